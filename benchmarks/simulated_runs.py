@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.cells import Cell
 from runlog import stats
 from scoring.figure import history, medians, series, spread
+from scoring.figure.levels import independent_values
 
 RATE = 100.0  # the true rate of every system
 BETWEEN = 0.01  # standard deviation of the runs, as a share of the rate
@@ -273,5 +274,6 @@ def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
 
 def _called_lower(past: Sequence[float], new: Sequence[float]) -> bool:
     """Say whether `history check` would call new runs lower."""
-    bounds = history.interval_of_new_to_past(past, new)
+    of_unknown_hosts = [independent_values(values, hosts=None) for values in (past, new)]
+    bounds = history.interval_of_new_to_past(*of_unknown_hosts)
     return bounds is not None and bounds[1] < 1

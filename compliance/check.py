@@ -69,7 +69,7 @@ class Report:
     findings: tuple[Finding, ...]
     run: LoggedRun = NOTHING
     asked: str | None = None  # the verdict that counts; None: strict for logs of this project, official for others
-    sha256: str | None = None  # of the file, if it was asked for
+    sha256: str | None = None  # of the file; None: it was not computed
     mlperf_logging: JsonObject | None = None  # verdict and messages of its own checker, if it was run
 
     @property
@@ -106,8 +106,7 @@ class Report:
     def as_dict(self) -> JsonObject:
         """Return the report for JSON: the file, both verdicts, which of them counts, and the findings.
 
-        `sha256` is None if it was not asked for. The key `mlperf_logging`, the answer of mlperf-logging's own checker,
-        is left out if that checker was not run.
+        `sha256` is None if it was not computed.
         """
         fields: JsonObject = {
             "file": self.file,
@@ -137,13 +136,9 @@ class Checker:
         self._tool_reader = ToolReader(ruleset.version)
         self._has_no_events = True
         self._refused_line_count = 0  # of the lines that the official parser refuses
-        self.parsers_may_differ = False  # whether the official parser may read a line differently from our reader
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Take the events, header sections and damaged lines of the log in their order.
-
-        Stop at the line with which too many are damaged: the log is then judged by its damage alone.
-        """
+        """Take the events, header sections and damaged lines of the log in their order, until too many are damaged."""
         for entry in entries:
             if type(entry) is Event:
                 self._take_event(entry)
@@ -161,8 +156,6 @@ class Checker:
 
     def _take_problem(self, problem: Problem) -> None:
         """Report a damaged line. A problem that leaves the event readable only breaks the form of a log."""
-        if problem.kind != "event-type":
-            self.parsers_may_differ = True
         if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
             self._refused_line_count += 1
         actual = printable(problem.message)
@@ -172,31 +165,30 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Check a section of the header for a null GPU, a stand-in that computes nothing, and keep it as a fact.
+        """Check a section of the header for stand-ins of devices, and keep it as a fact.
 
-        At most SECTIONS_KEPT sections are kept. A second section of the same name is a fault, which is reported only
-        for a log of this project: that is known after the last entry.
+        At most SECTIONS_KEPT are kept, so that the memory for a log is bounded.
         """
         self._check_devices(header)
         sections = self._run.headers
         if len(sections) >= SECTIONS_KEPT:
             return
         if header.section in sections:
+            # Whether the log is of this project, which must not do so, is known only after the last entry.
             self._order.measured.keep_fault(header.line, f"a second header section {printable(header.section)}")
         else:
             sections[header.section] = header.value
 
     def _check_devices(self, header: Header) -> None:
-        """Report a section on the devices of the run that names a null GPU, a stand-in that computes nothing."""
+        """Report a header's section on the run's devices that names a null GPU, a stand-in that computes nothing."""
         if header.section in _SECTIONS_WITH_DEVICES and _NULL_GPU.search(str(header.value)):
             actual = f"{header.section} names a null GPU, which computes nothing"
             self._collector.add_breach("run-mode", header.line, actual)
 
     def _take_event(self, event: Event) -> None:
-        """Take an event: note the facts that it states, and pass it on to each check.
+        """Keep the facts that an event states, and pass it on to each check of the log.
 
-        Only an event whose key the rules or the schema name is kept among the run's facts and checked for its types.
-        The official rules, the official tools' reading and the order of the run get every event.
+        Only an event whose key is in the rules or the schema states facts; each check gets all events.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -208,7 +200,7 @@ class Checker:
             self._check_types(event)
         self._judge.take(event)  # by the official rules
         self._tool_reader.take(event)  # the time and the convergence, as the official tools read them
-        self._order.take(event)  # after `self._run.take`, because checks of the order count this event, too
+        self._order.take(event)  # after `self._run.take`, because checks of the order also count this event
 
     def _check_rank(self, event: Event) -> None:
         """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
@@ -217,10 +209,9 @@ class Checker:
             self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
 
     def _check_types(self, event: Event) -> None:
-        """Report an event whose value, or whose event type, is not of the type that the schema has for its key.
+        """Report an event whose value or event type is not what the schema has for its key.
 
-        A wrong event type, such as INTERVAL_START in place of POINT_IN_TIME, is a breach of `log-form`, which only
-        warns. An event of a key outside the schema may have any value. Its event type must be POINT_IN_TIME.
+        An event of a key that is not in the schema may have any value, but must be of type POINT_IN_TIME.
         """
         schema_event = schema.EVENTS.get(event.key)
         if schema_event is not None:
@@ -233,8 +224,7 @@ class Checker:
     def _check_value_type(self, event: Event, wanted: _ValueType | None) -> None:
         """Report an event whose value is not of the `wanted` type; None allows any value.
 
-        It is a breach of `value-type` if a score or a rate is computed from values of this key. Otherwise it is a
-        breach of `log-form`, which only warns.
+        It is an error only if a score or a rate is computed from this key; `log-form` only warns.
         """
         if wanted is None or wanted.has_value(event.value):
             return
@@ -242,16 +232,16 @@ class Checker:
         actual = f"{event.key} is {visible(as_json(event.value), 160)}"
         self._collector.add_breach(rule, event.line, actual, f"{event.key} is {wanted.words}")
 
-    def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
+    def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. A log without events, of an unknown
-        benchmark, or with too many damaged lines has findings on this alone: any other would mean nothing.
+        `wanted_benchmark` is the benchmark that the log must be of; None allows any.
         """
+        # Any other finding on a log without events, or of an unknown benchmark, would mean nothing.
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
         self._complete_facts()
-        self._judge_whole_log(benchmark_asked)
+        self._judge_whole_log(wanted_benchmark)
         unknown_benchmark = self._finding_of_unknown_benchmark()
         if unknown_benchmark is not None:
             return (unknown_benchmark,), self._run
@@ -267,11 +257,11 @@ class Checker:
         # Put the keys into the order of the rules, so that messages list them in the same order for each log.
         run.first_events = {key: run.first_events[key] for key in self._known_keys if key in run.first_events}
 
-    def _judge_whole_log(self, benchmark_asked: str | None) -> None:
+    def _judge_whole_log(self, wanted_benchmark: str | None) -> None:
         """Collect the findings about the log as a whole: by the official rules, then by the strict ones."""
         self._judge.finish()
         policy = Policy(ruleset=self._ruleset, run=self._run, order=self._order, collector=self._collector)
-        policy.check(benchmark_asked)
+        policy.check(wanted_benchmark)
 
     def _finding_of_unknown_benchmark(self) -> Finding | None:
         """Return the finding that the official rules do not know the log's benchmark; None if they know it.
@@ -300,19 +290,17 @@ class Checker:
 
 
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
-    """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
+    """Check one log by the rules of `ruleset`. Return a report with its findings and the facts of its run.
 
-    `benchmark` is the benchmark that the log must be of; None allows any. A log with damaged lines is read twice,
-    because mlperf-logging's parser may read them differently.
-
-    Raises OSError if the log cannot be read, and ValueError if it is not a regular file.
+    `benchmark` is the one that the log must be of; None allows any. Raises OSError if the log cannot be read,
+    ValueError if it is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
     findings, run = checker.finish(benchmark)
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
-    if has_damaged_lines and checker.parsers_may_differ:
-        findings = _findings_on_damaged_log(path, findings, run, ruleset)
+    if has_damaged_lines:
+        findings = _findings_on_damaged_log(path, findings, run, ruleset)  # reads the log a second time
     if _is_link_to_another_folder(path):
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict["file-link"], actual), *findings)
@@ -322,14 +310,14 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 def _findings_on_damaged_log(
     path: Path, findings: tuple[Finding, ...], run: LoggedRun, ruleset: Ruleset
 ) -> tuple[Finding, ...]:
-    """Revise the findings on a log with damaged lines, which mlperf-logging's parser may read differently.
+    """Return the findings on a log with damaged lines, joined with those of a reading by mlperf-logging's parser.
 
-    The findings of both readings are joined. In a log of another project and of a benchmark without rules of ours,
-    errors that the official checker does not report are then excused: such a log may be damaged.
+    That parser may read a damaged line differently. Some errors are excused in a log of another project.
     """
     revised = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    if run.is_project_log or is_benchmark_of_ours:  # such a log must not be damaged
+    must_not_be_damaged = run.is_project_log or is_benchmark_of_ours
+    if must_not_be_damaged:
         return revised
     return _excuse_errors_on_damaged_log(revised)
 
@@ -341,8 +329,7 @@ def _is_link_to_another_folder(path: Path) -> bool:
 def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, without the errors that come from our reader's strictness.
 
-    Our reader skips a damaged line, which mlperf-logging's parser may read. So if the official checker does not report
-    it, a damaged line is only a warning, and an error about a key, such as a missing event, is dropped.
+    Our reader skips a damaged line that mlperf-logging's parser may read, and so misses its event.
     """
     kept = []
     for finding in findings:
@@ -351,6 +338,6 @@ def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding,
             kept.append(finding)
         elif finding.rule == _DAMAGED:
             kept.append(replace(finding, severity="warning"))
-        elif not finding.is_about_key:
+        elif not finding.is_about_key:  # one about a key, such as a missing event, may come from the skipped line
             kept.append(finding)
     return tuple(kept)

@@ -17,9 +17,9 @@ _NOT_APPLIED = "not applied: "  # begins the note on a rule that was not applied
 
 
 def check_replaceable(path: Path, start: str) -> None:
-    """Raise ValueError if `path` is a folder, or a file that this command did not write.
+    """Raise ValueError if `path` is a folder, or a file that was written by something else than this command.
 
-    A file of this command begins with the text `start`. An empty file may be replaced, too.
+    Files of this command begin with the text `start`. An empty file may be replaced too.
     """
     if path.is_dir():
         raise ValueError(f"{path}: is a folder: name a file")
@@ -27,7 +27,8 @@ def check_replaceable(path: Path, start: str) -> None:
         wanted_start = start.encode()
         with path.open("rb") as stream:
             actual_start = stream.read(len(wanted_start))
-        if actual_start not in (b"", wanted_start):
+        is_empty_or_of_command = actual_start in (b"", wanted_start)
+        if not is_empty_or_of_command:
             raise ValueError(f"{path}: exists, and this command did not write it; name another file")
 
 
@@ -43,12 +44,8 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
-    """Return the lines of one report: its result and verdicts, its findings, its notes, and the other checker's answer.
-
-    Notes without a line of the log follow the other findings. The answer is that of mlperf-logging's own checker, if it
-    was run.
-    """
-    rules_by_note: dict[str, list[str]] = {}  # notes of the same text become one line
+    """Return the lines of one report: its verdicts, findings and notes, and the answer of mlperf-logging's checker."""
+    rules_by_note: dict[str, list[str]] = {}  # notes of the same text become one line, after the other findings
     lines = _lines_of_verdicts(report)
     for finding in report.findings:
         is_note_without_line = finding.severity == "info" and finding.line is None
@@ -150,14 +147,13 @@ def as_junit(reports: Iterable[Report]) -> str:
 def _junit_suite(report: Report) -> list[str]:
     """Return the lines of a report's test suite: a test case for the verdict, and one for each finding.
 
-    A finding that fails the verdict is a test case with a failure, and these come first. Any other finding is a test
-    case with output.
+    Findings that fail the verdict come first, as failures. The others are test cases with output.
     """
     name = escape(report.file)
     body_of_verdict = "" if report.passed else '<failure message="fail"/>'
     cases = [f'    <testcase classname="{name}" name="verdict">{body_of_verdict}</testcase>']
     failures = 0 if report.passed else 1
-    for finding in sorted(report.findings, key=report.fails, reverse=True):
+    for finding in sorted(report.findings, key=report.fails, reverse=True):  # failures first
         text = f"line {finding.line}: {finding.actual}"
         if report.fails(finding):
             failures += 1
@@ -176,18 +172,16 @@ def _junit_suite(report: Report) -> list[str]:
 def explain(name: str, ruleset: Ruleset) -> str:
     """Return a text on the rule `name`: what it asks for, why, what to do, and its source.
 
-    `name` is a strict rule, such as `seed-present`, a key of events, such as `run_stop`, the rule of a finding about
-    one, such as `run_stop.order`, or `all`. Of a key the text has all rules about its events.
-
-    Raises ValueError for any other name, with similar names.
+    `name` is a strict rule (`seed-present`), a key of events (`run_stop`), a rule about one (`run_stop.order`), or
+    `all`. Raises ValueError for any other.
     """
     known_keys = keys(ruleset.version)
     if name == "all":
         return "\n".join(explain(one, ruleset) for one in [*sorted(known_keys), *sorted(ruleset.strict)])
     if name in ruleset.strict:
         return _explain_strict(ruleset.strict[name])
-    key = name.partition(".")[0]
-    if key == "events":
+    key = name.partition(".")[0]  # `run_stop` of `run_stop.order`
+    if key == "events":  # of the rule `events.count`, which is about no key
         return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
     if key in known_keys:
         return _explain_key(key, ruleset)
@@ -197,10 +191,9 @@ def explain(name: str, ruleset: Ruleset) -> str:
 
 
 def _explain_strict(rule: StrictRule) -> str:
-    """Return a text on a strict rule, a rule that mlperf-logging's checker does not have.
+    """Return a text on a strict rule, which mlperf-logging's checker does not have.
 
-    It says what the rule expects, why, what to do about a breach, which logs it applies to, and its source. If the rule
-    has bounds, the numbers that it compares a log with, they are listed with their origin.
+    The bounds of a rule are the numbers that it compares a log with.
     """
     lines = [
         f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)",
@@ -217,17 +210,14 @@ def _explain_strict(rule: StrictRule) -> str:
 
 
 def _explain_key(key: str, ruleset: Ruleset) -> str:
-    """Return a text on what the rules ask of the events of a key, such as `seed`, with the source of each rule.
-
-    The rules of mlperf-logging's rule files come first. The checks of written.yaml follow: the texts of MLPerf ask for
-    them, and mlperf-logging's checker does not make them.
-    """
+    """Return a text on what the rules ask of the events of a key, such as `seed`, with the source of each rule."""
     lines = [f"{key} (ruleset {ruleset.version})"]
     for name in files(ruleset.version):
         rule_file = load(name)
         if key in rule_file.rules:
             lines.append(f"  {rule_file.rules[key].describe()} (official)")
             lines.append(f"      source: {rule_file.source}")
+    # The texts of MLPerf ask for these checks as well, but mlperf-logging's checker does not make them.
     for written in ruleset.written:
         if written.key != key:
             continue

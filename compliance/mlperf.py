@@ -82,9 +82,7 @@ class Standing:
     def name(self) -> str:
         """Return the name of the result as it must stand in a table or a footnote.
 
-        - It is not an MLPerf result: a text that says so, and why.
-        - The benchmark or the division is not stated: a text that says that it is not known, and what is missing.
-        - Otherwise: a name such as "Unverified MLPerf(R) v4.0 Training Closed ResNet".
+        An example is "Unverified MLPerf(R) v4.0 Training Closed ResNet". If it may not be named so, the text says why.
         """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
@@ -139,11 +137,10 @@ class Standing:
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-        """Return the notes that must be shown with a figure of this result; none if it does not use the name of MLPerf.
+        """Return the notes that must be shown with a figure of this result: a paragraph, and the trademark's legend.
 
-        They are a paragraph, which says among other things that MLCommons did not verify the result, and the legend of
-        the trademark. `derived_metric` names a metric that MLPerf does not have, such as images/s. `next_to_verified`
-        is for tables that show verified results, too.
+        Empty if the result does not use the name of MLPerf. `derived_metric` names a metric that MLPerf does not have,
+        such as images/s. `next_to_verified` is for tables that show verified results too.
         """
         if not self.uses_the_name:
             return []
@@ -177,13 +174,12 @@ def model_name(benchmark: str) -> str:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return how many runs a result takes, and how many of the fastest and of the slowest are dropped each.
+    """Return how many runs a result takes, and how many are dropped at each end; None if the benchmark is not scored.
 
-    None if the round of `ruleset` does not have the benchmark. The numbers of an MLPerf benchmark, such as resnet, come
-    from mlperf-logging's tables. Those of this project's own benchmarks, such as hrnet, come from benchmarks.yaml.
+    `ruleset` is that of the round, such as 4.0.0.
     """
     if is_mlperf_benchmark(benchmark):
-        return rounds.submission_runs(benchmark, ruleset)
+        return rounds.submission_runs(benchmark, ruleset)  # from mlperf-logging's tables
     row = _rows_of_benchmarks_yaml().get(benchmark)
     if row is None or ruleset not in row["rulesets"]:
         return None
@@ -213,10 +209,9 @@ def is_mlperf_benchmark(benchmark: str) -> bool:
 
 
 def standing(facts: ResultFacts) -> Standing:
-    """Decide whether the result with these facts is an MLPerf result.
+    """Decide whether the result with these facts is an MLPerf result: True, False, or None if it is not known.
 
-    It is not (False) if a fact contradicts it, such as another data set or a run that only measured throughput. It is
-    not known (None) if nothing contradicts it, but the benchmark, the division or the round is not stated.
+    A fact that contradicts it, such as another data set, counts more than one that is not stated.
     """
     contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
     if facts.throughput_only:
@@ -225,7 +220,7 @@ def standing(facts: ResultFacts) -> Standing:
     is_mlperf: bool | None = True
     if contradictions:
         is_mlperf = False
-    elif any(name in unknown for name in ("benchmark", "division", "round")):
+    elif any(name in unknown for name in ("benchmark", "division", "round")):  # an unknown data set is only noted
         is_mlperf = None
     return Standing(facts=facts, is_mlperf=is_mlperf, contradictions=tuple(contradictions), unknown=tuple(unknown))
 
@@ -233,8 +228,7 @@ def standing(facts: ResultFacts) -> Standing:
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs, at least one.
 
-    It is not if a fact of any run contradicts it, and not known if that of a run is not. The answer has the
-    contradictions and the unknown facts of all runs; its other facts are those of the first.
+    What contradicts it in any run, or is unknown, counts for all. The other facts are those of the first run.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))
@@ -268,8 +262,7 @@ def notes_in_order(notes: Iterable[str]) -> list[str]:
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     """Return the facts of a log that decide whether its result is an MLPerf result; None for what it does not state.
 
-    `ruleset` is the one of the round that the log is judged by. The numbers of samples come from the header's section
-    `dataset`. If it has none, they come from the events train_samples and eval_samples.
+    `ruleset` is that of the round by which the log is judged.
     """
     dataset = run.header_section(schema.DATASET)
     summary = run.summary
@@ -295,12 +288,7 @@ def dataset_name(section: JsonObject) -> str | None:
 
 
 def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
-    """Yield why the benchmark or the division is not one of MLPerf.
-
-    - No benchmark is stated: nothing is yielded, not even about the division.
-    - MLPerf has no such benchmark, or the round has no such benchmark.
-    - A division is stated, and it is neither closed nor open.
-    """
+    """Yield why the benchmark or the division is not one of MLPerf; nothing if no benchmark is stated."""
     if facts.benchmark is None:
         return
     if not is_mlperf_benchmark(facts.benchmark):
@@ -312,12 +300,7 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
-    """Yield how the data set differs from the one of the benchmark.
-
-    - It is synthetic: only this is yielded.
-    - MLPerf has no such benchmark, or this project does not know the benchmark's data set: nothing is yielded.
-    - Otherwise: differences in the numbers of samples, and in the bytes of the files.
-    """
+    """Yield how the data set differs from the one of the benchmark; nothing if that one is not known."""
     if facts.synthetic is True:
         yield "synthetic data"
         return
@@ -332,8 +315,8 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
 def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
     """Yield how the stated numbers of samples differ from those in the benchmark's `row`.
 
-    Logs of other projects may round the number of training samples. They may count batches or padding as evaluation
-    samples (390 to 65,536 in published ResNet logs), so this number is compared in logs of this project alone.
+    Other projects may round the training samples to whole batches, and count batches or padding as evaluation samples
+    (390 to 65,536 in published ResNet logs).
     """
     train = facts.train_samples
     wanted_train = row["train_samples"]
@@ -341,6 +324,7 @@ def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]
         yield f"{train} training samples, the benchmark's data set has {wanted_train}"
     evaluated = facts.eval_samples
     wanted_evaluated = row["eval_samples"]
+    # Compared in logs of this project alone: those of others do not say what they count.
     if facts.has_exact_counts and evaluated is not None and evaluated != wanted_evaluated:
         yield f"{evaluated} evaluation samples, the benchmark's data set has {wanted_evaluated}"
 

@@ -46,9 +46,7 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
     """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
 
-    `parts` are the training and evaluation data, with the sums of bytes that a log states. `published` has the least
-    and the most bytes as the publisher distributes them. Records hold more than the images, so the most holds only for
-    a part that `is_exact`.
+    Records hold more than the images that they were made of, so only a part that `is_exact` can be too large.
     """
     for part in parts:
         if part.part == _EVALUATION:

@@ -39,7 +39,7 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class StrictRule:
-    """A rule that the official checkers lack: a row of strict.yaml, whose head explains the fields."""
+    """A rule that the official checkers do not have: a row of strict.yaml, whose head explains the fields."""
 
     name: str
     kind: str  # "class" in JSON
@@ -109,10 +109,8 @@ def read_rules(name: str) -> Any:
 def load(version: str) -> Ruleset:
     """Return this project's rules for a ruleset version of MLPerf Training, such as 4.0.0.
 
-    They are its benchmarks, the strict rules, of which each says whether it is in force in this version, and the checks
-    from the written rules of MLPerf.
-
-    Raises ValueError if the version is not known.
+    Strict rules that are not yet in force in this version are included, and say so. Raises ValueError if the version is
+    not known.
     """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
@@ -138,9 +136,7 @@ def _with_names_of_ours(row: JsonObject, benchmarks: Iterable[str]) -> JsonObjec
 def _benchmarks(version: str) -> dict[str, Benchmark]:
     """Return this project's benchmarks in a ruleset version, by name.
 
-    - A row of benchmarks.yaml gives a benchmark if its field `rulesets` lists the version.
-    - Each other workload of this project gives a benchmark, too, in WORKLOAD_RULESET, the one version that has rules
-      for such a workload.
+    Workloads that are not in benchmarks.yaml exist only in WORKLOAD_RULESET, the one version that has rules for them.
     """
     benchmarks = {}
     for name, row in read_rules("benchmarks.yaml").items():
@@ -192,15 +188,14 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 
 
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return the strict rule of a row of strict.yaml, for the logs that are checked by a ruleset `version`.
+    """Return the strict rule of a row of strict.yaml, for logs that are checked by a ruleset `version`.
 
-    A rule of class `form` warns, in each ruleset. Any other is an error, in force from the ruleset `since` on; `texts`
-    has the title of the document in which it was read.
+    `texts` has the titles of the documents that a rule can be read in, by their short names.
     """
     kind = row["class"]
     since = row.get("since", "")
     source = row["source"]
-    if kind == "form":
+    if kind == "form":  # only warns, in each ruleset
         assert "text" not in row and not since, f"{name}: a rule of form has no text, and is always in force"
         usual_severity = "warning"
         is_in_force = True
@@ -208,7 +203,7 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
         assert row["text"] and since, f"{name}: it must name the text that it was read in, and the first ruleset"
         usual_severity = "error"
-        is_in_force = version >= since  # versions compare as texts, because each of their numbers has one digit
+        is_in_force = version >= since  # as texts, which suffices because each of their numbers has one digit
         source += f"; read in: {texts[row['text']]}; in force from ruleset {since} on"
     return StrictRule(
         name=name,
@@ -293,8 +288,7 @@ class FindingCollector:
     ) -> None:
         """Add a breach of the strict rule named `rule`; only a note if the rule is not in force in this ruleset.
 
-        `line` is the line to blame, or None. `actual` says what the log has. `expected` and `severity` replace the
-        rule's own; None keeps them. Breaches beyond FINDINGS_PER_RULE are only counted.
+        The arguments are those of `breach`. Breaches beyond FINDINGS_PER_RULE are only counted.
         """
         strict_rule = self.strict_rules[rule]
         if not strict_rule.in_force:

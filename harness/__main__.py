@@ -26,9 +26,8 @@ def main() -> int:
 def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
     """Run the `main` of a module on this rank, for the job that the environment describes; return the exit status.
 
-    `main` gets the job, who set each of its values, and `options`. With `checks_precision` a GPU that lacks the job's
-    precision is refused. A ValueError, for what a user did wrong, gives 2, and any other error 1. It ends all other
-    ranks, too.
+    `main` gets the job, who set each of its values, and `options`. A ValueError, for what a user did wrong, gives 2,
+    and any other error 1; both end all other ranks, too.
     """
     try:
         job, origins = env.read()
@@ -48,12 +47,10 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
 def _load_with_paddle(module: str) -> ModuleType:
     """Load a module, which loads Paddle; SIGTERM then ends this process at once, as before.
 
-    Paddle reads its settings from the environment while it is loaded. So `_prepare_process` must have put them there.
-
-    Paddle also installs a handler of SIGTERM, which prints a C++ stack. The handler is removed, because mpirun sends
-    SIGTERM to this rank if another rank fails.
+    Paddle reads its settings from the environment while it is loaded, so they must be there by now.
     """
     loaded = importlib.import_module(module)
+    # Paddle's handler would print a C++ stack when mpirun sends SIGTERM to this rank because another one failed.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return loaded
 
@@ -77,10 +74,8 @@ DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hang
 def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
     """Check that this node has the GPUs that the job wants; return the memory of the smallest of them in GiB.
 
-    With `checks_precision` each must be able to compute in the job's precision: CUDA's libraries would silently take
-    another. The memory is infinite if no GPU tells it.
-
-    Raises ValueError for a GPU that is missing or cannot do it, and RunError if NVML hangs.
+    The memory is infinite if no GPU tells it. Raises ValueError for a GPU that is missing or, with `checks_precision`,
+    cannot compute in the job's precision, and RunError if NVML hangs.
     """
     host = socket.gethostname()
     hanging_call = child.hanging_call_of_nvml()  # in a child process, as this one would wait without an end
@@ -92,7 +87,7 @@ def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
             has = f"{host} has {len(handles)} GPUs{reason}"
             raise ValueError(f"DGXNGPU={job.cluster.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
         gpus = [nvidia.gpu_of(handle) for handle in handles[: job.cluster.dgxngpu]]
-    if checks_precision:
+    if checks_precision:  # CUDA's libraries would silently compute in another one
         for gpu in gpus:
             _check_precision(gpu, job, host)
     return min(gpu.memory_gib or math.inf for gpu in gpus)
@@ -101,10 +96,9 @@ def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
 def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
     """Raise ValueError where the job asks for TF32 or the knob `resnet_unit`, and a GPU of `host` cannot compute it.
 
-    `resnet_unit` runs a fused kernel of cuDNN, which takes compute capabilities 8.0 to 8.9. TF32 needs 8.0 or higher. A
-    GPU that does not tell its compute capability is taken to have both.
+    `resnet_unit` runs a fused kernel of cuDNN for compute capabilities 8.0 to 8.9. TF32 needs 8.0 or higher.
     """
-    if gpu.capability is None:
+    if gpu.capability is None:  # NVML does not tell it: the GPU is taken to have both
         return
     capability = gpu.capability
     if job.model.knobs.resnet_unit and capability not in nvidia.UNIT_CAPABILITIES:

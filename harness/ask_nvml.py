@@ -15,12 +15,11 @@ def announce(call: str) -> None:
 def main() -> None:
     """Make the calls of NVML that a driver may hang in, and announce each one before it is made.
 
-    Their results are not used. If a call hangs, the parent process sees it as the last one announced. An error of NVML
-    is an answer, too: it ends the calls with exit status 0, and the parent gets the same error by its own call.
+    If a call hangs, the parent process sees it as the last one announced.
     """
     import pynvml
 
-    with contextlib.suppress(pynvml.NVMLError):
+    with contextlib.suppress(pynvml.NVMLError):  # an error is an answer, too: the parent gets it by its own call
         announce("nvmlInit")
         pynvml.nvmlInit()
         for number in range(pynvml.nvmlDeviceGetCount()):

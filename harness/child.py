@@ -40,8 +40,7 @@ class Talk:
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
     """Run a script of Python in a child process; return the lines that it printed, and how it hung or died if it did.
 
-    The child's environment is `environ`; None stands for that of this process. A child that prints nothing for
-    `silent_s` seconds, or still runs so long after it closed its output, is killed.
+    `environ` None stands for this process's environment. The child is killed if it is silent for `silent_s` seconds.
     """
     process = subprocess.Popen(
         [sys.executable, "-I", str(script), *arguments],
@@ -52,7 +51,7 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     )
     assert process.stdout is not None
     output, was_killed = _listen(process.stdout.fileno(), silent_s)
-    if was_killed:
+    if was_killed:  # it printed nothing for too long
         process.kill()
     wait_s = END_S if was_killed else silent_s
     try:
@@ -100,8 +99,7 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 def hanging_call_of_nvml() -> str:
     """Say which call of NVML hung or killed the process that made it; empty if NVML answers, even by an error.
 
-    A child process makes the calls, once in the life of this process. Without the package pynvml the child makes none,
-    and the text is empty, too.
+    A child process makes the calls, once in the life of this process; without the package pynvml it makes none.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
     calls = [answer["call"] for answer in child.answers() if "call" in answer]

@@ -26,8 +26,7 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of the job's data set, by part ("train" and "val"); tools.doctor prints it.
 
-    If a run would fail to find a part, the part's description has only the key `error`. Otherwise it has the keys of
-    `_describe_part`. If both parts are found, the sentences of `notes_on` about both are added to the notes of "train".
+    A part that a run would fail to find has the key `error` alone.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
@@ -48,11 +47,10 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
 
 
 def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
-    """Return a description of a part of a data set: its name, size, digest, and what is wrong with it.
+    """Return a description of a part of a data set: its name, its size, a digest, and what is wrong with it.
 
-    The `seed` chooses some samples to be decoded. `undecodable` and `label_fault` say what is wrong with the first of
-    these that cannot be decoded, or that has a label which is no class; they are empty otherwise. `notes` are for the
-    user.
+    The `seed` chooses some samples, which are decoded. `undecodable` and `label_fault` tell the first fault among
+    these, and are empty if there is none.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
@@ -80,10 +78,9 @@ def _choose_samples(count: int, seed: int) -> list[int]:
 
 
 def _first_undecodable(samples: Any, chosen: list[int]) -> str:
-    """Say which file of the chosen samples is the first that cannot be decoded, and why; empty if all can be.
+    """Say which file of the chosen samples is the first that cannot be read or decoded, and why; empty if all can be.
 
-    Each file is checked to be whole, and decoded by DALI as training would decode it on a CPU. A sample that cannot
-    even be read is reported in the same way. `chosen` are the samples' numbers.
+    `chosen` are the samples' numbers. Files are decoded as training would decode them on a CPU.
     """
     decoder = Decoder("cpu", None)
     with _quiet_stderr():
@@ -102,11 +99,10 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
 def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
     """Say what is wrong with the first of the chosen samples whose label is no class; empty if there is none.
 
-    Only a workload whose labels are files, as in segmentation, has a function `label_fault` in its `data_module`. Any
-    other has numbers for labels, all of which were checked when its list or its records were read: the text is empty.
+    Only labels that are files, as in segmentation, are looked at: numbers were checked when their list was read.
     """
     label_fault = getattr(data_module, "label_fault", None)
-    if label_fault is None:
+    if label_fault is None:  # labels are numbers
         return ""
     for number in chosen:
         fault: str = label_fault(samples, number)

@@ -33,8 +33,7 @@ class Decoder:
     def _build_pipeline(self) -> Any:
         """Build a DALI pipeline that takes one encoded image at a time, and outputs its shape and its pixels.
 
-        The workloads' own pipelines begin with the same two operators, a look at the shape and the decoder, so that
-        this one fails at an image exactly where they would.
+        The workloads' own pipelines begin with the same two operators, so this one fails at an image where they would.
         """
         from nvidia.dali import Pipeline, fn, types
 

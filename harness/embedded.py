@@ -33,11 +33,8 @@ class Digits(NamedTuple):
 def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
     """Make the folder of an embedded data set, unless it is there already, and return it.
 
-    `write` is called with a temporary folder beside it, and fills that with the files. The temporary folder is then
-    renamed to `folder`. So the folder is whole from the moment it is there, and several processes, of several hosts
-    too, may make it at once.
-
-    Raises ValueError where the folder cannot be written.
+    `write` fills a temporary folder, which is then renamed. So several processes may do this at once, and none sees the
+    folder half filled. Raises ValueError where it cannot be written.
     """
     if folder.is_dir():
         return folder
@@ -65,10 +62,10 @@ def _rename_unless_there(partial: Path, folder: Path) -> None:
 
 
 def digits() -> Digits:
-    """Return the images and labels of the handwritten digits of `digits.txt`, and which of them are for training.
+    """Return the images and labels of the handwritten digits in `digits.txt`, and which of them are for training.
 
-    A line of the file is `part number label pixels`, as `train 1346 3 008ggc00...`. Each of the 64 characters of the
-    pixels is the grey level of one, a digit of base 17 from 0 to g.
+    A line of the file is `part number label pixels`, as `train 1346 3 008ggc00...`. Each character of `pixels` is a
+    grey level: a digit of base 17, from 0 to g.
     """
     numbers_by_part: dict[str, list[int]] = {"train": [], "val": []}
     label_by_number: dict[int, int] = {}

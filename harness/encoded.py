@@ -68,8 +68,7 @@ def fault(content: bytes) -> str:
 def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if it is whole.
 
-    Its segments are followed to the end marker, which must come after a scan, the segment before the pixels. If there
-    is a single scan, as in any but a progressive picture, only the end of the file is searched for the marker.
+    A whole one has a scan, the segment before the pixels, and an end marker after it.
     """
     has_single_scan = False  # the picture's frame tells it
     has_scan = False
@@ -93,13 +92,12 @@ def _jpeg_fault(content: bytes) -> str:
 def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
     """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty if it is in order.
 
-    `has_scan` says whether pixels came before. A segment of the JPEG-LS kind is only that of such a picture if none
-    did.
+    `has_scan` says whether pixels came before it.
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
     if segment.kind not in KNOWN_KINDS:
-        if segment.kind == JPEG_LS_FRAME and not has_scan:
+        if segment.kind == JPEG_LS_FRAME and not has_scan:  # after a scan it is damage
             return "it is a JPEG-LS, which is not supported"
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
     if segment.end > len(content):
@@ -124,8 +122,7 @@ def _frame_fault(frame: Segment, content: bytes) -> str:
 def _ends_with_marker(content: bytes, scan_start: int) -> bool:
     """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG whose only scan begins at `scan_start`.
 
-    Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own. To search through the
-    whole scan would take 20 times as long.
+    To search through the whole scan would take 20 times as long.
     """
     # Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own.
     tail_start = max(scan_start, len(content) - JPEG_TAIL)
@@ -135,9 +132,9 @@ def _ends_with_marker(content: bytes, scan_start: int) -> bool:
 def _segments(content: bytes) -> Iterator[Segment]:
     """Yield the segments of a JPEG behind its start marker, until no further marker follows.
 
-    A segment is a marker (the byte FF and a byte for its kind), two bytes of length, and its content. The pixels
-    between two segments may have FF, too, always before 00 or the kind of a restart: JPEG_MARKER passes over these.
+    A segment is a marker (the byte FF and a byte for its kind), two bytes of length, and its content.
     """
+    # Pixels may have FF, too, but before 00 or the kind of a restart: JPEG_MARKER passes over these.
     marker = JPEG_MARKER.search(content, len(JPEG_START))
     while marker is not None:
         start = marker.start()

@@ -33,19 +33,17 @@ ORIGIN_OF_DEFAULTS = "harness/env.py"  # in a log, of a value that nobody has se
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
     """Return the job that the environment describes, and the value of each of its variables with who set it.
 
-    An empty number counts as not set. The variables in PER_WORKLOAD, as BATCHSIZE, may also be set for one workload
-    alone, as RN50_BATCHSIZE.
-
     Raises ValueError for a value that is not of its form, or at odds with another.
     """
     workload = environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default)).upper()
     origins: Origins = {}
     for name, setting in SETTINGS.items():
         accepted_names = [name]
-        if name in PER_WORKLOAD:
+        if name in PER_WORKLOAD:  # it may be set for one workload alone, as RN50_BATCHSIZE
             accepted_names = [name, f"{workload}_{name}"]
         text = _text_of(accepted_names, environ)
-        if text is None or (text == "" and setting.is_number):
+        is_empty_number = text == "" and setting.is_number  # which counts as not set
+        if text is None or is_empty_number:
             origins[name] = {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
         else:
             value = setting.parse(text)  # which checks it
@@ -67,8 +65,7 @@ def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | Non
 def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
     """Name who set a value that the environment holds under one of its `accepted_names`.
 
-    `resolve` leaves the names that the user and the system's config file have set in two variables. If neither has set
-    the value, and it is not the default, launch/trials.sh has: it sets the SEED of each trial, for instance.
+    `resolve` leaves the names that the user and the system's config file have set in two variables.
     """
     if "JOB_FROM_USER" not in environ:
         return "environment"
@@ -78,7 +75,7 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
         return "environment"
     if any(name in set_by_config for name in accepted_names):
         return f"config_{environ.get('DGXSYSTEM', '')}.sh"
-    if value != setting.default:
+    if value != setting.default:  # the trial loop has set it, as the SEED of each trial
         return "launch/trials.sh"
     return ORIGIN_OF_DEFAULTS
 
@@ -86,19 +83,20 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    The file is a script that keeps what a user has set. It may set a variable for a workload and precision alone:
-    RN50_AMP_O2_STRATEGY becomes STRATEGY for such a job. JOB_FROM_USER and JOB_FROM_CONFIG then name what each has set.
-
-    Raises ValueError if there is no such file, or bash refuses it.
+    What a user has set stays. JOB_FROM_USER and JOB_FROM_CONFIG are added: the names that the user and the file have
+    set. Raises ValueError if there is no such file, or bash refuses it.
     """
     if _is_resolved(environ):
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
     after_config = _variables_after_config(system, environ)
-    for_this_job = _values_for_this_job(after_config, environ)
+    for_this_job = _values_for_this_job(after_config, environ)  # as STRATEGY, of RN50_AMP_O2_STRATEGY
 
-    from_user = [name for name in names() if name in environ]
-    from_config = [name for name in after_config | for_this_job if name not in environ]
+    added = after_config | for_this_job
+    # A variable that the user left empty counts as set by the user only if the system's file left it empty too.
+    filled_by_config = {name for name in added if added[name] and not environ.get(name)}
+    from_user = [name for name in names() if name in environ and name not in filled_by_config]
+    from_config = [name for name in added if name not in environ or name in filled_by_config]
     about_the_job = {
         "DGXSYSTEM": system,
         "JOB_FROM_USER": " ".join(from_user),
@@ -116,8 +114,7 @@ def _is_resolved(environ: Mapping[str, str]) -> bool:
 def _values_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the values that the `variables` give for the job's workload and precision alone, by their general names.
 
-    RN50_AMP_O2_STRATEGY is returned as STRATEGY, if the variables describe a job of RN50 in AMP O2. A name to which the
-    user gave a value, in `environ`, is left out.
+    RN50_AMP_O2_STRATEGY is returned as STRATEGY for RN50 in AMP O2, unless the user gave that a value in `environ`.
     """
     workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
@@ -136,8 +133,7 @@ def _values_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Run a system's file, `config_<system>.sh`, by bash in the environment `environ`; return all variables after it.
 
-    Variables that bash sets by itself, as PWD, are left out. Raises ValueError where there is no such file, or bash
-    refuses it.
+    Raises ValueError where there is no such file, or bash refuses it.
     """
     config = ROOT / f"config_{system}.sh"
     if not config.is_file():
@@ -184,8 +180,8 @@ LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable of the environment that looks like a misspelt variable of the job.
 
-    Nothing reads such a variable, so the user's setting would be lost without a word. It has such a name in small
-    letters, as batchsize, or much like it, as BATCHSZIE. The warning leaves out its value, which may be a secret.
+    Nothing reads such a variable, so the user's setting would be lost. The warning leaves out the value, which may be a
+    secret.
     """
     variables = names()
     # A short name, as MODE, is left out: another program may have a variable that is much like it, as MODEL.
@@ -194,9 +190,9 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     for name in environ:
         if name in variables:
             continue
-        if name.upper() in variables:
+        if name.upper() in variables:  # in small letters, as batchsize
             meant = [name.upper()]
-        else:
+        else:  # much alike, as BATCHSZIE
             meant = difflib.get_close_matches(name, long_names, n=1, cutoff=SIMILARITY)
         if meant:
             warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
@@ -216,8 +212,7 @@ def _warnings_on_data(job: Job) -> list[str]:
 def runtime(job: Job) -> dict[str, str]:
     """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
 
-    They choose threads, executor, GPU and arithmetic. The workload's traits (`paddle_<workload>/traits.py`) add some of
-    their own. Nothing is set here: `export` does that.
+    They choose threads, executor, GPU and arithmetic. Nothing is set here: `export` does that.
     """
     threads = str(job.cluster.threads_per_rank)
     settings = {
@@ -377,8 +372,7 @@ def _print_for_shell(variables: Mapping[str, str]) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    --json prints the values and who set each, --launch what a launcher exports, --shell what a node exports, and
-    --table which variables may be set. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
+    Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
     """
     args = _arguments()
     if args.table:

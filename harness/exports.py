@@ -9,9 +9,8 @@ from harness.libraries import dropped, names_to_forward, secrets
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """Return the variables that run_and_time.sh exports on a node: those of the config file and all of the job.
 
-    `origins` has the job's values. Three variables list names, with spaces between them: JOB_FORWARDED what mpirun
-    hands to the ranks, JOB_SECRETS what the shell unsets as secret, and JOB_DROPPED what one node must not have of
-    NCCL's network.
+    The variables JOB_... list names with spaces between them: those that mpirun hands to the ranks, the secrets that
+    the shell unsets, and those that one node must not have.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(variables_of_job["DGXNNODES"])
@@ -29,9 +28,8 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
-    They are the container's settings of the config file (CONT_...), the number of nodes, and the device. JOB_GIVEN
-    lists what the user has set and the nodes get; each node reads the config file itself. JOB_SECRETS lists the
-    secrets.
+    JOB_GIVEN lists what the user has set and the nodes get; JOB_SECRETS lists the secrets. Of the config file only the
+    container's settings are returned, because each node reads that file itself.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
     names_in_any_job = names()

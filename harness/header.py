@@ -16,9 +16,9 @@ from runlog.writer import RunLog
 
 
 def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, seed: int, resumed: bool) -> None:
-    """Write what a log says of a run before its programs are built: the preamble, its task and a summary.
+    """Write what the log says of a run before its programs are built; every rank must call this.
 
-    `resumed` tells that the run goes on from a checkpoint. Every rank must call this.
+    `resumed` tells that the run goes on from a checkpoint.
     """
     recipe = task.workload.recipe
     knobs = job.model.knobs
@@ -42,10 +42,8 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
 
-    The settings in it are the job's variables, with who set them (`origins`), and the fields of the `recipe`, a frozen
-    dataclass. If the job asks for it, each node's page cache is flushed.
-
-    Every rank must call this: the ranks exchange what they know of their nodes.
+    `origins` has the job's variables with who set each; the `recipe` is a frozen dataclass. Every rank must call this:
+    the ranks exchange what they know of their nodes.
     """
     node_of_each_rank = ranks.comm.allgather(provenance.node())
     nodes = {node.host: node for node in node_of_each_rank}  # each node once
@@ -82,7 +80,7 @@ def _write_submission(log: RunLog, job: Job) -> None:
 
 
 def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.CacheState]:
-    """Flush the page cache of each node, if the job says so; return for each node whether and by whom it was done.
+    """Flush the page cache of each node if the job says so; return for each node whether and by whom it was done.
 
     The first rank of a node does it. Every rank must call this.
     """
@@ -113,8 +111,7 @@ def _flat(prefix: str, value: Any, origin: str) -> Origins:
 def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
     """Return what a score must know of a run: its devices, batch, precision, mode, data, framework and model.
 
-    It is logged before the run starts, so that the log of a run that is cut off has it, too. `resumed` tells that the
-    run goes on from a checkpoint.
+    It is logged before the run starts, so that the log of a run that is cut off has it, too.
     """
     return schema.RunSummary(
         devices=job.cluster.world_size,
@@ -134,13 +131,9 @@ def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
 def optimizer_events(
     schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float
 ) -> list[tuple[schema.Point[Any], Any]]:
-    """Return the optimizer's hyperparameters as (event, value), with the events that MLPerf has for its kind.
+    """Return the optimizer's hyperparameters as (event, value), by the events that MLPerf has for its kind.
 
-    Each kind, "sgd" or "lars", has its own events in KINDS: one for the warm-up, and one for each of the
-    `hyperparameters` listed here. Only LARS has an epsilon.
-
-    `optimizer` and `warmup_epochs` are those of the recipe. The learning rates and their decay come from the
-    `schedule`, which has them for the run's global batch.
+    `optimizer` and `warmup_epochs` are the recipe's. The `schedule` has the learning rates for the run's global batch.
     """
     kind = KINDS[optimizer.kind]
     hyperparameters = {

@@ -10,10 +10,8 @@ from runlog import named_files
 def hosts_of_file(path: Path) -> list[str]:
     """Return the names of the hosts that the user's HOSTFILE at `path` lists, in its order.
 
-    A line names one host by its first word: `node1 slots=8  # rack 2` -> `node1`. What follows is for Open MPI. Empty
-    lines and comments are passed over.
-
-    Raises ValueError where the file cannot be read, names no host, or has a line whose first word is no host's name.
+    A line names a host by its first word: `node1 slots=8 # rack 2` -> `node1`. Raises ValueError if the file cannot be
+    read, names no host, or has a malformed name.
     """
     hosts = []
     for line in _text_of_file(path).splitlines():
@@ -58,8 +56,8 @@ def named_twice(hosts: list[str]) -> str:
 def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
     """Return the names of the job's nodes, the first node first: those in HOSTFILE, else those in HOSTS.
 
-    The list is empty where neither variable is set. Raises ValueError where HOSTFILE cannot be read as a list of hosts,
-    names one twice, or not as many as DGXNNODES. HOSTS is checked elsewhere (harness/refusals.py).
+    The list is empty where neither is set. Raises ValueError where HOSTFILE cannot be read, names a host twice, or not
+    as many as DGXNNODES.
     """
     if not cluster.hostfile:
         return [host for host in cluster.hosts.split(",") if host]

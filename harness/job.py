@@ -79,8 +79,7 @@ class Setting:
     def parse(self, text: str) -> str | int:
         """Return the value of this variable by the text that a user has set: a whole number, or the text itself.
 
-        Raises ValueError, with the variable's name and what it must be, for a text that is no number where one is
-        wanted, is none of the choices, or has not the form that the variable wants.
+        Raises ValueError, which names the variable and what it must be, for a text that does not fit.
         """
         if self.is_number:
             return self._number(text)
@@ -115,11 +114,10 @@ def _setting(
     most: int | None = None,
     form: Form | None = None,
 ) -> Any:
-    """Return a field for a dataclass of settings, with all that is known of the environment variable that sets it.
+    """Return a dataclass field for a setting, with all that is known of the environment variable that sets it.
 
-    The variable is called like the field, in capitals, unless `variable` says otherwise. `doc` explains it to users.
-    `choices` are the only texts allowed, `least` and `most` bound a number, and `form` is the form of a text; what is
-    left out allows anything. All of it but the default is in the field's metadata, where `_settings` reads it.
+    An empty `variable` stands for the field's name in capitals. `doc` is for users. `choices` are the only texts
+    allowed, `least` and `most` bound a number, and `form` is that of a text; the defaults allow anything.
     """
     metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "most": most, "form": form}
     return field(default=default, metadata=metadata)
@@ -377,13 +375,13 @@ GROUPS: dict[str, Any] = {
 def _settings() -> dict[str, Setting]:
     """Return every setting of a job by the name of its environment variable, as "SEED".
 
-    Each field of a dataclass in GROUPS is a setting. The field was made by `_setting`: its default is the setting's
-    default, and its metadata have all else. If these name no variable, the variable is the field's name in capitals.
+    Each field of a dataclass in GROUPS is a setting. `_setting` made the field, and put all but the default into its
+    metadata.
     """
     by_variable = {}
     for group, dataclass_of_group in GROUPS.items():
         for member in dataclasses.fields(dataclass_of_group):
-            variable = member.metadata["variable"] or member.name.upper()
+            variable = member.metadata["variable"] or member.name.upper()  # the field's name, if none is given
             by_variable[variable] = Setting(
                 variable=variable,
                 group=group,
@@ -413,8 +411,7 @@ def names() -> list[str]:
 def job_of(**values: Any) -> Job:
     """Return the job in which these variables have these values and all others their defaults.
 
-    Names may be in small letters, as `job_of(batchsize=4, SEED=1)`. Values are taken as they are, without a check.
-    Raises KeyError for a name that is no variable.
+    An example is `job_of(batchsize=4, SEED=1)`. Values are not checked. Raises KeyError for a name that is no variable.
     """
     values_by_group: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}  # and by field
     for name, value in values.items():

@@ -53,12 +53,10 @@ def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
 def names_to_forward(environ: Mapping[str, str], *more_prefixes: str, nodes: int) -> list[str]:
     """List the variables of libraries that a job of `nodes` nodes hands to its other nodes and into containers.
 
-    Their names begin with one of FORWARDED or of `more_prefixes`. Two kinds are left out:
-
-    - a secret, by its name
-    - on one node, what chooses NCCL's network between nodes: there is none, and NCCL could find no interface with it
+    Their names begin with one of FORWARDED or of `more_prefixes`. Secrets are left out and, on one node, what chooses
+    NCCL's network between nodes.
     """
-    left_out = of_network(environ) if nodes == 1 else []
+    left_out = of_network(environ) if nodes == 1 else []  # with these NCCL could find no interface on one node
     names = []
     for name in environ:
         if name.startswith((*FORWARDED, *more_prefixes)) and not SECRET.search(name) and name not in left_out:

@@ -21,8 +21,7 @@ class Line(NamedTuple):
 def lines(list_file: Path) -> list[Line]:
     """Return the lines of a list file that are not blank, each with its place, as "train_list.txt:7", for messages.
 
-    Bytes that are no UTF-8 come as `os.fsdecode` has them. Raises ValueError if every line is blank, or the file is
-    UTF-16 or binary, and OSError if it cannot be read.
+    Raises ValueError if every line is blank, or the file is UTF-16 or binary, and OSError if it cannot be read.
     """
     named_files.require_file_if_present(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)
@@ -32,7 +31,7 @@ def lines(list_file: Path) -> list[Line]:
         raise ValueError(f"{list_file}: is not text: give a list with a sample in each line")
     listed = []
     for number, line in enumerate(content.splitlines(), 1):
-        text = os.fsdecode(line).strip()
+        text = os.fsdecode(line).strip()  # a name need not be UTF-8
         if text:
             listed.append(Line(f"{list_file}:{number}", text))
     if not listed:
@@ -88,17 +87,15 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path from a list relative to the root: `/data/val/1.jpg` becomes `val/1.jpg` if the root is /data.
 
-        A path that is not below the root, or is relative already, stays as it is.
-
-        A list that was written on Windows has backslashes, as in `val\\1.jpg`. They become slashes only if nothing is
-        at the path as written and a file is at the path with slashes. Linux allows backslashes in names.
+        Backslashes, as in lists from Windows, become slashes if only then a file is at the path. Any other path stays
+        as it is.
         """
         prefix = f"{os.fspath(self._root)}/"
         path = path.removeprefix(prefix)
         # Not `not self.has(path)`: that is true for a folder or a broken link, too. Such a path stays as written, so
         # that `fault` can say what is there.
         if "\\" in path and self._is_absent(path):
-            with_slashes = path.replace("\\", "/")
+            with_slashes = path.replace("\\", "/")  # Linux allows backslashes in names, so a file must be there
             if self.has(with_slashes):
                 return with_slashes
         return path

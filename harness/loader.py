@@ -38,11 +38,10 @@ class ReaderConfig:
     def of_rank(
         cls, data: DataSettings, cluster: ClusterSettings, local_rank: int, image: Any, *, batch: int, seed: int
     ) -> "ReaderConfig":
-        """Return how a rank reads its images, by the job's settings.
+        """Return how a rank reads its images: `batch` of them at once, decoded on the job's device.
 
-        Each batch has `batch` images in the workload's format `image`. If the job has GPUs, the rank decodes on GPU
-        number `local_rank` of its node. The CPU takes part with DATA_THREADS threads; if that is 0, with as many as the
-        rank computes with. `seed` is the run's.
+        A GPU is the one with number `local_rank` on its node. DATA_THREADS=0 stands for as many CPU threads as the rank
+        computes with.
         """
         return cls(
             batch=batch,
@@ -77,21 +76,20 @@ class Loader(ABC):
     def __init__(
         self, samples: Any, plan: Plan, make_pipeline: Callable[..., Any], reader: ReaderConfig, **settings: Any
     ) -> None:
-        """Build the DALI pipeline that decodes the batches; nothing is read yet.
+        """Build the DALI pipeline that decodes this rank's batches; nothing is read yet.
 
-        `plan` says which of the `samples` are in each batch, and `reader` how the rank reads them. `make_pipeline` is
-        the workload's function that makes the pipeline, and `settings` are the workload's own.
-
-        A batch is read by a thread, decoded by DALI, then returned. Each of these stages works ahead of the next.
+        `plan` yields the numbers of the `samples` in each batch. The workload's function `make_pipeline` builds the
+        pipeline, and `settings` are its further arguments.
         """
         self._samples = samples
         self._plan = plan
         self._reader = reader
         self._device_id = reader.device_id if reader.device == "gpu" else None
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
-        self._being_read: deque[_BatchBeingRead] = deque()  # the oldest first
-        self._ids_in_pipeline: deque[Array] = deque()  # sample numbers of each batch, the oldest first
-        self._written_to: dict[str, Any] = {}  # tensors of the device that batches are written to, by name
+        # A batch is read by a thread, then decoded by DALI. Both work ahead: these are their batches, the oldest first.
+        self._being_read: deque[_BatchBeingRead] = deque()
+        self._ids_being_decoded: deque[Array] = deque()  # sample numbers of each batch
+        self._targets: dict[str, Any] = {}  # tensors to copy the batches to, by name; empty: each batch has its own
         self._pipeline = make_pipeline(
             source=self._next_inputs,
             device=reader.device,
@@ -111,22 +109,22 @@ class Loader(ABC):
     def _batch(self, outputs: Any, ids: Array) -> Batch:
         """Return a batch of the pipeline's outputs: image, label and, in an evaluation, valid."""
         named_outputs = zip(("image", "label", "valid"), outputs, strict=False)  # a training has no valid
-        fed = {name: to_feed(output, self._device_id, self._written_to.get(name)) for name, output in named_outputs}
+        fed = {name: to_feed(output, self._device_id, self._targets.get(name)) for name, output in named_outputs}
         return Batch(ids=ids, **fed)
 
     def write_to(self, tensors: dict[str, Any]) -> None:
-        """Have the batches that follow written to these tensors of the device, by name."""
-        self._written_to = tensors
+        """On a GPU, have all later batches copied to these tensors, by name."""
+        self._targets = tensors
 
     def _next_inputs(self) -> tuple[Any, ...]:
-        """Return what the pipeline is to decode for the next batch of the plan; DALI calls this.
+        """Return the next batch of the plan for DALI to decode; DALI calls this.
 
-        Threads read up to PREFETCH_BATCHES batches ahead, and this waits for the oldest of them. Raises StopIteration
-        at the end of the plan, as DALI wants it.
+        Threads read up to PREFETCH_BATCHES batches ahead; this waits for the oldest. Raises StopIteration at the end of
+        the plan, as DALI wants it.
         """
         while len(self._being_read) < PREFETCH_BATCHES:
             planned = next(self._plan, None)
-            if planned is None:
+            if planned is None:  # the plan has ended
                 break
             epoch, ids, valid = planned
             inputs = self._pool.submit(self._read, epoch, ids, valid)
@@ -134,8 +132,8 @@ class Loader(ABC):
         if not self._being_read:
             raise StopIteration
         oldest = self._being_read.popleft()
-        self._ids_in_pipeline.append(oldest.ids)
-        return oldest.inputs.result()
+        self._ids_being_decoded.append(oldest.ids)
+        return oldest.inputs.result()  # waits for its thread
 
     def __iter__(self) -> "Loader":
         return self
@@ -149,20 +147,18 @@ class Loader(ABC):
             if memory.DALI_ERROR.search(str(error)):  # out of memory
                 raise MemoryError(str(error)) from error
             raise RunError(self._culprit(error)) from error
-        return self._batch(outputs, self._ids_in_pipeline.popleft())
+        return self._batch(outputs, self._ids_being_decoded.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
-        """Say in one line which file the pipeline could not decode; if none is found, what DALI says in its `error`.
+        """Say in one line why the pipeline failed: the first file at fault, else DALI's own words in `error`.
 
-        The files of all batches inside the pipeline are tried one by one. The line names the first file that is not a
-        whole image (`encoded.fault`), or that DALI's decoder refuses on the device of this rank.
+        DALI does not name the file. So each file of the batches in the pipeline is checked, and decoded by itself.
         """
-        single = decoder.Decoder(self._reader.device, self._device_id)
-        for ids in self._ids_in_pipeline:
+        dali = decoder.Decoder(self._reader.device, self._device_id)
+        for ids in self._ids_being_decoded:
             for number in ids:
                 for name, content in self._samples.encoded(int(number)):
-                    why_not_whole = encoded.fault(content)
-                    fault = why_not_whole or single.fault(content)
+                    fault = encoded.fault(content) or dali.fault(content)  # not whole, or refused by DALI
                     if fault:
                         return undecodable(name, fault)
         return f"the input pipeline failed: {decoder.reason(str(error))}"
@@ -203,8 +199,7 @@ def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> Ar
 def resident(batch: Batch, place: Any) -> Batch:
     """Return a synthetic batch whose image, label and valid are Paddle's tensors on the device `place`.
 
-    A run on synthetic data feeds this batch at every step. If it were in the host's memory, each step on a GPU would
-    wait for a copy of it. A run on real data does not, because its batches are on the GPU before their steps.
+    A run on synthetic data feeds this batch at every step, so it is copied to the device only once.
     """
     import paddle
 
@@ -217,9 +212,8 @@ def resident(batch: Batch, place: Any) -> Batch:
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """Return an output of a DALI pipeline in the form that Paddle's executor takes.
 
-    On a CPU (`device_id` is None) it is a NumPy array, good until the next batch. On a GPU it is a Paddle tensor, to
-    which the copy may still be under way; Paddle's stream waits for it. It is `into` if given: a captured step reads at
-    a fixed address.
+    On a CPU (`device_id` is None) that is a NumPy array, good until the next batch. On a GPU it is a Paddle tensor:
+    `into`, or a new one if that is None.
     """
     dense = output.as_tensor()
     if device_id is None:
@@ -228,14 +222,14 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
 
     tensor = paddle.base.core.LoDTensor() if into is None else into
     _start_copy(dense, tensor, device_id)
-    return tensor
+    return tensor  # while the copy may still be under way: Paddle's stream waits for it
 
 
 def _start_copy(dense: Any, tensor: Any, device_id: int) -> None:
     """Start a copy of DALI's tensor `dense` to a Paddle tensor, which gets its shape, its type and memory on a GPU.
 
-    The copy is queued on Paddle's stream. A step that is launched later on this stream runs after the copy.
-    DALI's iterator for Paddle (nvidia/dali/plugin/paddle.py) calls the same functions of Paddle in the same order.
+    The copy is queued on Paddle's stream, so a step that is launched later runs after it. DALI's iterator for Paddle
+    (nvidia/dali/plugin/paddle.py) makes the same calls.
     """
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type

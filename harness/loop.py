@@ -162,17 +162,16 @@ class Trainer:
             self._update(batch, read_loss=True, is_first=True)
 
     def _update(self, batch: Batch, *, read_loss: bool, is_first: bool) -> float:
-        """Update the parameters once by a batch and return its mean loss, or NaN where `read_loss` is False.
+        """Update the parameters once by a batch; return its mean loss, or NaN where `read_loss` is False.
 
-        An update is one program, or several that add up their gradients: they run one after the other, each on an equal
-        part of the batch. Reading the loss makes the host wait for the device. For the first batch (`is_first`) this
-        checks, before a program runs, that its part of the batch has the shapes and types that it takes.
+        With merged gradients an update is several programs, each on an equal part of the batch. Reading the loss makes
+        the host wait for the device.
         """
         programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
         losses = []
         for program, feed_of_part in zip(programs, parts(feed, len(programs)), strict=True):
-            if is_first:
+            if is_first:  # that its shapes and types are those that the program takes
                 kernels.check_feed(program, feed_of_part)
             self.step.run(program, feed_of_part)
             if read_loss:
@@ -231,13 +230,10 @@ class Trainer:
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
-        """Log a window of steps that has just ended, and show it on the terminal.
+        """Log a window of steps that ended with `step`, and show it on the terminal.
 
-        `loss` is the mean over the ranks at the last `step`. What hooks measure, as the GPUs' power, goes into the same
-        line of the log. If somebody set the system's clock meanwhile, that is logged as well. A loss of 0, by which
-        nothing can be learned, brings a warning.
-
-        Raises NotFinite where the loss is infinite or NaN; it is logged as unknown before.
+        `loss` is the mean over the ranks at that step. Raises NotFinite if it is infinite or NaN, after the window is
+        logged.
         """
         measured: dict[str, Any] = {"power_w": None}  # where no hook measures it
         for hook in self.hooks:
@@ -252,7 +248,7 @@ class Trainer:
             **measured,
         )
         self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
-        set_by_s = self.clock.set_by_s()
+        set_by_s = self.clock.set_by_s()  # by how much somebody has set the system's clock meanwhile; mostly 0
         if set_by_s:
             self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
@@ -262,11 +258,10 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
-        """Log how far the ranks' own times in a window of steps lie apart, if there are several ranks.
+        """Log how long each rank waited for data and computed in a window of steps; every rank must call this.
 
-        Every rank must call this. `data_wait_s` is how long this rank waited for data in the window that ended with
-        `step`, and `own_s` how long it computed. They show a slow rank. The time of the window does not: it is the same
-        on all ranks, as all wait for the slowest.
+        Both times are this rank's own. They show a slow rank; the window's time does not, as all ranks wait for the
+        slowest.
         """
         if self.ranks.size == 1:
             return
@@ -279,18 +274,17 @@ class Trainer:
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
     def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
-        """Return how far the ranks' times of one kind lie apart, as fields of `schema.RankTimes`.
+        """Return the least, the median and the most of the ranks' times, as fields of `schema.RankTimes`.
 
-        `kind` is "data_wait" or "compute", and `times_s` has the seconds of each rank. The fields are the least, the
-        median and the most, with the rank and the host of the most. Of an even number of ranks the median is the lower
-        of the two in the middle. All are None where rank 0's time is NaN: such times are measured on all ranks or none.
+        The fields' names begin with `kind`, "data_wait" or "compute". `times_s` has the seconds of each rank. All
+        fields are None if rank 0's time is NaN: every rank measures such a time, or none does.
         """
         least_s = median_s = most_s = slowest_rank = slowest_host = None
         was_measured = not math.isnan(times_s[0])
         if was_measured:
             ordered_s = [round(float(time_s), 6) for time_s in np.sort(times_s)]
             least_s = ordered_s[0]
-            median_s = ordered_s[(len(ordered_s) - 1) // 2]
+            median_s = ordered_s[(len(ordered_s) - 1) // 2]  # of an even number of ranks the lower of the middle two
             most_s = ordered_s[-1]
             slowest_rank = int(times_s.argmax())
             slowest_host = self.ranks.nodes[slowest_rank]
@@ -303,19 +297,17 @@ class Trainer:
         }
 
     def _busy_s(self) -> float:
-        """Return the seconds in which this thread has computed on a core so far, or waited for a free core.
+        """Return the seconds that this thread has spent on a core so far, or waiting for a free one; NaN if unknown.
 
-        Those in which it slept, as it waited for other ranks, are not counted: so the rank with the most slows down the
-        others. NaN for a single rank, without Linux's schedstat, and on a GPU, where the host's thread spins while it
-        waits.
+        Sleep is not counted, as while it waits for other ranks. So the rank with the most slows down the others.
         """
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)
-        if self.ranks.size == 1 or not on_cpu:
+        if self.ranks.size == 1 or not on_cpu:  # with a GPU the thread never sleeps: it spins while it waits
             return math.nan
         try:
             on_core_ns, waiting_for_core_ns, _ = SCHEDULED.read_text().split()
             return (int(on_core_ns) + int(waiting_for_core_ns)) / 1e9
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # a kernel without schedstat
             return math.nan
 
 
@@ -369,11 +361,9 @@ class Evaluator:
         self.executor.run(self.main, feed=feed, fetch_list=[])
 
     def run(self, batches: Iterator[Batch], *, steps: int) -> dict[str, Any]:
-        """Evaluate `steps` batches on this rank, and return the totals over all ranks; every rank must call this.
+        """Evaluate `steps` batches on this rank; return the totals over all ranks, by name. Every rank must call this.
 
-        The program adds each batch's results to its variables `totals`, which are set to zero before. The returned
-        dictionary has their sums over the ranks by the variables' names: a float64 array, or a number where it has one
-        element.
+        A total is a float64 array, or a number where it has one element.
         """
         self._reset()
         for step in range(1, steps + 1):

@@ -44,15 +44,15 @@ def workspace_limit_mib(card_gib: float) -> int:
 
 
 def program_mib(job: Job) -> float | None:
-    """Estimate the MiB that the job's training program takes of each GPU; return None where nothing is known of it.
+    """Estimate the MiB that the job's training program takes on each GPU; return None where nothing is known of it.
 
-    The workload's traits have the peaks that were measured at some numbers of images computed at once. Between these
-    the estimate is interpolated, and above the largest it grows in proportion. STRATEGY=auto builds another program.
+    The peak was measured for some numbers of images at once. Between these the estimate is interpolated; above the
+    largest it grows in proportion.
     """
     model = job.model
     measured = model.traits.memory
     if measured is None or model.knobs.auto or model.recipe in measured.other_recipes:
-        return None
+        return None  # STRATEGY=auto and these recipes have programs that were not measured
     precision = "fp32" if model.precision == "tf32" else model.precision  # the same program
     peak_by_images = measured.mib.get(precision)
     if peak_by_images is None:
@@ -69,9 +69,9 @@ def program_mib(job: Job) -> float | None:
 
 
 def _measured_images_at_once(model: ModelSettings, measured: MemoryPeaks) -> float:
-    """Return how many images of the measured size have as many pixels as the images that are computed at once.
+    """Return how many images of the measured size have as many pixels as those that are computed at once.
 
-    With STRATEGY=gradient_merge=N an update is computed in N parts, so that a part of the batch is computed at once.
+    STRATEGY=gradient_merge=N computes a batch in N parts, one after the other.
     """
     images_at_once = model.batchsize / model.knobs.gradient_merge
     if model.image_size == 0:  # the recipe's crop, which is the measured one
@@ -92,10 +92,7 @@ NO_INPUT = InputMemory(device_mib=0.0, pinned_mib=0.0, words="no pipeline")
 
 
 def input_memory(job: Job) -> InputMemory:
-    """Estimate what the two input pipelines of a rank (training and evaluation) take of its GPU and of the host.
-
-    Each decoder thread reserves buffers for the largest image of the data set, on the GPU and in the host's pinned
-    memory. On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready.
+    """Estimate what the two input pipelines of a rank, for training and evaluation, take of its GPU and of its host.
 
     Returns NO_INPUT on a CPU, for synthetic data, and for a workload whose memory was not measured.
     """
@@ -106,8 +103,8 @@ def input_memory(job: Job) -> InputMemory:
     threads = job.data.threads or job.cluster.threads_per_rank
     pixels = model.image_size**2 if model.image_size else measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
     value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
+    # On the GPU a pipeline keeps some batches ready, and each thread of its decoder has buffers for the largest image.
     ready_bytes = PREFETCH_BATCHES * model.batchsize * pixels * CHANNELS * value_bytes
-
     buffers = _decoder_buffers(job)
     return InputMemory(
         device_mib=PIPELINES * (threads * buffers.device_bytes + ready_bytes) / MIB,
@@ -125,12 +122,10 @@ class _DecoderBuffers(NamedTuple):
 
 
 def _decoder_buffers(job: Job) -> _DecoderBuffers:
-    """Return how much memory DALI reserves for one thread of its decoder.
+    """Return how much memory DALI reserves for one thread of its decoder, by the largest image in DATADIR.
 
-    - The workload has no `decoder`, because its images are not decoded on the GPU: the least that DALI reserves.
-    - DATADIR is empty, which selects the embedded data set of small images: the least that DALI reserves.
-    - Otherwise: as much as an image with the largest width and the largest height of DATADIR's images needs. The text
-      `images_in_words` has this width and height.
+    That is DALI's least amount if the workload does not decode on the GPU, or DATADIR is empty: the embedded data set
+    has small images.
     """
     decoder = job.model.traits.decoder
     if decoder is None or not job.data.folder:
@@ -144,10 +139,10 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
 
 
 def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
-    """Return the largest width and the largest height of the images of DATADIR, in pixels.
+    """Return the largest width and the largest height of the images in DATADIR, in pixels.
 
-    Its files train.sizes.json and val.sizes.json have the largest of each part. If one of these files is absent or
-    damaged, the result is the `usual_largest` of the `decoder`, which is for the workload's usual data set.
+    The data set's files train.sizes.json and val.sizes.json say them. Without both, the result is the `usual_largest`
+    of the `decoder`.
     """
     widths, heights = [], []
     for part in ("train", "val"):
@@ -176,16 +171,15 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
-    """Raise a RunError of one line in place of an error that says that memory ran out inside this context.
+    """Turn an error that says that memory ran out in this context into a RunError that says what to lower.
 
-    Paddle, DALI and NumPy raise a MemoryError then. A library of CUDA has its own words for it, in an OSError. Any
-    other error passes as it is. The line is made by `_exhaustion_in_words`, for `batchsize` images on each device.
+    Any other error passes as it is. `batchsize` is the number of images on each device.
     """
     try:
         yield
-    except MemoryError as error:
+    except MemoryError as error:  # of Paddle, NumPy or the input pipeline
         raise RunError(_exhaustion_in_words(str(error), batchsize)) from error
-    except OSError as error:
+    except OSError as error:  # of a library of CUDA, as Paddle passes it on
         is_out_of_memory = _CUDA_LIBRARY.search(str(error)) is not None
         if not is_out_of_memory:
             raise
@@ -193,10 +187,10 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
 
 
 def _exhaustion_in_words(message: str, batchsize: int) -> str:
-    """Return the line for a user whose run has no memory left; `message` is the text of the error.
+    """Say in one line what the run was doing, which memory ran out, and what to lower.
 
-    It says what the run was doing, which memory is short, and what to lower. After a mere C++ error, as
-    `std::bad_alloc`, it has no advice: the batch need not be its cause.
+    `message` is the text of the error. One of C++ alone, such as `std::bad_alloc`, brings no advice: the batch need not
+    be its cause.
     """
     doing = WATCHDOG.doing
     where = _exhausted_memory(message)
@@ -209,9 +203,9 @@ def _exhaustion_in_words(message: str, batchsize: int) -> str:
 
 
 def _exhausted_memory(text: str) -> str:
-    """Say which memory ran out, and what is known of it, by the message of an error of Paddle, CUDA or DALI.
+    """Say which memory ran out and how much is left, by the message of an error of Paddle, CUDA or DALI.
 
-    A message that is not about a GPU is about this host's memory. How much of it is left is read now.
+    A message that is not about a GPU is about this host's memory, which is read now.
     """
     host = socket.gethostname()
     gpu_memory = _exhausted_gpu_memory(text, host)
@@ -226,13 +220,7 @@ def _exhausted_memory(text: str) -> str:
 
 
 def _exhausted_gpu_memory(message: str, host: str) -> str:
-    """Say which GPU of `host` ran out of memory, by an error's message, and what the message says of that memory.
-
-    - Paddle's message tells the GPU, how much it has left, how much this rank holds, and how much more was asked for.
-    - DALI's tells the GPU and how much more was asked for.
-    - One of a library of CUDA does not tell the GPU.
-    - Any other is not about a GPU: an empty text is returned.
-    """
+    """Say what an error's message tells of a GPU that ran out of memory; an empty text if it is not about a GPU."""
     paddle_error = _PADDLE_ON_GPU.search(message)
     if paddle_error:
         holds = f"this rank holds {paddle_error['held']} and asked for {paddle_error['asked']} more"

@@ -14,10 +14,8 @@ ANY_PORT = 9  # no packet is sent to it
 def node_address(cluster: ClusterSettings, node: int) -> str:
     """Return the IPv4 address at which the other nodes reach this one, which is number `node` of the cluster.
 
-    It is the address of this node's name in HOSTS. If that is the loopback, as by Debian's /etc/hosts, it is the
-    address from which this node reaches another one. The ranks of a single node meet on the loopback.
-
-    Raises RunError if no address is found that others can reach.
+    It is that of the node's name in HOSTS or, if the name leads to the loopback, that from which it reaches another
+    node. Raises RunError if others can reach neither.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -57,10 +55,10 @@ def _address_towards(host: str) -> str:
 
 
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
-    """Return the variable that tells NCCL the network interface at which the other nodes reach this one.
+    """Return the variable that tells NCCL the network interface of this node, as {"NCCL_SOCKET_IFNAME": "=eth0"}.
 
-    By itself NCCL takes the first interface that is up, which may be a bridge of containers. `node` is this node's
-    number. The result is as {"NCCL_SOCKET_IFNAME": "=eth0"}. It is empty if NCCL needs none, or HOSTS leads to none.
+    By itself NCCL may take a bridge of containers. `node` is this node's number. The result is empty if NCCL needs no
+    interface or HOSTS leads to none.
     """
     are_all_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
     if not cluster.on_gpu or cluster.dgxnnodes == 1 or not are_all_named:

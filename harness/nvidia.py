@@ -43,10 +43,10 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 
 @contextlib.contextmanager
 def opened() -> Iterator[tuple[list[Handle], str]]:
-    """Open NVML, NVIDIA's management library, and give the GPUs that CUDA shows this process, in CUDA's order.
+    """Open NVIDIA's library NVML, and give the GPUs that CUDA shows this process, in CUDA's order.
 
-    The context gives (handles, reason). The handles are NVML's, one for each whole GPU, and good until the context
-    ends. The reason says why GPUs of the node are missing; it is empty if none is.
+    The context gives (handles, reason): NVML's handles of whole GPUs, good until the context ends, and why GPUs of the
+    node are missing, or an empty text.
     """
     with contextlib.ExitStack() as at_exit:
         handles: list[Handle] = []
@@ -75,18 +75,16 @@ def _visible_handles(handles: list[Handle]) -> list[Handle]:
 
 
 def _all_handles() -> tuple[list[Handle], str]:
-    """Return the handles of this node's GPUs in the order of the PCI bus, and in words why some are missing.
+    """Return the handles of this node's GPUs in the order of the PCI bus, and why some are missing, or an empty text.
 
-    A GPU that fell off the bus is counted, but has no handle or answers nothing: it is left out. The words are as
-    "GPU3: GPU is lost; GPU5: ...", and empty where none is missing. Raises one of UNANSWERED where NVML does not even
-    count the GPUs.
+    The reason is as "GPU3: GPU is lost; GPU5: ...". Raises one of UNANSWERED if NVML does not even count the GPUs.
     """
     handles = []
     reasons = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handles.append(_handle(index))
-        except UNANSWERED as error:
+        except UNANSWERED as error:  # as of a GPU that fell off the bus: it is counted, but answers nothing
             reasons.append(f"GPU{index}: {error}")
     return handles, "; ".join(reasons)
 
@@ -106,8 +104,8 @@ def _handle(index: int) -> Handle:
 def numbers_of_visible(text: str, uuids: Sequence[str]) -> list[int]:
     """Return the numbers of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order.
 
-    `uuids` are those of the node's GPUs, by number. Each entry of the list is a number or the beginning of a UUID, as
-    in "1,0" or "GPU-8f2a,GPU-03". As CUDA reads it, an entry that is no whole GPU ends the list.
+    Its entries are numbers or beginnings of UUIDs, as in "1,0" or "GPU-8f2a,GPU-03". `uuids` has the node's, by number.
+    As in CUDA, an entry that is no whole GPU ends the list.
     """
     numbers: list[int] = []
     for entry in text.split(","):
@@ -203,10 +201,9 @@ class Memory:
 
 
 def memory_of(handle: Handle) -> Memory:
-    """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
+    """Return how much memory a GPU has and how much of it processes use; None stands for no answer.
 
-    The driver reserves 0.3 to 1 GiB for itself. NVML's query of version 2 leaves it out of what is used. The old one,
-    which is asked if that fails, counts it from driver 510 on: the figure is then `used_or_reserved`.
+    The driver reserves 0.3 to 1 GiB for itself, which NVML's second version does not count as used.
     """
     by_v2 = _memory_by_v2(handle)
     if by_v2 is not None:
@@ -215,7 +212,7 @@ def memory_of(handle: Handle) -> Memory:
     by_v1 = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     if by_v1 is None:
         return Memory()
-    generation = _driver_generation(driver_version())
+    generation = _driver_generation(driver_version())  # from 510 on version 1 counts the driver's reserve as used
     if generation is None or generation >= RESERVE_COUNTED_FROM:
         return Memory(total=by_v1.total or None, used_or_reserved=by_v1.used)
     return Memory(total=by_v1.total or None, used=by_v1.used)
@@ -281,8 +278,7 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and its state before a run; a field is None if NVML does not answer.
 
-    `processes` are the pids that compute on the GPU, and `services` those of them that hold too little memory to be
-    another job. If the GPU is in use, `displays` are the pids that draw on its display.
+    `displays`, the processes that draw on the GPU, are only looked for if the GPU is in use.
     """
     memory = memory_of(handle)
     # Whether the GPU is divided into MIG instances: now, and after its next reset.
@@ -387,11 +383,9 @@ def _is_service(process: Any) -> bool:
 
 
 def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
-    """Return what a GPU's sensors read now, by the names that a line of the telemetry file has.
+    """Return what a GPU's sensors read now, by their names in the telemetry file; None stands for no answer.
 
-    A reading is None if NVML does not answer. `throttle` lists the reasons that slow the GPU down now; it is empty if
-    NVML does not answer. Without `nvlink`, the data that went over all NVLinks since the driver was loaded are not
-    asked for, and are None.
+    With `nvlink` it also has the KiB that went over all NVLinks since the driver was loaded.
     """
     use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     used = memory_of(handle).used

@@ -15,7 +15,7 @@ _CORES = r"[0-9,-]*\d[0-9,-]*(?!\S)"
 
 
 def parse_topology(text: str) -> Topology:
-    """Return the matrix that `nvidia-smi topo -m` printed, of any driver since the first with NVLink.
+    """Return the matrix that `nvidia-smi topo -m` printed.
 
     Each device, a GPU or a network card, has a row with its link to every device (X to itself), and for a GPU the cores
     near to it:

@@ -85,18 +85,14 @@ def survey(train: Samples, evaluation: Samples, say: Callable[[str], None]) -> S
 def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Contents:
     """Return names, sizes and labels of all files of a part of a data set, without decoding them.
 
-    `say` shows the progress in lines that call the files `what`. Raises ValueError for the first file that a run would
-    fail at.
+    `say` gets lines about the progress, which call the files `what`. Raises ValueError for the first file that a run
+    would fail at.
     """
     return samples.contents(_progress_of(what, say))
 
 
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence for each oddity of a data set's two parts that a user should know of before a run.
-
-    It is one if a part names a file twice, if all its labels are one class, and if both parts name the same files. The
-    names of records are numbers, which say nothing of that.
-    """
+    """Return a sentence for each oddity of a data set's two parts that a user should know of before a run."""
     notes = []
     train_names = _without_detours(train.names)
     eval_names = _without_detours(evaluation.names)
@@ -106,7 +102,7 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
         if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
             notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
-    if not _are_record_numbers(train.names):
+    if not _are_record_numbers(train.names):  # such numbers are equal in both parts, and are no names of files
         in_both = sorted(set(train_names) & set(eval_names))
         if in_both:
             notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
@@ -141,14 +137,14 @@ def _repeated(names: Sequence[str]) -> list[str]:
 def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
     """Return a function `on_progress(done, total)` that shows how many of all files were looked at so far.
 
-    At each call it tells the watchdog that the run is alive. If the last line is over SHOWN_EVERY_S old, it shows the
-    user a new one by `say`, as "looked at 4096 of 50000 training files", in which `what` is "training files".
+    From time to time `say` gets a line such as "looked at 4096 of 50000 training files", where `what` is "training
+    files".
     """
     shown_at_s = time.monotonic()
 
     def on_progress(done: int, total: int) -> None:
         nonlocal shown_at_s
-        WATCHDOG.beat(f"looking at the {what}")
+        WATCHDOG.beat(f"looking at the {what}")  # at each call, so that the run does not seem to hang
         if time.monotonic() - shown_at_s > SHOWN_EVERY_S:
             shown_at_s = time.monotonic()
             say(f"looked at {done} of {total} {what}")
@@ -159,12 +155,11 @@ def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
 def passport(contents: Contents) -> schema.Passport:
     """Return the passport of a part of a data set, by which the sets of two runs can be compared.
 
-    It holds the number of files, the sum of their bytes, and a SHA-256 over a line of each file, "name NUL size NUL
-    label". The lines are sorted, so that it does not depend on the order of the files. Where labels are not known they
-    are empty in the lines.
+    Its digest does not depend on the order of the files: each has a line "name NUL size NUL label", and the sorted
+    lines are digested.
     """
     labels = contents.labels
-    if labels is None:
+    if labels is None:  # they are not known
         labels = [""] * len(contents.names)
     lines = []
     for name, size, label in zip(contents.names, contents.sizes.tolist(), labels, strict=True):
@@ -184,10 +179,7 @@ def passport(contents: Contents) -> schema.Passport:
 def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnProgress) -> Array:
     """Return the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    To ask for very many sizes takes minutes, so they are stored in the file `store`. Stored ones are good if they are
-    of the same paths, and those of some files, chosen by chance, still hold. `on_progress` is called with how many
-    files were asked for, and of how many.
-
+    It takes minutes to find the sizes of very many files, so those are stored in the file `store` for later runs.
     Raises ValueError for the first file found that is absent, a folder or empty.
     """
     if len(paths) < STORED_FROM:
@@ -199,7 +191,7 @@ def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnPro
         chosen = np.random.default_rng().choice(len(paths), CHECKED, replace=False)
         chosen_paths = [paths[number] for number in chosen]
         sizes_now = _sizes_on_disk(root, chosen_paths, on_progress)
-        if np.array_equal(sizes_now, stored_sizes[chosen]):
+        if np.array_equal(sizes_now, stored_sizes[chosen]):  # then the others are taken to hold, too
             return stored_sizes
 
     sizes = _sizes_on_disk(root, paths, on_progress)
@@ -210,9 +202,8 @@ def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnPro
 def _sizes_on_disk(root: Path, paths: Sequence[str], on_progress: OnProgress) -> Array:
     """Ask the file system for the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    Several threads ask, for a block of FILES_AT_ONCE files each, and `on_progress` is called after each block.
-
-    Raises ValueError for the first file that is absent, a folder or empty.
+    Several threads ask, for FILES_AT_ONCE files at a time. Raises ValueError for the first file that is absent, a
+    folder or empty.
     """
     top = os.fspath(root)
 
@@ -241,10 +232,10 @@ def _size(path: str) -> int:
 
 
 def _load_sizes(file: Path, digest: bytes, count: int) -> Array | None:
-    """Return the sizes of `count` files of a data set that an earlier run stored in `file`, or None.
+    """Return the sizes of `count` files that an earlier run stored in `file`; None if they are not there.
 
-    `file` begins with a digest of the names of the data set's files; the sizes follow. None is returned if `file`
-    cannot be read, begins with another digest than `digest`, or does not have `count` sizes.
+    The file has a digest of the names of the data set's files, then the sizes in bytes. With another digest the sizes
+    are those of other files.
     """
     try:
         content = file.read_bytes()

@@ -49,9 +49,8 @@ def end_with_parent(number: signal.Signals) -> None:
 def send_native_output_to_stderr() -> None:
     """Send to stderr what libraries of C and C++ print on stdout; what Python prints stays on stdout.
 
-    Paddle prints its C++ stack on stdout when a signal ends it, and mpirun shows a rank's stdout on the terminal.
-    Python gets a descriptor of its own for what was stdout, and stderr takes the place of descriptor 1, to which the
-    libraries write. Does nothing where stdout is closed.
+    mpirun shows a rank's stdout on the terminal, and Paddle prints its C++ stack there. Does nothing where stdout is
+    closed.
     """
     if sys.stdout is None:  # closed
         return
@@ -60,7 +59,7 @@ def send_native_output_to_stderr() -> None:
     sys.stdout = open(  # noqa: SIM115, PTH123 - a descriptor, open to the end of the process
         stdout_of_python, "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors
     )
-    os.dup2(STDERR, STDOUT)
+    os.dup2(STDERR, STDOUT)  # the libraries write to this descriptor
 
 
 def ancestors() -> list[int]:

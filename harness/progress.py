@@ -60,11 +60,9 @@ class Progress:
             self._bar.stop()
 
     def window(self, *, step: int, epoch: int, window: Timing, loss: float) -> None:
-        """Show the loss and the speed, in images per second over all ranks, of a window of steps that ends with `step`.
+        """Show the loss and the speed of a window of steps that ends with `step`: in the bar, or by a printed line.
 
-        - There is a bar: it moves on to `step`, and shows both beside it.
-        - There is no bar: `say` prints a line, on rank 0 alone. The line also has the percentage of the window's time
-          in which the training waited for data, and the time left if each further step takes as long as these.
+        The speed is in images per second over all ranks.
         """
         rate = window.images / window.time_s
         if self._bar:

@@ -49,8 +49,7 @@ class Checkout(NamedTuple):
 def source(image_commit: str, image_digest: str) -> schema.Source:
     """Return which code runs: its commit, whether files differ from that, its packages' lock, its container image.
 
-    `image_commit` and `image_digest` are what a container image says of itself; outside an image both are empty. The
-    lock is told by its SHA-256. What is unknown is None.
+    `image_commit` and `image_digest` are what a container image says of itself, and empty outside one.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name
@@ -74,8 +73,7 @@ def _checkout_of_image(image_commit: str) -> Checkout:
 def _checkout_by_git() -> Checkout:
     """Return the commit of this code and whether tracked files differ from it, by git; each is None if git fails.
 
-    Both are None for code that git does not track: it may have been unpacked into the folder of another repository,
-    whose commit is not this code's.
+    Both are None for code that git does not track, as in a folder of another repository.
     """
     is_tracked = _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None
     if not is_tracked:
@@ -109,8 +107,7 @@ def packages() -> dict[str, str]:
 def node() -> schema.Node:
     """Return what a log says of this machine: its CPU, memory, kernel and GPUs, and how the GPUs are linked.
 
-    The cores are those that this process may use, and the GPUs those that CUDA shows it. The links are None where
-    nvidia-smi does not tell them.
+    Cores and GPUs are those that this process may use. The links are None where nvidia-smi does not tell them.
     """
     topology = None
     with contextlib.suppress(ValueError):  # nvidia-smi fails, or prints what cannot be read
@@ -132,16 +129,16 @@ def node() -> schema.Node:
     )
 
 
-def clear_caches(asked: bool, *, cleared_by: str) -> schema.CacheState:
-    """Flush this node's page cache if that is `asked`, so that a first epoch reads from the disk; only root can.
+def clear_caches(wanted: bool, *, cleared_by: str) -> schema.CacheState:
+    """Flush this node's page cache if that is `wanted`, so that a first epoch reads from the disk; only root can.
 
-    `cleared_by` names the launcher that has done it already, or is empty. Returns whether the cache was flushed, and by
-    whom, or why it was not.
+    `cleared_by` names the launcher that has done it already, or is empty. Returns whether it is done and by whom, or
+    why not.
     """
     node_name = socket.gethostname()
     if cleared_by:
         return schema.CacheState(node=node_name, status="done", by=cleared_by)
-    if not asked:
+    if not wanted:
         return schema.CacheState(node=node_name, status="skipped", reason="CLEAR_CACHES=0")
     os.sync()
     try:

@@ -68,9 +68,8 @@ def wait(comm: MPI.Comm) -> None:
 def lost_peer() -> Iterator[None]:
     """Raise RunError in place of the error that gloo raises in this context when another rank dies.
 
-    Gloo is what joins the ranks on CPUs. mpirun notices the death, too: it prints which rank died and how, and ends all
-    others. This rank waits PEERS_END_S for that, so that the user reads mpirun's message alone: the RunError is raised
-    only where mpirun has not ended this rank by then. Any other error passes at once.
+    mpirun reports the death and ends this rank, too. So this waits PEERS_END_S for it: the user then reads one message
+    alone. Any other error passes at once.
     """
     try:
         yield
@@ -83,12 +82,10 @@ def lost_peer() -> Iterator[None]:
 
 
 def start(cluster: ClusterSettings) -> Ranks:
-    """Join the other ranks of the job by MPI; return which rank this is, and of how many.
+    """Join the other ranks of the job by MPI, and return this process's place among them.
 
-    From now on the process ends when mpirun does, and the watchdog watches it. A variable tells NCCL which network
-    interface leads to the other nodes.
-
-    Raises ValueError if mpirun started another number of ranks than the cluster's settings say.
+    From now on the watchdog watches this process, and it ends when mpirun does. Raises ValueError if mpirun started
+    another number of ranks than the settings say.
     """
     ranks = _ranks_by_mpi()
     if env.is_rank():
@@ -101,7 +98,7 @@ def start(cluster: ClusterSettings) -> Ranks:
             f"{ranks.size} ranks were started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
             f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
-    # The header of the log lists the libraries' variables, and a caller writes it after this function.
+    # They name NCCL's network interface. It is chosen here, as the log's header, written next, lists such variables.
     env.export(network.nccl_settings(cluster, _number_of_node(cluster, ranks)))
     return ranks
 
@@ -131,8 +128,8 @@ def _number_of_node(cluster: ClusterSettings, ranks: Ranks) -> int:
 def _hold_port() -> int:
     """Return a free TCP port at which Paddle can listen later; no other program gets it until this process ends.
 
-    A socket stays bound to the port and never listens. Linux lets Paddle's socket bind it, too, if both are of one user
-    and have set the same of two options. Paddle sets one or the other, so the socket here sets both.
+    A socket stays bound to the port and never listens. Linux lets another socket of the same user bind it if both have
+    set one of the two options below.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Paddle's stores set it
@@ -157,10 +154,8 @@ def _check_free(port: int) -> None:
 def _have_gloo_listen_at(own_address: str) -> None:
     """Have gloo on this rank listen at `own_address`, at which the other ranks look for it.
 
-    By itself it listens at the address of the host's name, which may have none or that of the loopback. Paddle's class
-    of gloo's settings is replaced, for the rest of this process, by one that names the network interface.
-
-    Raises RunError if no network interface has the address.
+    By itself it takes the address of the host's name, which may be the loopback's. So Paddle's class of gloo's settings
+    is replaced in this process. Raises RunError if no network interface has the address.
     """
     from paddle.base import core
 
@@ -183,8 +178,8 @@ def _have_gloo_listen_at(own_address: str) -> None:
 def _have_server_of_gloo_listen_at(address: str) -> None:
     """Have the server through which gloo's ranks find each other listen at `address` alone.
 
-    Paddle starts it on rank 0. By itself it listens on every interface, and Paddle offers no setting. So the method
-    that binds its socket is replaced; it binds the same port.
+    Paddle starts it on rank 0, and offers no setting: by itself the server listens on every interface. So the method
+    that binds its socket is replaced.
     """
     from paddle.distributed.fleet.utils import http_server
 
@@ -197,18 +192,14 @@ def _have_server_of_gloo_listen_at(address: str) -> None:
 
 
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
-    """Tell Paddle at which addresses the ranks listen and, on several CPUs, connect them by gloo.
-
-    Every rank must call this. Each keeps a port at its node's address. All of these "address:port" go into the
-    variables PADDLE_TRAINER..., which Paddle's layer for several ranks, fleet, reads. On GPUs that is all: NCCL
-    connects the ranks later, by these addresses.
+    """Tell Paddle the addresses of all ranks and, on several CPUs, connect them by gloo; every rank must call this.
 
     Raises RunError if this node has no address that the others can reach, or GLOO_PORT is taken.
     """
     own_address = network.node_address(cluster, _number_of_node(cluster, ranks))
     endpoints = ranks.comm.allgather(f"{own_address}:{_hold_port()}")  # of every rank, in their order
     env.export_trainer(ranks.rank, endpoints)
-    if cluster.on_gpu or ranks.size == 1:
+    if cluster.on_gpu or ranks.size == 1:  # NCCL connects GPUs later, by these endpoints
         return
     first_address, _, _ = endpoints[0].rpartition(":")
     _connect_by_gloo(cluster.gloo_port, ranks, own_address, first_address)
@@ -217,10 +208,8 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
 def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_address: str) -> None:
     """Connect the ranks of a job on CPUs by gloo; every rank must call this.
 
-    They find each other through a server that Paddle starts on rank 0, at `first_address` and `gloo_port`; 0 stands for
-    any free port. Each rank then listens at its `own_address`.
-
-    Raises RunError if no network interface of this node has that address, or on rank 0 if the port is taken.
+    They find each other through a server of rank 0, at `first_address` and `gloo_port` (0: any free port). Raises
+    RunError if this node does not have `own_address`, or the port is taken.
     """
     import paddle
 

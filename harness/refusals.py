@@ -40,8 +40,7 @@ def raise_first(refusals: Iterator[str]) -> None:
 def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
     """Yield a sentence for each pair of settings that do not go together, of those that any host can compare.
 
-    `tf32_override` is the text of NVIDIA_TF32_OVERRIDE. No package is needed, so that the host of a launcher refuses a
-    job, too.
+    `tf32_override` is the text of NVIDIA_TF32_OVERRIDE. No package is needed, so a launcher's host can call this.
     """
     yield from _refusals_of_cluster(job)
     yield from _refusals_of_precision(job, tf32_override)
@@ -50,11 +49,7 @@ def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
 
 
 def _refusals_of_cluster(job: Job) -> Iterator[str]:
-    """Yield a sentence for each fault of the nodes, of how ranks are placed on them, and of LOGDIR.
-
-    HOSTS and SWITCH_GROUPS must name as many as there are nodes, RANK_NUMA as many as a node has ranks at least, and
-    NODE_RANK must be the number of a node. A list that is empty is not looked at.
-    """
+    """Yield a sentence for each fault of LOGDIR, of the nodes and of how ranks are placed on them."""
     cluster = job.cluster
     if not job.trials.logdir:
         yield "LOGDIR is empty: set it to the folder of the results, or unset it"
@@ -102,16 +97,9 @@ def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
 
 
 def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
-    """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set.
-
-    - The precision is not half: only the loss of FP16 is scaled.
-    - The workload is none of those that were shown to train with a fixed scale.
-    - The scale is outside of `_bounds_of_loss_scale`.
-
-    LOSS_SCALE=0 leaves the choice to the program, and nothing is refused.
-    """
+    """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set."""
     scale = job.model.loss_scale
-    if scale == 0:
+    if scale == 0:  # the program chooses
         return
     if not job.model.is_half:
         yield f"LOSS_SCALE={scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
@@ -129,23 +117,17 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
 def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
     """Return the least and the largest fixed loss scale with which FP16 was shown to train a global batch.
 
-    Below the least the gradients vanish, above the largest they overflow. Of N images the bounds are N / 16 and 4 N.
-    They grow with N, because the loss is a mean over N images: in a larger batch its gradients are smaller. Neither is
-    below 2, as a scale of 1 scales nothing.
+    Below the least the gradients vanish, above the largest they overflow. Both grow with the batch, because the loss is
+    a mean over its images.
     """
+    # At least 2, because a scale of 1 scales nothing.
     least = max(2, math.ceil(global_batch * LEAST_SCALE_PER_IMAGE))
     most = max(2, global_batch * MOST_SCALE_PER_IMAGE)
     return least, most
 
 
 def _refusals_of_course(job: Job) -> Iterator[str]:
-    """Yield a sentence for each of these settings that does not fit the run's MODE, workload or recipe.
-
-    - PRETRAINED: only some workloads read it.
-    - RECIPE: some recipes are for MODE=throughput only.
-    - PROFILE: it must name steps that the run has.
-    - RESUME=auto: a run of MODE=throughput has no checkpoints.
-    """
+    """Yield a sentence for each of PRETRAINED, RECIPE, PROFILE and RESUME that does not fit the workload or MODE."""
     model = job.model
     course = job.course
     if model.pretrained and not model.traits.reads_pretrained:
@@ -192,10 +174,8 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each fault of the files and folders that the job names on this machine.
 
-    Nothing is wrong with a path at which there is nothing, because the job may make it.
-
-    Call this only for the user's command: mpirun gives a rank HOSTS although HOSTFILE is set, and a rank's files may be
-    those of another node.
+    A path at which there is nothing is in order, because the job may make it. Call this only for the user's command: a
+    rank may be on another node, and has HOSTS from mpirun.
     """
     cluster = job.cluster
     if cluster.hostfile and cluster.hosts:
@@ -222,10 +202,7 @@ def of_named_paths(job: Job) -> Iterator[str]:
 
 
 def of_program(job: Job) -> Iterator[str]:
-    """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
-
-    The reasons are about LAYOUT, options of STRATEGY that do not fit the rest of the job or have no kernel on its
-    device, and FP16 with large crops.
+    """Yield a sentence for each reason why the training program cannot be built as the job says.
 
     Raises ValueError for an unknown recipe or an unknown option of STRATEGY.
     """
@@ -273,12 +250,7 @@ def layout_of(model: ModelSettings) -> str:
 
 
 def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
-    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
-
-    - The network is none of those whose step was shown to be safe to capture and replay.
-    - The precision is FP16, in which a captured step has a fixed loss scale, and the network is none of those that were
-      shown to train with one.
-    """
+    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1)."""
     if not model.traits.captures_steps:
         capturing = [workload.title for workload, traits in _workloads_with_traits() if traits.captures_steps]
         yield (
@@ -296,10 +268,7 @@ def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
 def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why Paddle's automatic mode (STRATEGY=auto) cannot do the job.
 
-    - The job does not have AUTO_RANKS GPUs: the mode divides the training state over so many.
-    - The job sets a loss scale: the mode has its own.
-    - The precision is not amp_o1: the mode computes in mixed precision.
-    - The job trains: the mode has its own optimizer, and no rank has the whole state. Only its speed can be measured.
+    The mode divides the training state over AUTO_RANKS GPUs, and has an optimizer and a loss scale of its own.
     """
     auto = "STRATEGY=auto: Paddle's automatic mode"
     if not job.cluster.on_gpu or job.cluster.world_size != AUTO_RANKS:
@@ -309,20 +278,19 @@ def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
     if job.model.precision != "amp_o1":
         yield f"{auto} trains in mixed precision: set PRECISION=amp_o1"
     if job.course.trains:
-        lacks = "no rank has the whole state to evaluate or save"
-        yield f"{auto} trains by LARS, not by the recipe, and {lacks}: set MODE=throughput"
+        why_not = "no rank has the whole state to evaluate or save"
+        yield f"{auto} trains by LARS, not by the recipe, and {why_not}: set MODE=throughput"
 
 
 def _refusals_of_too_many_pixels(job: Job) -> Iterator[str]:
     """Yield a sentence where a job trains in FP16 on so many pixels a step that their gradients vanish.
 
     The loss of a segmentation is a mean over all pixels of the global batch: the more pixels, the smaller the gradient
-    of each. Nothing is refused in MODE=throughput, which only measures speed, in FP32 and TF32, and for a workload
-    without such a limit (`most_half_pixels` is None).
+    of each.
     """
     most_pixels = job.model.traits.most_half_pixels
     only_measures_speed = not job.course.trains
-    if only_measures_speed or not job.model.is_half or most_pixels is None:
+    if only_measures_speed or not job.model.is_half or most_pixels is None:  # None: the network has no such limit
         return
     recipe = job.hyperparameters
     pixels_of_image = recipe.image_width * recipe.image_height

@@ -24,10 +24,8 @@ def training_plan(
 ) -> Plan:
     """Yield this rank's batches of `epoch` and of all epochs after it, without end: (epoch, sample numbers, valid).
 
-    (seed, epoch) decides the order of the `samples`. It is cut into global batches of `batch` samples for each rank;
-    what is left over is dropped. The first epoch begins with its step `first_step`, counted from 0.
-
-    Raises ValueError where the data set is smaller than one global batch.
+    The seed and the epoch decide the order of the `samples`. A rank has `batch` of them a step. The first epoch begins
+    with its step `first_step`, from 0. Raises ValueError if the data set is smaller than one global batch.
     """
     global_batch = batch * ranks
     steps = steps_per_epoch(samples, global_batch)
@@ -58,8 +56,7 @@ def evaluation_steps(samples: int, global_batch: int) -> int:
 def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
     """Yield this rank's batches of one evaluation after the other, without end: (evaluation, sample numbers, valid).
 
-    Over all ranks each sample is valid exactly once an evaluation. A batch that has too few samples is filled up with
-    some of them again, or with sample 0 where it has none; these are not valid.
+    Over all ranks each sample is valid exactly once an evaluation. The others only fill up a batch.
     """
     own_samples = np.arange(rank, samples, ranks)
     for evaluation in itertools.count(1):
@@ -68,15 +65,14 @@ def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
             ids = own_samples[start : start + batch]
             to_repeat = ids if len(ids) else np.zeros(1, dtype=int)
             is_valid = np.arange(batch) < len(ids)
-            yield evaluation, np.resize(to_repeat, batch), is_valid
+            yield evaluation, np.resize(to_repeat, batch), is_valid  # `resize` repeats them until the batch is full
 
 
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """Return `count` random numbers for each sample of `ids`, evenly spread in [0, 1): [len(ids), count] float64.
 
-    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. Seed and
-    epoch select a sequence, of which each sample has its own `count` numbers. A change here changes the images of every
-    run.
+    They depend on (seed, epoch, id) alone: a sample is augmented in the same way on any rank and in any batch. A change
+    here changes the images of every run.
     """
     start = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
     first_of_sample = ids.astype(np.uint64)[:, None] * np.uint64(count)  # [len(ids), 1]

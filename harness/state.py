@@ -25,21 +25,21 @@ _STATISTICS = ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "Running
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
     """Yield name and tensor of all that a run must keep, sorted by name.
 
-    Left out are tensors without a value yet, those that each step computes anew (_NOT_KEPT), and the sums of merged
-    gradients (their names end in MERGED), which are zero between two updates.
+    Left out are tensors without a value yet, and those that each step computes anew.
     """
     scope = static.global_scope()
     kept = set()
     for variable in main.list_vars():
         is_state = variable.persistable and variable.type == _DENSE and not variable.is_data
-        if is_state and variable.name not in _NOT_KEPT and not variable.name.endswith(MERGED):
+        is_sum_of_gradients = variable.name.endswith(MERGED)  # zero between two updates
+        if is_state and variable.name not in _NOT_KEPT and not is_sum_of_gradients:
             kept.add(variable.name)
     for name in sorted(kept):
         in_scope = scope.find_var(name)
         if in_scope is None:
             continue
         tensor = in_scope.get_tensor()
-        if tensor._is_initialized():
+        if tensor._is_initialized():  # it has a value
             yield name, tensor
 
 
@@ -83,8 +83,8 @@ def shared_values(main: static.Program) -> Iterator[tuple[str, Array]]:
 def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Array]]:
     """Yield name and value of the chosen tensors of a run's state, as a checkpoint holds them.
 
-    `chosen` has pairs of a name and a tensor. A pass over the program may store a tensor in another memory layout. Its
-    value is brought back into that of the network, so that a checkpoint does not depend on the passes.
+    Some passes over the program store a tensor in another memory layout. Its value is brought back, so that a
+    checkpoint does not depend on the passes.
     """
     forms = stored.forms(main)  # of the tensors that a pass stores in another layout, by name
     for name, tensor in chosen:
@@ -114,9 +114,8 @@ def padded(value: Array, shape: Any) -> Array:
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     """Set parameters of a training program to the FP32 values in `weights`, which has them by the parameters' names.
 
-    A parameter in half precision gets its value rounded, and the optimizer's FP32 copy of it, `<name>_fp32_master_0`,
-    the value as it is. A tensor that a pass stores in another layout, or with more channels, gets the value in that
-    form.
+    A parameter in half precision is set to the rounded value, and the optimizer's FP32 copy of it,
+    `<name>_fp32_master_0`, to the value itself.
     """
     set_names = set()
     layouts = stored.forms(main)  # {name of a tensor that a pass stores in another memory layout: that layout}
@@ -125,6 +124,7 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
         if parameter not in weights:
             continue
         plain = weights[parameter]
+        # A pass may have stored the tensor in another layout, or with more input channels.
         value = layouts[name].from_plain(plain) if name in layouts else padded(plain, tensor.shape())
         dtype = np.array(tensor).dtype
         assign(tensor, value.astype(dtype))
@@ -136,8 +136,7 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
     """Give every rank the parameters, BN statistics and optimizer state of rank 0; every rank must call this.
 
-    Paddle's start-up program broadcasts them on GPUs only. A tensor that not every rank has stays as it is: Paddle's
-    automatic mode gives each rank a part of the state.
+    A tensor that some ranks do not have stays as it is: Paddle's automatic mode gives each rank a part of the state.
     """
     tensors_of_rank = dict(tensors(main))
     names_of_rank = set(tensors_of_rank)
@@ -152,8 +151,7 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
     """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
 
-    Every rank must call this. All statistics are put behind one another into one float64 array, which the ranks add up
-    in a single all-reduce; the mean is then cut into the statistics again.
+    Every rank must call this. The statistics are added up in one all-reduce, as a flat array.
     """
     names = statistics_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
     own_tensors = [tensor for name, tensor in tensors(main) if name in names]

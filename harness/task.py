@@ -39,7 +39,7 @@ class Task:
 def task_of(job: Job, me: Ranks) -> Task:
     """Return what the job trains, by its settings and its data set; every rank must call this.
 
-    Raises ValueError if the job asks for what cannot be done, or a file of the data set would make the run fail.
+    Raises ValueError if the job cannot be done, or a file of the data set would make the run fail.
     """
     model = workload.of_job(job)
     recipe = model.recipe
@@ -88,13 +88,10 @@ def task_of(job: Job, me: Ranks) -> Task:
 
 
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
-    """Return the name and the folder of the job's data set; every rank must call this.
+    """Return the name and the folder of the job's data set: DATADIR, or else the workload's embedded data set.
 
-    - DATADIR (`data.folder`) is set: that folder, under its own name.
-    - DATADIR is empty: the workload's embedded data set, in a folder of DATA_CACHE (`data.embedded_in`). If it is not
-      there yet, the first rank of each node makes it. All ranks wait for that.
-
-    `embedded` is the module of the embedded data set, which has its `NAME` and the function `write(folder)`.
+    The first rank of a node makes the embedded one where it is absent, and all wait for it. So every rank must call
+    this. `embedded` is a module with `NAME` and `write(folder)`.
     """
     if data.folder:
         folder = Path(data.folder)

@@ -90,9 +90,7 @@ def synthetic_batches(run: session.Run) -> Synthetic:
 def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings) -> tuple[Trainer, Evaluator]:
     """Build the training and the evaluation program; return the trainer and the evaluator that run them.
 
-    The log gets a summary of the training program: its operators, its all-reduces and what was proved of it. In
-    Paddle's automatic mode the user is shown what the mode chose, too. Nothing is run yet, and the tensors have no
-    values: `warm_up` runs the programs, and `set_first_state` sets the values.
+    Nothing is run yet, and the parameters have no values. A summary of the training program is written into the log.
     """
     task = run.task
     # Each rank draws its first weights from a seed of its own. `set_first_state` then sends rank 0's weights to all. If
@@ -101,7 +99,7 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
     training = task.workload.training_program(task.schedule, seed=rank_seed)
     evaluation = build.evaluation(task.append_evaluation, training, task.workload.plan)
     run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-    if model.knobs.auto:
+    if model.knobs.auto:  # Paddle's automatic mode: the user is shown what it chose
         choices_of_mode = training.verified  # this field has proofs for any other program
         for choice in choices_of_mode:
             run.progress.say(choice)
@@ -128,7 +126,7 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
 def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, *, evaluates: bool) -> None:
     """Run the programs on synthetic batches, because the first run of a program is slow.
 
-    The evaluation program is run only if the run `evaluates`. The tensors have values that mean nothing afterwards.
+    The parameters' values mean nothing afterwards. The evaluation program is run only if the run `evaluates`.
     """
     run.executor.run(trainer.step.program.startup)  # a program cannot run before its tensors have values
     trainer.warm_up(batches.train)
@@ -137,12 +135,10 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
 
 
 def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
-    """Give the training program, on every rank, the state that the training starts from.
+    """Give the training program the state that the training starts from; every rank must call this.
 
-    It is that of the start-up program, with the `first_weights` of a file PRETRAINED, or that of the checkpoint from
-    which the run resumes. Every rank must call this.
-
-    Raises ValueError on rank 0 if the checkpoint does not have what the program needs.
+    It is that of a checkpoint if the run resumes from one. Otherwise it is that of the start-up program, with the
+    `first_weights`, which may be empty. Raises ValueError on rank 0 if the checkpoint does not fit the program.
     """
     # `warm_up` has run the start-up program once, which connected the ranks. From now on it leaves that out.
     build.keep_communicators(training.startup)
@@ -156,8 +152,7 @@ def set_first_state(run: session.Run, training: build.TrainingProgram, first_wei
 def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
     """Return this rank's batches of the training, from the place where the run starts.
 
-    The batches never end: after an epoch `sampling.training_plan` goes on with the next one. Nothing is read before the
-    first batch is asked for.
+    They never end: after an epoch the next one follows. Nothing is read before the first batch is taken.
     """
     task = run.task
     position = run.start.position
@@ -174,10 +169,10 @@ def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
 
 
 def evaluation_batches(run: session.Run, training_reader: loader.ReaderConfig) -> Loader:
-    """Return a loader of this rank's batches of one evaluation after the other; `evaluation_plan` has no end.
+    """Return this rank's batches of one evaluation after the other, without end.
 
-    The loader reads as that of the training does, but in the format and the batch size of an evaluation. It reads
-    nothing before it is asked for the first batch.
+    They are read as those of the training are, but in the format and the batch size of an evaluation. Nothing is read
+    before the first batch is taken.
     """
     task = run.task
     reader = dataclasses.replace(training_reader, image=task.eval_image, batch=task.eval_batch)

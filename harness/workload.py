@@ -114,7 +114,7 @@ def of_job(job: Job) -> Workload:
 def plan_of(job: Job) -> build.Plan:
     """Return how the job's training program is to be built, in the terms of `program/`, which knows nothing of a job.
 
-    Raises ValueError if the program cannot be built as the job says, such as for an unknown option of STRATEGY.
+    Raises ValueError if the program cannot be built so, as for an unknown option of STRATEGY.
     """
     refusals.raise_first(refusals.of_program(job))
     return build.Plan(
@@ -129,12 +129,10 @@ def plan_of(job: Job) -> build.Plan:
 def _loss_scale_of(job: Job) -> float:
     """Return the fixed loss scale of the job's program, or DYNAMIC_LOSS_SCALE.
 
-    - LOSS_SCALE is set: that.
-    - A step that is captured as a CUDA graph: one that fits the global batch. A captured step cannot look for
-      infinities, by which a dynamic scale moves.
-    - Otherwise: dynamic.
+    A step that is captured as a CUDA graph cannot look for infinities, by which a dynamic scale moves. It gets a fixed
+    scale that fits the global batch, unless LOSS_SCALE is set.
     """
-    if job.model.loss_scale != 0:
+    if job.model.loss_scale != 0:  # LOSS_SCALE is set
         return float(job.model.loss_scale)
     if job.model.knobs.cuda_graph:
         return captured_loss_scale(job.global_batch)

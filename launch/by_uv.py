@@ -39,13 +39,11 @@ SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs
 
 
 def parse(config_list: str) -> dict[str, str]:
-    """Return pip's settings by name, from the output of `pip config list`.
-
-    A line of it has the section, the name and the value as a Python literal:
+    """Return pip's settings by name, from the output of `pip config list`. Its values are Python literals:
 
         global.index-url='https://pypi.org/simple'
 
-    Only the sections of SECTIONS are read. If several have a setting, the last of SECTIONS wins.
+    If several of SECTIONS have a setting, the last one counts.
     """
     by_section: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in config_list.splitlines():
@@ -63,9 +61,7 @@ def parse(config_list: str) -> dict[str, str]:
 def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that makes uv trust the certificates that pip trusts.
 
-    - A file or folder of certificates, as the user set it for pip: its path.
-    - Otherwise the certificates of the system, if it has a file of them.
-    - Otherwise nothing: uv has Mozilla's certificates built in.
+    It is empty if neither the user nor the system has a file of them.
     """
     path = settings.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
     if path:
@@ -73,15 +69,13 @@ def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) ->
 
     if any(Path(bundle).is_file() for bundle in SYSTEM_CERTIFICATES):
         return {"UV_SYSTEM_CERTS": "1"}
-    return {}
+    return {}  # uv has Mozilla's certificates built in
 
 
 def uv_variables(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that make uv install from where pip would.
 
-    `settings` are pip's, as `parse` returns them. They decide the indexes, the folders of wheels, the trusted hosts,
-    retries and time limits, the proxy, and whether passwords come from a keyring. Certificates also depend on
-    `environment`, that of this process.
+    `settings` are pip's, as `parse` returns them. `environment` is this process's; it may name certificates, too.
     """
     # pip takes a package from any index that has it, and so must uv. That is safe: a lock has each package's hash.
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}

@@ -40,26 +40,23 @@ def hello_line(job: env.Job) -> str:
 
 
 def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
-    """Name the settings of a waiting node that differ from those of the first node; empty if none do.
+    """Name the settings of a waiting node that the first node's overrule; empty if there are none.
 
-    `given` has the settings that a user gave the waiting node, and `job` is the first node's. The first node's values
-    count, because mpirun carries them to all ranks. Settings that belong to one node alone are not compared.
+    `given` has the settings that a user gave the waiting node, `job` is the first node's. An example of the result is
+    "SEED=2 (the first node: 1)".
     """
     differences = []
     for name, value in given.items():
-        first_value = str(job.value(name))  # it counts: mpirun carries it to all ranks
+        first_value = str(job.value(name))  # this one counts, as mpirun carries it to all ranks
         if name not in OF_ONE_NODE and value != first_value:
             differences.append(f"{name}={value} (the first node: {first_value or 'empty'})")
     return ", ".join(differences)
 
 
 def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
-    """Listen in the place of this node's sshd, which cannot start, and answer two calls of the first node with `why`.
+    """Listen where this node's sshd cannot, and tell the first node `why` when it calls, twice at most.
 
-    The first node calls by ssh, which does not show the answer, and then by `why_sshd_cannot_start`, which reads it.
-
-    This waits up to ANSWER_S for each call, and then returns. It also returns if nothing can listen there, or if a
-    connection breaks.
+    This waits up to ANSWER_S for each call. It returns early if nothing can listen there or a connection breaks.
     """
     family = socket.AF_INET6 if ":" in job.cluster.ssh_address else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -108,10 +105,9 @@ def is_this_machine(host: str) -> bool:
 def rank_by_hosts(hosts: list[str]) -> int:
     """Return the rank of this machine, which was started as the first node, by its place in HOSTS.
 
-    It is 0, unless the first host is another machine and a later host is this one. If the name of the first host does
-    not resolve, that host may be this machine, so the rank is 0 then, too.
+    It is 0, too, if no host is known to be this machine.
     """
-    if not hosts or not addresses_of(hosts[0]):  # a first host without an address may be this machine
+    if not hosts or not addresses_of(hosts[0]):  # a first host whose name does not resolve may be this machine
         return 0
     for rank, host in enumerate(hosts):
         if is_this_machine(host):
@@ -131,8 +127,8 @@ class RefusedCalls:
     def read(self, log: list[str]) -> list[str]:
         """Return the addresses of the callers that hung up since the last call of this method.
 
-        `log` has all lines of sshd's log so far. Only the new ones are read. If the first node is among the callers,
-        the time is noted for `first_node_gave_up`.
+        `log` has all lines of sshd's log so far. The time of a call by the first node is noted for
+        `first_node_gave_up`.
         """
         new_lines = log[self.lines_read :]
         self.lines_read = len(log)

@@ -45,10 +45,9 @@ SIGNAL_S = 1.0  # a signal that ended another node, and is for this node too, co
 
 
 def user_name() -> str:
-    """Return the login name of this process's user. A user without a name is given one, because ssh and sshd refuse it.
+    """Return the login name of this process's user. In the image, give a nameless user one: ssh and sshd need it.
 
-    A name can only be given in the image, and only to a user id of 500 or above, because libnss-extrausers takes no
-    other. Ends this process with status 2 if no name can be given.
+    Ends this process with status 2 if no name can be given: outside the image, or to a user id below 500.
     """
     uid, gid = os.getuid(), os.getgid()
     name = known_name(uid)
@@ -85,8 +84,7 @@ def forget_user_name() -> None:
 def copy_key(key: Path, folder: Path, user: str) -> str:
     """Copy the job's private key to the file `key` in a folder. Return its public half, as "ssh-ed25519 AAAA...".
 
-    `user` is the name of this process's user, for a message. Ends this process with status 2 if the key cannot be read,
-    or if it is not a private key without a passphrase.
+    Ends this process with status 2 if `key` is no readable private key without a passphrase. The message names `user`.
     """
     try:
         named_files.require_file_if_present(key)
@@ -105,13 +103,9 @@ def copy_key(key: Path, folder: Path, user: str) -> str:
 
 @contextlib.contextmanager
 def job_folder(job: env.Job) -> Iterator[Path]:
-    """Make a folder with this node's files of the job, and give its path; remove it at the end of the context.
+    """Make this node's folder with the job's files, give its path, and remove it at the end of the context.
 
-    It holds the key, the configuration of ssh and sshd, and the pipe that is this node's end of the lifeline. Its path
-    is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
-
-    Ends this process if the user has no name and can be given none, if the folder is somebody else's, if another job on
-    this node uses the same SSH_PORT, or if the job's key is of no use.
+    Ends this process if the folder is not this job's alone, if the user has no name, or if the job's key is of no use.
     """
     user = user_name()
     # The same path on every node: mpirun's daemons start each other with the first node's ssh command.
@@ -124,10 +118,10 @@ def job_folder(job: env.Job) -> Iterator[Path]:
         for leftover in folder.iterdir():  # of a job that was killed
             if leftover.name != "lock":
                 leftover.unlink()
-        usual_umask = os.umask(0o077)  # only this user may read the job's files
-        write_files(job, folder, user)
-        os.umask(usual_umask)
         try:
+            usual_umask = os.umask(0o077)  # only this user may read the job's files
+            write_files(job, folder, user)
+            os.umask(usual_umask)
             yield folder
         finally:
             shutil.rmtree(folder)
@@ -143,10 +137,9 @@ def lock_or_fail(lock: IO[str], port: int) -> None:
 
 
 def write_files(job: env.Job, folder: Path, user: str) -> None:
-    """Write the files that ssh, sshd and the lifeline need into the job's folder of this node, for its `user`.
+    """Write what ssh, sshd and the lifeline need into the job's folder of this node.
 
-    Only the job's key is trusted. sshd lets in who has it, and ssh expects it as the host key of every node. Ends this
-    process if the key is of no use.
+    The job's key proves both sides: sshd lets in who has it, and ssh expects it as the host key of every node.
     """
     public = copy_key(Path(job.cluster.job_key), folder, user)
     (folder / "authorized_keys").write_text(f"restrict {public}\n")
@@ -163,7 +156,7 @@ def write_files(job: env.Job, folder: Path, user: str) -> None:
     for name in ("ssh_config", "sshd_config"):
         template = Path(__file__).with_name(name).read_text()
         (folder / name).write_text(template.format(**values))
-    os.mkfifo(folder / "lifeline")
+    os.mkfifo(folder / "lifeline")  # the first node's ssh connection writes into it
 
 
 # --- the first node ---------------------------------------------------------------------------------------------------
@@ -196,10 +189,9 @@ def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
 
 
 def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None:
-    """Wait until all other nodes have joined. End this process if a node cannot join, or does not within `wait_s`.
+    """Wait until all other nodes have joined. End this process if one cannot join, or has not joined in time.
 
-    `start` is when the wait began, by time.monotonic. The message names up to MOST_NAMED nodes: those that cannot join,
-    or if there are none, those that have not joined yet.
+    The time is `wait_s` seconds from `start`, by time.monotonic.
     """
     end = start + wait_s + 1  # each lifeline stops trying after `wait_s`, and may need a moment for its last try
     while time.monotonic() < end and any(other.is_alive() for other in others):
@@ -207,23 +199,29 @@ def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None
             break
         time.sleep(0.05)
 
+    problem = nodes_that_did_not_join(others, wait_s)
+    if problem:
+        fail(problem)
+
+
+def nodes_that_did_not_join(others: list[Lifeline], wait_s: int) -> str:
+    """Return a message that names the nodes that did not join, each with its problem; empty if all did.
+
+    These are the nodes that cannot join or, if there are none, those that have not joined within `wait_s` seconds.
+    """
     unable = [other for other in others if other.is_final]
     missing = unable or [other for other in others if other.problem]
     if not missing:
-        return
+        return ""
     within = "" if unable else f" within {wait_s} s"
     problems = "; ".join(f"{other.host} (node {other.rank}): {other.problem}" for other in missing[:MOST_NAMED])
     unnamed = len(missing) - MOST_NAMED
     more = f"; and {unnamed} more" if unnamed > 0 else ""
-    fail(f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {problems}{more}")
+    return f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {problems}{more}"
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
-    """Write the file of hosts for mpirun. Return the environment variables by which mpirun reaches the nodes.
-
-    Two of the variables name files in the job's folder that hold a reason. The command that runs mpirun reads from
-    ABORT_REASON_FILE why it is being ended, and writes into END_REASON_FILE why it failed.
-    """
+    """Write mpirun's file of hosts. Return the environment variables of the command that runs mpirun over the nodes."""
     hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
     return {
@@ -249,13 +247,10 @@ class EarlyEnd(NamedTuple):
 
 
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
-    """Run a command to its end, and return its exit status, or 128 + n if signal n ended it.
+    """Run a command to its end. Return its exit status, or 128 + n if signal n ended it.
 
-    If a node is lost, or a signal comes to this process, the command is ended early:
-
-    - The reason is written to the file `abort_reason` of the job's folder, and the command is sent a signal.
-    - What has not ended JOB_END_S later is killed.
-    - The status is 1 for a lost node, 128 + n for signal n.
+    If a node is lost or this process gets a signal, the command is asked to end, and killed JOB_END_S later. The status
+    is then that of `decide_early_end`.
     """
     parent = os.getppid()
     signals: list[int] = []
@@ -284,10 +279,9 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
 
 
 def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> EarlyEnd:
-    """Return how to end the command because of a signal or of a lost node. At least one of them must have come.
+    """Return how to end the command because of a lost node or a signal. At least one of them must have come.
 
-    - A signal: the first one is sent on. If it came because this process's `parent` was killed, the reason says so.
-    - A lost node: TERM. If a signal comes within SIGNAL_S, that is the reason instead.
+    `parent` is the process that started this one. If it is gone, it was killed, and the signal came because of that.
     """
     if lost is not None:
         # Who stops a job often sends a signal to all processes on all nodes, so another node may go first. Then this

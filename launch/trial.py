@@ -56,10 +56,9 @@ def longest_window_s(result: Path) -> float:
 
 
 def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
-    """Return how long the ranks may take to end after a signal: to the end of a window, and to save a checkpoint.
+    """Return how long the ranks may take to end after a signal.
 
-    - With several nodes or in a container it is LAST_WINDOW_S: what is above this process kills it after that.
-    - Otherwise it is longer than LAST_WINDOW_S if the windows in the log `result` are longer.
+    They end the window of steps under way and save a checkpoint. `result` is the log, which says how long windows are.
     """
     if nodes > 1 or in_container:  # what is above this process kills it after that
         return float(TIMES["LAST_WINDOW_S"])
@@ -67,13 +66,10 @@ def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
 
 
 def open_messages(path: Path) -> IO[bytes]:
-    """Open the file for what the trial's ranks and mpirun print on stderr, emptied and locked for this trial.
+    """Open the file for what the ranks and mpirun print on stderr, emptied, and locked until it is closed.
 
-    The lock is held until the file is closed. It tells other jobs that the trial's name is taken. A file that nobody
-    has locked is left from a trial that has ended.
-
-    Raises FileExistsError if `path` is not a plain file, or if another job holds the lock. Raises OSError if it cannot
-    be written.
+    Raises FileExistsError if the path is no plain file or another job holds the lock, and another OSError if the file
+    cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -81,7 +77,7 @@ def open_messages(path: Path) -> IO[bytes]:
     # Opened without O_TRUNC, which would empty it before the lock: another job may be writing there.
     messages = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb")
     try:
-        fcntl.flock(messages, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(messages, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it tells other jobs that a trial is at work here
     except BlockingIOError:
         messages.close()
         problem = f"{path} is of another job, which is at work there: wait for it, or set LOGDIR"
@@ -122,10 +118,9 @@ class Trial:
         self.kills_before = memory_kills()
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Pass a signal that asks the trial to end on to the ranks, which save what they have and end.
+        """Ask the ranks to save what they have and to end, by a signal that mpirun passes on to them.
 
-        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended. If
-        mpirun does not run yet, nothing is sent: `run` calls this again once it runs.
+        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended.
         """
         if self.signal is None:
             in_container = bool(os.environ.get("IMAGE_DIGEST"))
@@ -140,10 +135,10 @@ class Trial:
             self.mpirun.send_signal(signal_to_send)
 
     def run(self, messages: IO[bytes]) -> int:
-        """Run mpirun to its end; return its exit status, or 128 + n if signal n ended it.
+        """Run mpirun to its end. Return its exit status, or 128 + n if signal n ended it.
 
-        What mpirun and its ranks print on stderr goes into the file `messages`. What they leave in the node's shared
-        memory and in its folder of temporary files is removed.
+        What mpirun and its ranks print on stderr goes into the file `messages`. What they leave in shared memory and in
+        the folder of temporary files is removed.
         """
         settings = dict(os.environ)
         segments = self._make_folder_of_segments()
@@ -171,8 +166,7 @@ class Trial:
     def _make_folder_of_segments(self) -> str:
         """Make a folder in /dev/shm for the memory segments through which the ranks talk. Return its path.
 
-        A rank that is killed leaves its segments; in a folder of their own they can be removed. The path is empty if
-        the folder cannot be made, or if there are several nodes: their segments go with their containers.
+        A rank that is killed leaves its segments; they are removed with the folder. Empty if no folder was made.
         """
         if self.args.nodes > 1:  # their segments go with their containers
             return ""
@@ -182,21 +176,19 @@ class Trial:
         return ""
 
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
-        """Wait until mpirun has ended, and end it if it is late.
+        """Wait until mpirun has ended.
 
-        - It is killed if it still runs MPIRUN_END_S after the deadline that a signal set.
-        - Before that, it is asked to end its ranks (TERM), from the deadline or the trial's --limit on. This is
-          repeated until it has ended.
+        It is asked to end its ranks when their time is over, and killed if it still does not end.
         """
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
             end_by_limit = time.monotonic() + self.args.limit
         while mpirun.poll() is None:
             now = time.monotonic()
-            if now > self.deadline + TIMES["MPIRUN_END_S"]:
+            if now > self.deadline + TIMES["MPIRUN_END_S"]:  # only a signal sets a deadline
                 mpirun.kill()
             elif now > min(self.deadline, end_by_limit):
-                mpirun.terminate()
+                mpirun.terminate()  # repeated until it has ended
             time.sleep(0.1)
 
     def killed_launcher(self) -> str:
@@ -223,17 +215,14 @@ class Trial:
         return path.read_text().partition("\n")[0] if path.exists() else ""
 
     def wait_for_reason(self) -> None:
-        """Wait until launch/nodes.py has said why the job ends, or it is clear that it will not.
+        """Wait until launch/nodes.py says why the job ends, or would have said so by now.
 
-        If a node is lost, mpirun may fail before launch/nodes.py notices, by the end of its ssh connection or by ssh's
-        keepalives. The wait ends:
-
-        - when launch/nodes.py has given a reason, or a signal has come to this process
-        - after 3 s, if a rank, or mpirun about a rank, has said why the trial failed
-        - when ssh's keepalives would have shown the loss of a node
+        If a node is lost, mpirun may notice before launch/nodes.py does. A signal to this process ends the wait, and so
+        does a reason from the ranks, after 3 s.
         """
         begin = time.monotonic()
-        end = begin + TIMES["ALIVE_S"] + 3  # mpirun's keepalives may be one ahead of ours
+        # By then our ssh connections have noticed a lost node, too: mpirun's keepalives may be one ahead of ours.
+        end = begin + TIMES["ALIVE_S"] + 3
         while time.monotonic() < end and self.signal is None and not self.reason_by_nodes():
             if time.monotonic() > begin + 3:  # from then on a rank's reason, or mpirun's about a rank, is enough
                 messages = self.messages()
@@ -261,11 +250,9 @@ class Trial:
         )
 
     def _reason_of_signal(self, number: signal.Signals, messages: Messages) -> str:
-        """Return what asked the trial to end.
+        """Return what asked the trial to end: the signal, or more if it is known.
 
-        - The words of a rank, `stopped by ...`, if there are any, because they also say what was saved. A launcher that
-          was killed is named before them.
-        - Otherwise the launcher that was killed, or else the signal.
+        A launcher may have been killed, and the words of a rank also say what was saved.
         """
         killed = self.killed_launcher()
         said_by_ranks = [line for line in messages.errors() if line.startswith("stopped by ")]
@@ -276,38 +263,23 @@ class Trial:
         return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
 
     def _reason_of_ended_rank(self, messages: Messages) -> str:
-        """Return which signal ended a rank, and what to do.
-
-        - No signal ended a rank: empty.
-        - The kernel killed it for lack of memory: how to need less.
-        - A signal by which a rank ends that has lost another rank: empty, as it is not to blame.
-        - Any other: mpirun's sentence, with a hint for SIGBUS.
-        """
+        """Return which signal ended a rank, and what to do; empty if there is no such rank, or it is not to blame."""
         ended = messages.rank_ended()
         if ended is None:
             return ""
         number = int(ended[1])
         if number == signal.SIGKILL and memory_kills() > self.kills_before:
-            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30  # of the machine
-            return (
-                f"out of memory at BATCHSIZE={os.environ.get('BATCHSIZE')}: the kernel of {os.uname().nodename}, which "
-                f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
-                "or compute the update in parts: STRATEGY=gradient_merge=N"
-            )
-        if number in SIGNALS_OF_LOST_PEER:  # this rank is not to blame
+            return _reason_of_memory()
+        if number in SIGNALS_OF_LOST_PEER:  # not to blame: it may have ended because it lost another rank
             return ""
         if number == signal.SIGBUS:
             return f"{ended[0]}: no room in /dev/shm (--shm-size)?"
         return ended[0]
 
     def _reason_by_ranks(self, messages: Messages) -> str:
-        """Return who failed first by what the ranks and mpirun wrote, and what to do; empty if they wrote nothing.
+        """Return what the ranks or mpirun wrote about who failed first, with advice; empty if they wrote nothing.
 
-        A rank whose error says only that it lost another rank (LOST_PEER) is not to blame. So the reason is:
-
-        - the first other error that a rank wrote
-        - else mpirun's sentence about a rank that a signal ended
-        - else the first error about a lost rank
+        An error about a lost connection (LOST_PEER) comes last: its rank failed only because another one did.
         """
         errors = messages.errors()
         own_errors = [line for line in errors if not LOST_PEER.search(line)]
@@ -335,20 +307,27 @@ class Trial:
         return f"a rank ended with status {status}; what it said is in {self.stderr}{_advice(messages)}"
 
     def is_done(self, status: int) -> bool:
-        """Return whether the trial did its work: mpirun ended with 0, and rank 0 has written its result.
+        """Return whether the trial did its work: mpirun ended with 0, and rank 0 has written a result.
 
         The status is not enough: mpirun of Open MPI 5.0.11 ends with 0 if it loses a node as the ranks start.
-
-        The result is a log with a run_stop. An acceptance whose checks are not possible here writes a .lines file
-        instead, and a fleet a .json file.
         """
         if status:
             return False
-        # An acceptance whose checks are not possible here writes .lines, and a fleet .json.
-        others = (self.result.with_suffix(suffix) for suffix in (".lines", ".json"))
-        if any(path.is_file() and path.stat().st_size for path in others):
+        # An acceptance whose checks are not possible here writes .lines, and a fleet .json; all else writes a log.
+        results_that_are_no_logs = (self.result.with_suffix(suffix) for suffix in (".lines", ".json"))
+        if any(path.is_file() and path.stat().st_size for path in results_that_are_no_logs):
             return True
         return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
+
+
+def _reason_of_memory() -> str:
+    """Return that the kernel killed a rank for lack of memory, and what to do."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30  # of the machine
+    return (
+        f"out of memory at BATCHSIZE={os.environ.get('BATCHSIZE')}: the kernel of {os.uname().nodename}, which "
+        f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
+        "or compute the update in parts: STRATEGY=gradient_merge=N"
+    )
 
 
 def _advice(messages: Messages) -> str:
@@ -367,13 +346,7 @@ def report(pipe: Path, reason: str) -> None:
 def end_failed(trial: Trial, status: int, begin: float) -> str:
     """Close the log of a failed trial if its ranks could not. Return why the trial failed, in one line.
 
-    `status` is what `Trial.run` returned, or 1. `begin` is when the trial began, by time.monotonic. The reason is:
-
-    - the one that the log has already, if it has one
-    - that the trial took longer than its --limit, unless a signal ended it
-    - else that of `Trial.reason`; a job of several nodes first waits for launch/nodes.py to give one
-
-    If the log cannot be written, the line says that, too.
+    `status` is what `Trial.run` returned, or 1. `begin` is when the trial began, by time.monotonic.
     """
     args = trial.args
     if args.nodes > 1:

@@ -55,8 +55,8 @@ class WaitingNode:
     ) -> None:
         """Print that this node waits for the first node, and for how long. `wait` does the waiting.
 
-        `hosts` are the nodes' names, and may be empty. `lifeline` is the descriptor of the pipe into which the first
-        node's ssh connection writes. `sshd` is the process that takes this connection, and `sshd_log` its log.
+        `hosts` are the nodes' names, and may be empty. `sshd` takes the first node's ssh connection, which writes into
+        the pipe with the descriptor `lifeline`.
         """
         first_name = f", {hosts[0]}" if hosts else ""
         self.job = job
@@ -84,8 +84,7 @@ class WaitingNode:
     def wait(self) -> int:
         """Wait until the first node says that the job has ended. Return the exit status that it says.
 
-        Ends this process if the first node is lost, if sshd ends, if the first node does not come in time, or JOB_END_S
-        after a signal.
+        Ends this process if the first node does not come or is lost, if sshd ends, or JOB_END_S after a signal.
         """
         poll = select.poll()
         poll.register(self.lifeline, select.POLLIN)
@@ -101,17 +100,13 @@ class WaitingNode:
             self.end_if_late()
 
     def handle(self, data: bytes) -> int | None:
-        """Handle what the first node has sent. Return the job's exit status if it has ended, else None.
+        """Handle what the first node has sent. Return the job's exit status once it has ended, else None.
 
-        - `go`: this node has joined.
-        - `say TEXT`: print the text.
-        - `end STATUS REASON`: the job has ended.
-
-        The first data also changes what a signal does: from then on it does not end this node at once.
+        `data` are lines `go`, `say TEXT` and `end STATUS REASON`; the last one may be incomplete.
         """
-        if not self.is_joined:
+        if not self.is_joined:  # `go` has no other use
             self.is_joined = True
-            on_signals(self.on_signal)
+            on_signals(self.on_signal)  # from now on a signal does not end this node at once
         *lines, self.unfinished = (self.unfinished + data).split(b"\n")
         for line in lines:
             word, _, text = line.decode(errors="replace").partition(" ")

@@ -65,16 +65,13 @@ class Recipe:
         return self.epochs
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
-        """Return the recipe's learning rate by step for a data set of `samples` images.
+        """Return the learning rate by step of a training on `samples` images, with `global_batch` of them a step.
 
-        A step takes `global_batch` images. A recipe with a base batch has its rate scaled in proportion to the global
-        batch. `epochs` is the length of the schedule, or 0 for the recipe's own (see `_steps_until_end_rate`).
-
-        Raises ValueError where the batch is larger than the data set (`steps_per_epoch`), or the warm-up is not shorter
-        than the schedule (`Schedule`).
+        `epochs` is the length of the schedule, or 0 for the recipe's own. Raises ValueError if the batch is larger than
+        the data set, or the warm-up as long as the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
-        scale = 1.0 if self.base_batch is None else global_batch / self.base_batch
+        scale = 1.0 if self.base_batch is None else global_batch / self.base_batch  # of the rate, by the batch
         return Schedule(
             kind=self.schedule,
             base=self.base_learning_rate * scale,
@@ -90,9 +87,8 @@ class Recipe:
     def _steps_until_end_rate(self, per_epoch: int, epochs: int) -> int:
         """Return after how many steps the learning rate has fallen to its end.
 
-        - a recipe that states this number of steps (`decay_ends`): this number, whatever `epochs` is.
-        - `epochs` is not 0: the steps of this number of epochs, with `per_epoch` steps each.
-        - else: the steps of the recipe's epochs.
+        A recipe may state the number, whatever the epochs are. Else it is the length of the schedule: that of `epochs`,
+        or of the recipe's if that is 0.
         """
         if self.decay_ends is not None:
             return self.decay_ends
@@ -135,14 +131,9 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
 def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
-    """Return the first step, counted from 0 at the start of the training, at which the learning rate has its end value.
-
-    - At the global batches of WARMUP_COUNTED the reference point's decay steps include the warm-up. The step of that
-      number is the last one above the end value.
-    - At others the decay steps follow the warm-up.
-    """
-    if global_batch in WARMUP_COUNTED:
-        return point.decay_steps + 1
+    """Return the first step, counted from 0, at which the learning rate has its end value."""
+    if global_batch in WARMUP_COUNTED:  # the decay steps include the warm-up
+        return point.decay_steps + 1  # the step of their number is the last one above the end value
     warmup_steps = point.warmup_epochs * per_epoch
     return warmup_steps + point.decay_steps
 
@@ -157,12 +148,10 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of the closed division of MLPerf, which prescribes model and optimizer, for a global batch.
+    """Return the recipe of the closed division of MLPerf for a global batch.
 
-    Its hyperparameters are those of the reference runs of MLPerf at this batch. Once the learning rate has fallen,
-    training goes on to the next evaluation, after epoch 3, 7, 11, ... 39.
-
-    Raises ValueError if MLPERF_POINTS has no reference point for this batch.
+    Its hyperparameters are those of the reference runs. Training ends with the first evaluation after the learning rate
+    has fallen to its end. Raises ValueError if MLPERF_POINTS has no reference point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(
@@ -256,16 +245,15 @@ RECIPES = sorted((*OF_ANY_BATCH, "mlperf_lars"))
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
-    """Return the recipe called `name`, or the default one where the name is empty.
+    """Return the recipe called `name`, or the default one if the name is empty.
 
-    With an `image_size` its crop has that side in pixels, and the size to which evaluation images are resized changes
-    in proportion. With 0 both stay as they are. Raises ValueError where there is no such recipe, or `mlperf_lars` has
-    no reference point for this global batch.
+    `image_size` is the side of the crop in pixels, or 0 for the recipe's own. Raises ValueError if there is no such
+    recipe, or `mlperf_lars` has no reference point for this global batch.
     """
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
     chosen = OF_ANY_BATCH[name] if name in OF_ANY_BATCH else mlperf_lars(global_batch)
     image_size = image_size or chosen.image_size
-    resize = round(chosen.eval_resize * image_size / chosen.image_size)
+    resize = round(chosen.eval_resize * image_size / chosen.image_size)  # in proportion to the crop
     return replace(chosen, image_size=image_size, eval_resize=resize)

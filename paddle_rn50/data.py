@@ -48,13 +48,11 @@ Images = ImageList | Records
 def find(root: Path, part: str, classes: int) -> Images:
     """Return the images of `part` (train or val) of the data set in the folder `root`.
 
-    Packed images are taken if there are any, else image files. If there is a file PART.sizes.json, what it says of the
-    images is added: the size of the largest one, and the files that they were packed from, if it names these.
-
-    Raises ValueError where the images are absent, not whole, or wrongly listed, or where that file is damaged.
+    Packed images go before files. Raises ValueError if the images are absent, not whole or wrongly listed, or if
+    PART.sizes.json, which may tell more of them, is damaged.
     """
     images: Images | None = _packed(root, part, classes)
-    if images is None:
+    if images is None:  # no packed images, so the part must be image files
         images = folder.find(root, part, classes)
     sizes_file = root / SIZES.format(part)
     if not named_files.is_file(sizes_file):
@@ -71,12 +69,10 @@ class _Noted(NamedTuple):
 
 
 def _read_sizes_file(sizes_file: Path) -> _Noted:
-    """Read PART.sizes.json, which tools.pack wrote: the size of the largest image, and where the images come from.
+    """Return what PART.sizes.json, which tools.pack wrote, says of a part's images.
 
-    The file is as `{"width": 500, "height": 375, "source": {...}}`. `source` is the passport (number, bytes and digest)
-    of the files that were packed; it becomes None if the file has none.
-
-    Raises ValueError if the file is damaged, with one message for any damage.
+    The file is as `{"width": 500, "height": 375, "source": {...}}`, where `source` may be missing. Raises ValueError
+    for any damage.
     """
     try:
         content = json.loads(sizes_file.read_bytes())
@@ -91,7 +87,7 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
 
 
 def _packed(root: Path, part: str, classes: int) -> Records | None:
-    """Find the packed images of a part; None where there are none. Raises ValueError where they are not whole."""
+    """Find the packed images of a part; None if there are none. Raises ValueError if they are not whole."""
     packed = root / recordio.FILE.format(part)
     if named_files.is_file(packed):
         return recordio.find(packed, packed.with_suffix(".idx"), classes)
@@ -104,11 +100,12 @@ def _packed(root: Path, part: str, classes: int) -> Records | None:
 class _Drawn(NamedTuple):
     """How the N images of a batch are cropped and flipped, in the order of the pipeline's inputs.
 
-    Each image has CROP_TRIES crops. They are drawn for a square image, and `_crop` takes the first one that fits.
+    Each image has CROP_TRIES crops. They are drawn for a square image of side 1, and `_crop` takes the first one that
+    fits into the image.
     """
 
-    widths: Any  # [N, CROP_TRIES] float32: shares of the square's side
-    heights: Any  # likewise
+    widths: Any  # [N, CROP_TRIES] float32
+    heights: Any  # [N, CROP_TRIES] float32
     places: Any  # [N, 2] float32: x and y of the crop, from 0 (left, top) to 1 (right, bottom)
     flips: Any  # [N] int32: 1 if the image is flipped, else 0
 
@@ -125,11 +122,10 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
-    """Build the DALI pipeline that makes batches of normalized images for a program; return its outputs.
+    """Build the DALI pipeline of normalized images for a program; return its outputs, images first.
 
-    `source` feeds it encoded images, labels, and for training (`augment` is given) how they are cropped, else which of
-    them count. It returns images and labels, and for evaluation the latter again. An evaluated image is resized to a
-    shorter side of `resize` pixels. For the `largest` size, if known, the decoder reserves memory.
+    `source` feeds it encoded images, labels and more. `augment` is given for training alone; `resize`, in pixels of the
+    shorter side, counts for evaluation alone. The decoder reserves memory for the `largest` size, if known.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
@@ -205,14 +201,10 @@ class _Sides(NamedTuple):
 
 
 def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
-    """Return DALI's nodes of the place and the shape at which an image is cropped, in shares of its sides.
+    """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
-    `image_shape` is the node of the image's height and width in pixels. `drawn` has the nodes of the image's random
-    numbers.
-
-    - The first drawn crop that fits into the image is taken, and lies at the drawn place.
-    - If none fits, the largest crop whose aspect is within the bounds of `augment` is taken, at the centre, as in
-      torchvision.
+    The first drawn crop that fits is taken or, as in torchvision, the largest one allowed, at the centre. `image_shape`
+    is the node of the image's height and width in pixels.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
@@ -239,25 +231,20 @@ def _choose(is_first: Any, first: Any, second: Any) -> Any:
 
 
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
-    """Convert the sides of the drawn crops from shares of a square image to shares of the image that is cropped.
+    """Return the sides of the drawn crops as shares of the image's height H and width W; a share above 1 does not fit.
 
-    W and H are the image's width and height in pixels. The crop keeps its area and its aspect in pixels:
+    The crops are drawn for a square of side 1. They keep their share of the area, and their aspect in pixels:
 
-        new_width = width * sqrt(H / W)
-        new_height = height / sqrt(H / W)
-
-    A new share may be above 1, and the crop then does not fit.
+        width = drawn width * sqrt(H / W)
+        height = drawn height / sqrt(H / W)
     """
     root = dali_math.sqrt(height_over_width)
     return _Sides(heights=drawn.heights / root, widths=drawn.widths * root)
 
 
 def _is_first_that_fits(tries: _Sides) -> Any:
-    """Return [CROP_TRIES] numbers: 1 for the first crop that fits into the image, 0 for the others.
-
-    All are 0 if none fits.
-    """
-    # CROP_TRIES for the first crop, 1 for the last, so that of those that fit the first one has the highest rank.
+    """Return [CROP_TRIES] numbers: 1 for the first crop that fits into the image, else 0. All are 0 if none fits."""
+    # From CROP_TRIES for the first crop down to 1 for the last: of those that fit, the first has the highest rank.
     ranks = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))
     fits = fn.cast((tries.widths <= 1.0) & (tries.heights <= 1.0), dtype=types.FLOAT)
     rank_or_0 = ranks * fits
@@ -266,14 +253,12 @@ def _is_first_that_fits(tries: _Sides) -> Any:
 
 
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
-    """Return the sides of the largest crop of an image whose aspect, width over height in pixels, is within the bounds.
+    """Return the largest crop whose aspect, width over height in pixels, is within the bounds of `augment`.
 
-    W and H are the image's width and height in pixels. The sides are shares of these:
+    Its sides are shares of the image's width W and height H:
 
         width = min(1, aspect_max * H / W)
         height = min(1, 1 / (aspect_min * H / W))
-
-    If the image's own aspect is within the bounds, it is the whole image.
     """
     width = dali_math.min(1.0, augment.aspect_max * height_over_width)
     height = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
@@ -283,28 +268,26 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Each image gets CROP_TRIES crops, because one may not fit into the image, and one place for all of them. Their areas
-    are uniformly random between the bounds of `augment`, and so are the logarithms of their aspects. The sides are
-    shares of those of a square image.
+    Each image gets CROP_TRIES crops of a square with side 1, and one place. Areas and logarithms of aspects are
+    uniformly random between the bounds of `augment`.
     """
-    # An image's random numbers: an area for each try, an aspect for each try, two for the place, one for the flip.
-    drawn = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
-    first_of_place = 2 * CROP_TRIES
-    flip = first_of_place + 2
-    drawn_areas = drawn[:, :CROP_TRIES]
-    drawn_aspects = drawn[:, CROP_TRIES:first_of_place]
-    drawn_places = drawn[:, first_of_place:flip]
-    drawn_flips = drawn[:, flip]
+    # An image's random numbers: an area for each crop, an aspect for each crop, x and y of the place, and the flip.
+    random = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
+    random_areas = random[:, :CROP_TRIES]
+    random_aspects = random[:, CROP_TRIES : 2 * CROP_TRIES]
+    places = random[:, -3:-1]
+    random_flips = random[:, -1]
 
-    areas = augment.area_min + (augment.area_max - augment.area_min) * drawn_areas
+    areas = augment.area_min + (augment.area_max - augment.area_min) * random_areas
     lowest_log = math.log(augment.aspect_min)
     highest_log = math.log(augment.aspect_max)
-    aspects = np.exp(lowest_log + (highest_log - lowest_log) * drawn_aspects)
+    aspects = np.exp(lowest_log + (highest_log - lowest_log) * random_aspects)
+    is_flipped = random_flips < augment.flip  # with that probability
     return _Drawn(
         widths=np.sqrt(areas * aspects),
         heights=np.sqrt(areas / aspects),
-        places=np.ascontiguousarray(drawn_places),
-        flips=(drawn_flips < augment.flip).astype(np.int32),
+        places=np.ascontiguousarray(places),
+        flips=is_flipped.astype(np.int32),
     )
 
 

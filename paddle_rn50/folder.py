@@ -78,7 +78,7 @@ class ClassFolders(NamedTuple):
 def find(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) with their labels: those of its list, else of its class folders.
 
-    Raises ValueError where both are absent or wrong. The message names the line, or what to do.
+    Raises ValueError if it has neither, or if they are wrong.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
@@ -92,11 +92,10 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:
-    """Return the images and labels in the list of `part` (train or val), whose lines are `path label`.
+    """Return the images and labels of `part` (train or val) in the file PART_list.txt of `root`.
 
-    The list is the file PART_list.txt in `root`. A path in it is absolute or relative to `root`, and every file must be
-    there. Raises ValueError where the list is absent or empty, a line has no label or one that is not below `classes`,
-    or a listed file is absent. The message names the line.
+    A line is `path label`, the path absolute or relative to `root`. Raises ValueError if the list is absent or wrong,
+    or a listed file is absent.
     """
     list_file = root / LIST.format(part)
     if not named_files.is_file(list_file):
@@ -126,11 +125,8 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
-    Folders are numbered from 0 in the order of their names. `classes` is the recipe's number of classes. The result's
-    notes tell of fewer folders, and of files that are passed over.
-
-    Raises ValueError where there are more folders or none, where one has no image, or where those of evaluation are not
-    those of training.
+    Raises ValueError if there are more folders than `classes` or none, if one has no image, or if they are not those of
+    training.
     """
     listed = class_folders(root, part)
     count = len(listed.names)
@@ -174,10 +170,10 @@ def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:
 
 
 def class_folders(root: Path, part: str) -> ClassFolders:
-    """List the images below each class folder of `part` (train or val), with the folder's number as their label.
+    """List the images below each class folder of `part` (train or val), and other files by themselves.
 
-    Folders are numbered from 0 in the order of their names. Files that are no images, or lie in no class folder, are
-    listed by themselves. Raises ValueError where there is no class folder, or one has no image.
+    An image's label is the number of its folder, from 0 in the order of names. Raises ValueError if there is no class
+    folder, or one has no image.
     """
     names = _folder_names(root / part)
     if not names:
@@ -214,10 +210,7 @@ def _file_names(folder: Path) -> list[str]:
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder and its subfolders, as sorted paths relative to `root`.
 
-    A file is an image if its name has the ending of one. A pipe, a socket or a device is none, whatever its name: to
-    open it may wait for ever. Hidden files are left out; links to folders are followed.
-
-    Raises ValueError where a folder may not be read, or a link leads back to itself.
+    Hidden files are left out. Raises ValueError if a folder may not be read, or a link leads back to itself.
     """
     images: list[str] = []
     others: list[str] = []
@@ -228,7 +221,7 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
             with os.scandir(root / current) as entries:
                 for entry in entries:
                     path = f"{current}/{entry.name}"
-                    if entry.is_dir():
+                    if entry.is_dir():  # or a link to one
                         folders_to_read.append(path)
                     elif entry.name.startswith("."):
                         continue
@@ -242,7 +235,7 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
 
 
 def _is_pipe_or_device(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry that is no folder is no file either, as a pipe, a socket or a device.
+    """Tell whether an entry that is no folder is no file either, such as a pipe: to open one may wait for ever.
 
     A link to what is absent is taken for a file, so that the message about it is that of an absent image.
     """

@@ -20,11 +20,10 @@ BOTTLENECK = ("1", "2", "3", "shortcut")  # names of its layers
 
 
 def resnet50(image: static.Variable, recipe: Recipe, *, layout: str = "NCHW", training: bool) -> static.Variable:
-    """Append ResNet-50 to Paddle's default program; return its logits [N, K] for K classes.
+    """Append ResNet-50 to Paddle's default program; return its logits [N, K] for the recipe's K classes.
 
-    `image` is [N, C, H, W] at a `layout` of NCHW, or [N, H, W, C] at NHWC. With `training` batch normalizations use the
-    batch's statistics, else the running ones. The recipe says how the first weights are drawn, and the number of
-    classes.
+    `image` is [N, C, H, W], or [N, H, W, C] with the layout NHWC. In `training`, batch normalizations use the batch's
+    statistics, else the running ones.
     """
     layers = Layers(training=training, bn_momentum=recipe.bn_momentum, layout=layout, zero_gamma=recipe.zero_gamma)
     x = layers.conv_bn(image, "stem", 64, 7, stride=2)

@@ -37,15 +37,13 @@ HEAD_FIELDS = np.dtype(
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
     """Return where the records of the RecordIO file `packed` lie, by the offsets in its index.
 
-    A line of the index is `key offset`, in any order; the records are numbered by their offsets. Each ends where the
-    next one begins. `classes` is the number of classes that their labels may have.
-
-    Raises ValueError where the index is absent, or cannot be this file's.
+    A line of the index is `key offset`, in any order. `classes` is how many classes the labels may have. Raises
+    ValueError if the index is absent, or cannot be this file's.
     """
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
     file_bytes = packed.stat().st_size
-    sizes = np.diff(offsets, append=file_bytes)
+    sizes = np.diff(offsets, append=file_bytes)  # each record ends where the next one begins
     if offsets[0] != 0 or (sizes < HEAD.size).any():
         raise ValueError(f"{index}: is not the index of {packed} with its {file_bytes} bytes: {MAKE}")
     file_numbers = np.zeros_like(offsets)  # all in the one file
@@ -59,14 +57,12 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 def image_record(image: bytes, label: int, number: int) -> bytes:
     """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
 
-    The payload is an IRHeader and the image. Nearly every payload is one part of the record (`_parts`).
-
-    Raises ValueError if a part is longer than its head can say.
+    Raises ValueError if the image is too large for a record.
     """
     further_labels = 0
     second_id = 0
     payload = IR_HEADER.pack(further_labels, label, number, second_id) + image
-    parts = _parts(payload)
+    parts = _parts(payload)  # nearly always one
     record = b""
     for part_number, part in enumerate(parts):
         record += _encoded_part(part, _flag(part_number, len(parts)))
@@ -74,10 +70,9 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
 
 
 def _parts(payload: bytes) -> list[bytes]:
-    """Cut a payload into parts where it has the word MAGIC at a multiple of 4; without one it is a single part.
+    """Cut a payload where it has the word MAGIC at a multiple of 4, and return the parts without that word.
 
-    A reader looks for MAGIC at multiples of 4 to find the start of a record. So the word is left out, and the reader
-    puts it back between the parts.
+    A reader looks for MAGIC at these places to find the start of a record, and puts the word back between the parts.
     """
     parts: list[bytes] = []
     start = 0
@@ -127,12 +122,9 @@ def _flag(part: int, parts: int) -> int:
 
 
 def parse(record: bytes) -> Parsed:
-    """Return the encoded image and the label of a whole record.
+    """Return the encoded image and the label of a whole record; a label that is no whole number becomes -1, no class.
 
-    The payload is MXNet's IRHeader, which has a label and the number of further labels, these labels, and the image.
-    One further label replaces that in the header. A label that is no whole number becomes -1, which is no class.
-
-    Raises ValueError where the record is damaged, or holds anything but an image with one label.
+    Raises ValueError if the record is damaged, or holds anything but an image with one label.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -141,7 +133,7 @@ def parse(record: bytes) -> Parsed:
     image_start = IR_HEADER.size + FURTHER_LABEL.size * further_labels
     if further_labels > 1 or image_start >= len(payload):
         raise ValueError(_other_kind(further_labels, len(payload) - image_start))  # says what the record holds
-    if further_labels == 1:
+    if further_labels == 1:  # it counts, and the one in the header does not
         (label,) = FURTHER_LABEL.unpack_from(payload, IR_HEADER.size)
     if not float(label).is_integer():
         label = -1
@@ -149,11 +141,9 @@ def parse(record: bytes) -> Parsed:
 
 
 def _payload(record: bytes) -> bytes:
-    """Return the payload of a record: its parts, joined by the word MAGIC.
+    """Return the payload of a record: its parts, joined by the word MAGIC, at which it was cut.
 
-    A payload that holds MAGIC is split there, so that MAGIC only begins parts.
-
-    Raises ValueError where a part is damaged or out of order, or more bytes follow the last one.
+    Raises ValueError if a part is damaged or out of order, or more bytes follow the last one.
     """
     contents_of_parts: list[bytes] = []
     position = 0
@@ -181,21 +171,18 @@ class _Part(NamedTuple):
 
 
 def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _Part:
-    """Return the part of a record that begins at a byte. Raises ValueError where it is damaged or out of order.
-
-    A part is MAGIC, a word of a flag (3 bits) and a length (29 bits), so many bytes, and a filling up to a multiple of
-    4 bytes.
-    """
+    """Return the part of a record that begins at a byte. Raises ValueError if it is damaged or out of order."""
     if position + HEAD.size > len(record):
         raise ValueError("it is damaged: it ends within its head")
     magic, flag_and_length = HEAD.unpack_from(record, position)
+    # The upper 3 bits are the flag, the lower 29 the length of what follows the head.
     flag = flag_and_length >> FLAG_SHIFT
     length = flag_and_length & MOST_BYTES
     start = position + HEAD.size
     end = start + length
     if magic != MAGIC or flag not in expected_flags or end > len(record):
         raise ValueError(f"it is damaged: no whole part at its byte {position}")
-    return _Part(flag, record[start:end], end=end + _filling_bytes(length))
+    return _Part(flag, record[start:end], end=end + _filling_bytes(length))  # each part fills a multiple of 4 bytes
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:
@@ -211,21 +198,19 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 def contents(records: Records, heads: Array) -> Contents:
     """Return names, sizes in bytes and labels of all images, almost all by the first bytes of their records.
 
-    `heads` [records, bytes] uint8 has these, whose fields are HEAD_FIELDS. A record is read whole if its head does not
-    say that it is one part with an image and a class. Its number is its name.
-
-    Raises ValueError for the first record that, read whole, is damaged or of another kind.
+    `heads` [records, bytes] uint8 has these bytes, whose fields are HEAD_FIELDS. Raises ValueError for the first record
+    that is seen to be damaged or of another kind.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]
     labels = _labels(fields)
     image_bytes = _image_bytes(fields)
     is_told_by_head = _is_one_part(fields, records) & _has_image_and_class(fields, records)
-    for number in np.flatnonzero(~is_told_by_head):
+    for number in np.flatnonzero(~is_told_by_head):  # in several parts, damaged, or of another kind
         parsed = _read_whole(records, int(number))
         image_bytes[number] = len(parsed.image)
         labels[number] = parsed.label
     names = [str(number) for number in range(len(records))]
-    # The sizes are exact: of the encoded images alone, without what a record has beside them.
+    # The sizes are exact: of the encoded images alone, without heads and labels.
     return Contents(names=names, sizes=image_bytes, labels=labels.astype(np.int64), is_exact=True)
 
 
@@ -273,8 +258,8 @@ def _has_image_and_class(fields: Array, records: Records) -> Array:
 def _read_whole(records: Records, number: int) -> Parsed:
     """Read all bytes of one record and return its image and label.
 
-    Raises ValueError where it is damaged, of another kind, or has a label that is no class. The message names the
-    record and says what to do.
+    Raises ValueError, which names the record and says what to do, if it is damaged, of another kind, or has a label
+    that is no class.
     """
     content = records.content(number)
     try:

@@ -49,7 +49,7 @@ class Form:
     name: str  # recordio | tfrecord
     first_label: int  # the number that the form has for label 0
     head_bytes: int  # first bytes of a record that are looked at before a run
-    parse: Callable[[bytes], Parsed]  # of a whole record; raises ValueError where it is damaged
+    parse: Callable[[bytes], Parsed]  # of a whole record; raises ValueError if it is damaged
     contents: Callable[["Records", Array], Contents]  # by all heads [records, head_bytes]; raises ValueError
 
 
@@ -76,19 +76,17 @@ class Records:
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Return the encoded images and the labels [N] int64 of the records `ids` [N], in the order of `ids`.
 
-        They are read file by file, in the order in which they lie there. The operating system is told of all records
-        that are wanted of a file before the first of them is waited for, so that it can read ahead.
-
         Raises RunError for a record that is damaged, or whose label is no class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
         places = [Place(*row) for row in self.places[ids].tolist()]
-        # Positions in `ids`, by the file and then by the offset of their records, as places sort.
+        # Positions in `ids`, sorted as their records lie: by file, then by offset.
         order_of_reading = sorted(range(len(ids)), key=lambda position: places[position])
         for file_number, group in groupby(order_of_reading, key=lambda position: places[position].file):
             positions = list(group)
             with self.files[file_number].open("rb", buffering=0) as file:
+                # The system is told of all records before the first is waited for, so that it can read ahead.
                 for position in positions:
                     place = places[position]
                     os.posix_fadvise(file.fileno(), place.offset, place.size, os.POSIX_FADV_WILLNEED)
@@ -108,7 +106,7 @@ class Records:
             return file.read(place.size)
 
     def _parse_record(self, content: bytes, number: int) -> Parsed:
-        """Parse a record. Raises RunError where it is damaged, or its label is none of the recipe's classes."""
+        """Parse a record. Raises RunError if it is damaged, or its label is none of the recipe's classes."""
         try:
             parsed = self.format.parse(content)
         except ValueError as error:
@@ -129,17 +127,15 @@ class Records:
         return f"{self.files[place.file]}, record {number} at byte {place.offset}"
 
     def encoded(self, number: int) -> list[tuple[str, bytes]]:
-        """Name and read the encoded image of a record. Raises RunError where the record is damaged."""
+        """Name and read the encoded image of a record. Raises RunError if the record is damaged."""
         images, _ = self.read(np.array([number]))
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the names and sizes of all images and, for RecordIO, their labels.
+        """Return the names and sizes of all images and, for RecordIO, their labels, by the first bytes of each record.
 
-        They are taken from the first bytes of each record, its head, which several threads read. `on_progress` is
-        called with the number of heads read so far and of all.
-
-        Raises ValueError for the first record that is seen to be damaged or of another kind.
+        `on_progress` is called with the records read so far and their number. Raises ValueError for the first record
+        that is seen to be damaged or of another kind.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)
@@ -171,15 +167,14 @@ class Records:
 def read_index(index: Path, how_to_make: str) -> Array:
     """Return the pairs of whole numbers in an index file, one for each record: [records, 2] int64.
 
-    A line of the file is one pair. Any blank ends a number, and the ends of lines are not told from other blanks.
-
-    Raises ValueError where the file is absent or empty, or holds anything but an even number of whole numbers. The
-    message ends with `how_to_make`, which tells the user how to make the index.
+    Raises ValueError if the file is absent, empty or holds anything else. The message ends with `how_to_make`, which
+    tells the user how to make the index.
     """
     if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")
     try:
-        numbers = np.array(index.read_bytes().split(), dtype=np.int64).reshape(-1, 2)
+        words = index.read_bytes().split()  # the ends of lines are not told from other blanks
+        numbers = np.array(words, dtype=np.int64).reshape(-1, 2)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{index}: has other lines than two whole numbers: {how_to_make}") from error
     if not len(numbers):

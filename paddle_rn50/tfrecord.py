@@ -44,7 +44,7 @@ EXAMPLE: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Exam
 
 
 def files_of(root: Path, part: str) -> tuple[Path, ...]:
-    """Find the files of `part` (train or val) in a folder. Raises ValueError where one of a numbered set is absent."""
+    """Find the files of `part` (train or val) in a folder. Raises ValueError if one of a numbered set is absent."""
     for pattern in PATTERNS[part]:
         files = tuple(sorted(path for path in root.glob(pattern) if path.suffix != ".idx"))
         count = files[0].name.rpartition("-of-")[2] if files else ""
@@ -56,12 +56,10 @@ def files_of(root: Path, part: str) -> tuple[Path, ...]:
 
 
 def find(files: tuple[Path, ...], classes: int) -> Records:
-    """Return where the records of these TFRecord files lie, by the index beside each file, FILE.idx.
+    """Return where the records of these TFRecord files lie, by the index of each file, FILE.idx.
 
-    A line of an index is `offset size`, in bytes. `classes` is the number of classes that the labels may have.
-
-    Raises ValueError where an index is absent, or cannot be its file's: the records must fill the file, from byte 0 to
-    its end, without a gap.
+    A line of an index is `offset size`, in bytes. `classes` is how many classes the labels may have. Raises ValueError
+    if an index is absent, or cannot be its file's.
     """
     places = []
     for file_number, file in enumerate(files):
@@ -70,6 +68,7 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
         offsets_and_sizes = read_index(index, how_to_make)
         offsets = offsets_and_sizes[:, 0]
         ends = offsets_and_sizes.sum(axis=1)
+        # The records must fill the file, from byte 0 to its end, without a gap.
         has_gap = offsets[0] != 0 or (offsets[1:] != ends[:-1]).any()
         if has_gap or ends[-1] != file.stat().st_size:
             raise ValueError(f"{index}: is not the index of {file}: restore the file, or {how_to_make}")
@@ -81,9 +80,7 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole TFRecord record; its message is a tf.train.Example.
 
-    `record` has as many bytes as the index says. The labels of TensorFlow's scripts begin at 1, because 0 stands for
-    the background. The label returned is one less: 4 for 5, and -1, which is no class, for the background.
-
+    TensorFlow's labels begin at 1, and the label returned is one less: -1, which is no class, for 0, the background.
     Raises ValueError if the record is damaged, or of another kind.
     """
     message_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
@@ -101,12 +98,10 @@ def parse(record: bytes) -> Parsed:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return the name of each record, which is its number, and the size of its message in bytes. There are no labels.
+    """Return each record's number as its name, and the size of its message in bytes. No labels: they lie inside.
 
-    These lie inside the messages, so the whole data set would have to be read. `heads` [records, LENGTH_BYTES] uint8
-    has the length of each message, which holds more than the image.
-
-    Raises ValueError for the first record whose length is not the index's, and if the very first one holds no image.
+    `heads` [records, LENGTH_BYTES] uint8 has the lengths. Raises ValueError if one is not the index's, or if the first
+    record holds no image.
     """
     lengths = heads.view(LENGTH)[:, 0]  # [records]
     message_bytes = lengths.astype(np.int64)

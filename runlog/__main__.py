@@ -10,11 +10,9 @@ from runlog.writer import close_for_dead
 
 
 def main() -> int:
-    """Run one of two commands, and return the exit status.
+    """Print the schema of a log, or end a log whose ranks are gone, as the command line says. Return the exit status.
 
-    - `schema` prints the JSON Schema of a log's lines. The status is 0.
-    - `close LOG REASON` ends the log of a run whose ranks are gone, and prints why the run ended. The status is 0, or 1
-      if the log cannot be read or written.
+    It is 1 if the log cannot be read or written, else 0.
     """
     parser = argparse.ArgumentParser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

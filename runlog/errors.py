@@ -16,9 +16,8 @@ class RunError(Exception):
 def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
     """Decorate a command's `main` so that an error ends it with one line on stderr, `error: ...`, and an exit status.
 
-    - ValueError, which is wrong use: status 2.
-    - RunError, which is a failed run: status 1.
-    - Any other exception is not caught.
+    The status is 2 for ValueError, which is wrong use, and 1 for RunError, a failed run. Other exceptions are not
+    caught.
     """
 
     @functools.wraps(main)

@@ -55,10 +55,11 @@ def _value(point: Point[Any]) -> Table:
 
 
 def _metadata(kind: type | None) -> Table:
-    """Return the JSON Schema of an event's metadata: the fields of the dataclass `kind`, if any, behind two others.
+    """Return the JSON Schema of an event's metadata.
 
-    The two are `file` and `lineno`, which the logger (mlperf-logging's mllog) adds to each event by itself.
+    It has what the logger adds, and the fields of the dataclass `kind`, if there is one.
     """
+    # mlperf-logging's mllog adds these two to each event by itself.
     by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
     if kind is None:
         return _object(by_logger, required=list(by_logger))
@@ -77,8 +78,7 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 def _type(kind: Any) -> Table:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
-    The types are those that a log holds: Any, plain types, types annotated with a unit and a meaning, unions, lists,
-    dictionaries and dataclasses. A dataclass's field with the default None may be absent, so it is not required.
+    `kind` may be any type of a value that a log holds, with or without a unit and a meaning.
     """
     if kind is Any:
         return {}
@@ -98,7 +98,12 @@ def _type(kind: Any) -> Table:
         return {"type": "array", "items": _type(arguments[0])}
     if origin is dict:
         return {"type": "object", "additionalProperties": _type(arguments[1])}
-    hints = typing.get_type_hints(kind, include_extras=True)  # any other type is a dataclass
+    return _dataclass(kind)  # a log holds no other types
+
+
+def _dataclass(kind: Any) -> Table:
+    """Return the JSON Schema of a dataclass. A field with the default None may be absent, so it is not required."""
+    hints = typing.get_type_hints(kind, include_extras=True)
     properties = {}
     required = []
     for field in dataclasses.fields(kind):

@@ -35,11 +35,10 @@ def explain(error: OSError) -> str:
 def refuse_unusable(path: Path) -> None:
     """Raise UnusableError if a path leads to a pipe, a socket or a device, where a command could wait without end.
 
-    A link that leads back to itself is refused, too. /dev/null and the streams of this process are accepted. So is a
-    path at which nothing is: the command that opens it reports the error.
+    /dev/null and the streams of this process are accepted. So is a path at which nothing is: who opens it reports that.
     """
     mode = _mode_to_judge(path)
-    if mode is None:  # one of the first two cases
+    if mode is None:
         return
     is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
     if not is_file_or_folder:
@@ -47,14 +46,9 @@ def refuse_unusable(path: Path) -> None:
 
 
 def require_file_if_present(path: Path) -> None:
-    """Raise UnusableError if a path leads to something that is not a file.
+    """Raise UnusableError if a path leads to something that is not a file, such as a folder or a pipe.
 
-    - Nothing is there, or the path cannot be looked at: accepted. The command that opens it reports the error.
-    - /dev/null or a stream of this process, such as /dev/stdin: accepted.
-    - A file: accepted.
-    - A folder: refused.
-    - A pipe, a socket or another device: refused, because a command could wait or read there without end.
-    - A link that leads back to itself: refused.
+    /dev/null and the streams of this process are accepted. So is a path at which nothing is: who opens it reports that.
     """
     mode = _mode_to_judge(path)
     if mode is None or stat.S_ISREG(mode):
@@ -81,12 +75,10 @@ def require_folder_if_present(path: Path) -> None:
 
 
 def _mode_to_judge(path: Path) -> int | None:
-    """Return the `st_mode` of what a path leads to: its kind, such as file or pipe, and its permissions.
+    """Return the `st_mode` (kind and permissions) of what a path leads to; None: the path is to be accepted.
 
-    None tells the caller to accept the path: it is /dev/null or a stream of this process, or nothing is there. The
-    command that opens it then creates the file or reports the error.
-
-    Raises UnusableError for a link that leads back to itself.
+    That is so for /dev/null, for a stream of this process, and if nothing is there. Raises UnusableError for a link
+    that leads back to itself.
     """
     if _is_stream_of_process(path):
         return None
@@ -95,7 +87,7 @@ def _mode_to_judge(path: Path) -> int | None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnusableError(explain(error)) from None
-        return None
+        return None  # who opens the path creates the file, or reports the error
 
 
 def _is_stream_of_process(path: Path) -> bool:
@@ -107,8 +99,7 @@ def _is_stream_of_process(path: Path) -> bool:
 def check_options(options: argparse.Namespace) -> None:
     """Raise UnusableError if an option or argument names a pipe, a socket, a device or a link to itself.
 
-    Every `Path` of the parsed command line is checked. A string is checked only if something of that name exists,
-    because it may be a file's name.
+    A string counts only if something of that name exists, because it may be a file's name.
     """
     for value in vars(options).values():
         items = value if isinstance(value, list) else [value]

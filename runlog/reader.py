@@ -81,14 +81,13 @@ hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 def dataclass_of(kind: type[T], value: Any) -> T | None:
     """Make an instance of the schema's dataclass `kind` from an event's value; None if the value does not fit.
 
-    It fits if it is a JSON object whose fields are of the declared types. An int may stand for a float. An absent field
-    is None, where that is declared: older logs lack some fields. Further keys are ignored.
+    It fits if it is a JSON object whose fields have the declared types. Keys of no field are ignored.
     """
     if not isinstance(value, dict):
         return None
     fields = {}
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
-        item = value.get(name)
+        item = value.get(name)  # None if it is absent, as some are in older logs
         allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
         # An int stands for a float, too, and stays an int.
         is_int_for_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
@@ -148,28 +147,25 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open binary stream, in the order of its lines.
 
-    The stream is read in blocks, so that a file of any size takes little memory. A line ends with a line feed; a
-    carriage return, as a progress bar writes it, ends the text of an event, too. The first NUL byte is a Problem,
-    before the entries of its block.
+    It is read in blocks, and of an overlong line only a part is kept: a file of any size takes little memory.
     """
     open_line = _OpenLine(text=b"", number=1, offset=0)
     bytes_read = 0
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
-        if not saw_nul and b"\0" in block:
+        if not saw_nul and b"\0" in block:  # only the first one is a Problem, before the entries of its block
             saw_nul = True
             yield _nul_problem(block, open_line.number, is_start=bytes_read == 0)
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
             bytes_read += len(piece)  # also the offset of what follows the piece
             text = open_line.text + piece
-            if piece.endswith(b"\n"):
-                yield from _entries(text, open_line.number, open_line.offset)
-                open_line = _OpenLine(text=b"", number=open_line.number + 1, offset=bytes_read)
-            elif piece.endswith(b"\r"):
-                yield from _entries(text, open_line.number, open_line.offset)
-                open_line = _OpenLine(text=b"", number=open_line.number, offset=bytes_read)
-            else:  # only the last piece of a block has no end: its end is in the next block, or the stream ends here
+            if not piece.endswith((b"\n", b"\r")):  # the last piece of a block: the line may go on in the next one
                 open_line = open_line._replace(text=_kept_of_open_line(text))
+                continue
+            yield from _entries(text, open_line.number, open_line.offset)
+            # A carriage return, as a progress bar writes it, ends an event, but begins no line.
+            next_number = open_line.number + 1 if piece.endswith(b"\n") else open_line.number
+            open_line = _OpenLine(text=b"", number=next_number, offset=bytes_read)
     yield from _entries(open_line.text, open_line.number, open_line.offset)  # the last line may lack a line feed
 
 
@@ -184,21 +180,20 @@ class _OpenLine(NamedTuple):
 def _kept_of_open_line(text: bytes) -> bytes:
     """Return what is kept of a line until the rest of it is read, so that a line of any length takes little memory.
 
-    `_entries` only asks of a line over MAX_LINE_BYTES whether it holds TOKEN, which begins an event. So its beginning
-    is kept, with TOKEN if it was there, else with its last bytes, in which TOKEN may begin.
+    A line over MAX_LINE_BYTES is not read: what is kept shows that it is longer, and whether it holds TOKEN.
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
-    beginning = text[:MAX_LINE_BYTES] + b" "
+    beginning = text[:MAX_LINE_BYTES] + b" "  # the space keeps both parts from forming a TOKEN
     if TOKEN in text:
         return beginning + TOKEN
-    return beginning + text[-len(TOKEN) :]
+    return beginning + text[-len(TOKEN) :]  # a TOKEN may begin there, and end in the rest of the line
 
 
 def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
     """Return the Problem of the first NUL byte in a block of a file. The block begins on line `line`.
 
-    If the block is the start of the file (`is_start`), the Problem of a compressed file says that it is compressed.
+    `is_start` says whether the block is the start of the file, which shows if the file is compressed.
     """
     message = "a NUL byte: the file is no text"
     if is_start and block.startswith(_PACKED):
@@ -208,13 +203,13 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield what a line of a log holds. `raw` is the line, `line` its number, and `offset` its first byte in the file.
+    """Yield what a line of a log holds: its events and their Problems, else the section of a header line.
 
-    An event begins at TOKEN, and ends at the next TOKEN or with the line. Several events on a line are a Problem, but
-    are read all the same. A line without any may be a section of the header.
+    `line` is the number of the line, and `offset` where its first byte is in the file.
     """
     raw = raw.rstrip(b"\r\n")
-    starts = [token.start() for token in re.finditer(TOKEN, raw)]  # where in `raw` each event begins
+    # Where in `raw` each event begins. It ends where the next one begins, or with the line.
+    starts = [token.start() for token in re.finditer(TOKEN, raw)]
     if not starts:
         header = _header(raw, line)
         if header is not None:
@@ -226,7 +221,7 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
 
     first_start = starts[0]
     rank = _rank_of(raw[:first_start])  # a launcher's prefix may name it
-    if len(starts) > 1:
+    if len(starts) > 1:  # a Problem, but all are read
         message = "several events on one line: the official parser reads the last alone"
         yield Problem("several-events", message, line, _shown(raw[first_start:]))
     ends = [*starts[1:], len(raw)]
@@ -251,12 +246,7 @@ def _shown(text: bytes) -> str:
 def _header(raw: bytes, line: int) -> Header | None:
     """Return the section of a header line, `# {"<section>": value}`; None for any other line.
 
-    `raw` is the line without its line end. Two things may stand before the `#`: the byte-order mark of a file, and a
-    launcher's prefix (see `_is_launcher_prefix`). None is also returned if:
-
-    - any other text stands before the `#`;
-    - the line has more than MAX_LINE_BYTES from the `#` on;
-    - the JSON is damaged, or is not an object with exactly one key.
+    `raw` is the line without its line end. A file's byte-order mark, or a launcher's prefix, may stand before the `#`.
     """
     start = raw.find(HEADER)
     if start < 0:
@@ -301,23 +291,18 @@ class _RawEvent(NamedTuple):
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Entry]:
     """Yield a Problem for each thing that is wrong with the event in `raw`, then the Event, if one can be read.
 
-    `raw` begins with TOKEN, and ends at the next TOKEN or with the line. `rank` comes from the launcher's prefix. Bytes
-    that are not UTF-8 are a Problem, but are read as replacement characters.
+    `raw` begins with TOKEN. `rank` is the one that a launcher's prefix on the line names, if any.
     """
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         yield Problem("encoding", f"not UTF-8 at byte {error.start} of the event", line, _shown(raw))
-        text = raw.decode("utf-8", "replace")
+        text = raw.decode("utf-8", "replace")  # it is read all the same
     yield from _event_of_text(_RawEvent(text, line, offset, rank))
 
 
 def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
-    """Yield the Problems of the text of an event, then the Event, if one can be read.
-
-    None can without a space behind TOKEN, without valid JSON, and with a key that an object has twice. Text behind the
-    JSON is a Problem only, although mlperf-logging's parser rejects such a line.
-    """
+    """Yield the Problems of the text of an event, then the Event, if one can be read."""
     if not raw.text.startswith(_TOKEN_AND_SPACE):
         yield raw.problem("json", "no space after :::MLLOG: the official parser overlooks it")
         return
@@ -331,7 +316,7 @@ def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
         return
 
     trailing = _kind_of_trailing_text(raw.text[end:])
-    if trailing:
+    if trailing:  # unlike by the official parser, the event is read all the same
         yield raw.problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
     yield from _event_of_json(raw, value)
 
@@ -339,9 +324,7 @@ def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
 def _event_of_json(raw: _RawEvent, fields: Any) -> Iterator[Entry]:
     """Yield the Problems of an event's JSON value, then the Event, if one can be read.
 
-    - The value is not an object, or lacks a field: a Problem, and nothing more.
-    - The event's type is none of EVENT_TYPES: a Problem. The type of the Event is then empty.
-    - The value of another field is of the wrong type: a Problem, and nothing more.
+    An Event whose type is unknown has an empty `event_type`.
     """
     fault = _fault_of_form(fields)
     if fault:

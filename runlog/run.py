@@ -98,11 +98,7 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Update `phase` by the event, and add the event's content to the attribute for its key, if it has one.
-
-        The starts and stops of blocks, epochs and evaluations become intervals. The throughputs of this project and of
-        other submitters become `rates`. `scalar` cuts long values.
-        """
+        """Update `phase` by an event, and keep what the event tells in the list or dictionary for its key."""
         key = event.key
         metadata = event.metadata
         self.phase = _PHASE_AFTER.get(key, self.phase)
@@ -129,13 +125,9 @@ class Run:
             self.rates.append(_rate_of_other_submitter(event))
 
     def _note_interval(self, event: Event) -> None:
-        """Note that an interval begins or ends: an epoch, a block of epochs, or an evaluation.
+        """Note that an epoch, a block of epochs or an evaluation begins or ends.
 
-        The event's key is one of _INTERVAL_KEYS. Its metadata have the interval's number.
-
-        - A start adds an interval.
-        - A stop completes the interval of its kind and number that has started and not stopped.
-        - A stop without such an interval, as in a damaged log, adds an interval without a start.
+        The event's key is one of _INTERVAL_KEYS. A stop completes the open interval of its kind and number.
         """
         kind, _, end = event.key.rpartition("_")  # "epoch", "start"
         mark = Mark(
@@ -172,8 +164,7 @@ class Run:
 def _rate_of_this_project(event: Event) -> Rate:
     """Return the throughput of an epoch from an event `epoch_throughput`, which this project's runs log.
 
-    A figure that the event lacks is None. All figures of the value are None if the value is not a JSON object; the
-    epoch's number comes from the metadata.
+    A figure that the event does not have is None. So are all of them if the event's value is no JSON object.
     """
     value = event.value if isinstance(event.value, dict) else {}
     return Rate(
@@ -190,13 +181,13 @@ def _rate_of_this_project(event: Event) -> Rate:
 def _rate_of_other_submitter(event: Event) -> Rate:
     """Return the throughput from an event of another submitter's log.
 
-    The event's value is the images/s, or a JSON object with them as "throughput" or else "imgs_sec". The rate's number
-    is the epoch's, or the step's if the event has no epoch. What the event lacks is None.
+    The event's value is the images/s, or a JSON object with them as "throughput" or else "imgs_sec". What the event
+    does not have is None.
     """
     images_per_s = event.value
     if isinstance(images_per_s, dict):
         images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
-    number = event.metadata.get("epoch_num", event.metadata.get("step"))
+    number = event.metadata.get("epoch_num", event.metadata.get("step"))  # of the epoch or else the step
     return Rate(line=event.line, key=event.key, number=scalar(number), images_per_s=scalar(images_per_s))
 
 

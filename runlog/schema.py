@@ -317,10 +317,9 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
-    """Return a Point for each hyperparameter of an optimizer, by the hyperparameter's name, such as "momentum".
+    """Return a Point, which describes an event of the log, for each hyperparameter of an optimizer, by its name.
 
-    A Point describes one event of the log. Its key is the name behind a prefix with `kind`, the optimizer's name in
-    MLPerf: "momentum" of "sgd" has the key `sgd_opt_momentum`.
+    `kind` is the optimizer's name in MLPerf: the "momentum" of "sgd" is logged as `sgd_opt_momentum`.
     """
     prefix = f"{kind}_opt_"
     points = [
@@ -352,8 +351,7 @@ EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 def as_json(value: Any) -> Any:
     """Convert a value of an event or a header section into types that `json.dumps` takes.
 
-    A dataclass becomes a dictionary of its fields, without those whose value and default are both None. Dictionaries,
-    lists and tuples are converted item by item. Any other value is returned unchanged.
+    A dataclass becomes a dictionary of its fields, without those whose value and default are both None.
     """
     if dataclasses.is_dataclass(value):
         table = {}

@@ -15,8 +15,8 @@ def median_set(
 ) -> tuple[Sequence[_Run], str]:
     """Return the `count` consecutive runs whose score is the median, and words that say which they are.
 
-    The words are such as "runs 2 to 6 of 7 in the order of their start, ...". `score` returns the time of a set, or
-    infinity if the set has no score.
+    The words are such as "runs 2 to 6 of 7 in the order of their start, ...". `score` returns the time of a set of
+    runs; infinity: it has none.
     """
     # MLPerf training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
     set_count = len(runs) - count + 1  # 7 runs have 3 sets of 5
@@ -108,24 +108,22 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    `further_pairs` has (d_2, d_3), (d_4, d_5), ... The fraction that ends with d_n is N_n / D_n. Each d_n changes it by
-    c_n e_n, with
+    `further_pairs` has (d_2, d_3), (d_4, d_5), ... The fraction is the product e_1 c_2 e_2 c_3 e_3 ... with
 
-        c_n = N_n / N_(n-1) = 1 + d_n / c_(n-1)
-        e_n = D_(n-1) / D_n = 1 / (1 + d_n e_(n-1))
-
-    It ends when the second coefficient of a pair changes it by less than 1e-15.
+        c_1 = 1
+        c_n = 1 + d_n / c_(n-1)
+        e_1 = 1 / (1 + d_1)
+        e_n = 1 / (1 + d_n e_(n-1))
     """
-    # The start: N_0 = D_0 = N_1 = 1 and D_1 = 1 + d_1.
-    c = 1.0  # N_1 / N_0
-    e = 1 / (1 + d_1)  # D_0 / D_1
+    c = 1.0
+    e = 1 / (1 + d_1)
     fraction = e
     for pair in further_pairs:
         for d_n in pair:
             c = 1 + d_n / c
             e = 1 / (1 + d_n * e)
             fraction *= c * e
-        share_of_change = abs(c * e - 1)  # by the second coefficient of the pair
-        if share_of_change < 1e-15:
+        change_by_last = abs(c * e - 1)  # by the pair's second coefficient, as a share
+        if change_by_last < 1e-15:  # about the precision of a float
             break
     return fraction

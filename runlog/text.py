@@ -20,10 +20,9 @@ def called(module: str) -> str:
 
 
 def visible(value: object, limit: int = 600) -> str:
-    """Return `value` as one line that is safe to print.
+    """Return `value` as one line that is safe to print, cut at `limit` characters: "abc… (1,200 more characters)".
 
-    Characters that do not print, such as control characters and reversed writing, are escaped. A text of more than
-    `limit` characters is cut there, and the number of the others is added: "abc… (1,200 more characters)".
+    Characters that do not print, such as control characters and reversed writing, are escaped.
     """
     text = str(value)
     escaped = "".join(_escaped(character) for character in text[:limit])

@@ -68,12 +68,9 @@ def as_json(verdicts: Iterable[Verdict]) -> str:
 
 
 def as_text(verdicts: Iterable[Verdict]) -> str:
-    """Return verdicts as text for a terminal, a line each: status, check, place and finding, in aligned columns.
+    """Return verdicts as text for a terminal: a line each, in aligned columns. Empty if there are none.
 
-    - The column of the place (`where`) is left out if no verdict has one.
-    - A verdict that is not ok has up to two more lines: what was wanted, and what to do.
-    - Lines are not wrapped.
-    - Without verdicts the text is empty.
+    What was wanted and what to do follow a verdict that is not ok, on lines of their own. Lines are not wrapped.
     """
     shown = list(verdicts)  # they are gone through several times
     status_width = max((len(verdict.status) for verdict in shown), default=0)
@@ -82,15 +79,22 @@ def as_text(verdicts: Iterable[Verdict]) -> str:
     lines: list[str] = []
     for verdict in shown:
         columns = [verdict.status.ljust(status_width), verdict.check.ljust(check_width)]
-        if where_width:
+        if where_width:  # 0: no verdict has a place, and there is no column for it
             columns.append(visible(verdict.where).ljust(where_width))
         columns.append(visible(verdict.found))
         lines.append("  ".join(columns).rstrip())
-        if verdict.status == OK:
-            continue
         margin = " " * (status_width + 2)  # below the column of the checks
-        if verdict.wanted:
-            lines.append(f"{margin}wanted: {visible(verdict.wanted)}")
-        if verdict.fix:
-            lines.append(f"{margin}do: {visible(verdict.fix)}")
+        lines += [f"{margin}{line}" for line in _lines_below(verdict)]
     return "\n".join([*lines, ""]) if lines else ""
+
+
+def _lines_below(verdict: Verdict) -> list[str]:
+    """Return what was wanted and what to do, each as a line; none for a verdict that is ok."""
+    lines: list[str] = []
+    if verdict.status == OK:
+        return lines
+    if verdict.wanted:
+        lines.append(f"wanted: {visible(verdict.wanted)}")
+    if verdict.fix:
+        lines.append(f"do: {visible(verdict.fix)}")
+    return lines

@@ -34,9 +34,8 @@ class _Lines(logging.FileHandler):
 def _open_lines(path: Path, *, append: bool) -> _Lines:
     """Return a logging handler that writes each record as a line of the log file at `path`.
 
-    The file and its folder are created. With `append` the file may exist already.
-
-    Raises ValueError if the file exists and `append` is not set, or if it cannot be created.
+    The file and its folder are created; with `append` the file may exist already. Raises ValueError if it exists
+    without that, or cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,11 +53,10 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Open the log of a run for writing. If `path` is None, as on all ranks but the first, nothing is written.
+        """Open the log of a run for writing: a new file or, with `append`, one to which lines are to be added.
 
-        The file must not exist, because results are never overwritten, unless lines are to be added to it (`append`).
-
-        Raises ValueError if the file exists or cannot be opened.
+        If `path` is None, nothing is written. Raises ValueError if the file exists already, as results are never
+        overwritten, or cannot be opened.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
@@ -105,11 +103,9 @@ class RunLog:
 
 @contextlib.contextmanager
 def open_log(path: Path | None) -> Iterator[RunLog]:
-    """Create the log of a run at `path`, pass it to the `with` block, and close it at the block's end.
+    """Create the log of a run at `path`, and close it at the end of the `with` block.
 
-    If an exception leaves the block, its message is logged as the reason of the abort, with a `run_stop` of status
-    aborted. The exception is then raised again. On ranks other than the first `path` is None, and nothing is written.
-
+    An exception in the block is logged as the end of the run, and raised again. If `path` is None, nothing is written.
     Raises ValueError if the log cannot be created.
     """
     log = RunLog(path)
@@ -128,11 +124,8 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 def close_for_dead(path: Path, reason: str) -> str:
     """End the log at `path` as aborted if a killed rank 0 left it without an end. Return why the run ended.
 
-    - There is no log: nothing is written, and `reason` is returned.
-    - The log has its `run_stop`: nothing is written. Its last logged reason is returned, else `reason`.
-    - Otherwise: `reason` and a `run_stop` of status aborted are added, and `reason` is returned.
-
-    Raises OSError if the log cannot be read or written.
+    This is `reason`, unless a log that has its end gives another one. Raises OSError if the log cannot be read or
+    written.
     """
     if not path.is_file():
         return reason

@@ -33,10 +33,10 @@ MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are 
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance audit`: print the audit, and also write it as an HTML page and a CSV table if asked to.
+    """Print the audit of a results repository; write it as an HTML page or a CSV table too, if the options name one.
 
-    Returns 0, whatever the audit finds. Raises ValueError if the tree has no logs, or if the page or table would
-    replace anything but an earlier audit's.
+    Returns 0, whatever the audit finds. Raises ValueError if there are no logs, or a file that is no earlier audit
+    would be overwritten.
     """
     if options.html:
         # The template up to the first value that is filled in: every page of an earlier audit begins so.
@@ -60,14 +60,10 @@ def command(options: argparse.Namespace) -> int:
 
 
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
-    """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission.
+    """Check all logs in a results repository (a folder or tar archive). Return a row for each submission.
 
-    A row has the verdicts and scores of a submission, and questions for a reviewer. Some questions need all
-    submissions, such as whether another one has the same run. The logs are judged by the rules of `ruleset`, such as
-    4.0.0; None takes those of the round in whose folder they lie. `envelope` adds a stricter test of convergence
-    (`_test_against_envelope`).
-
-    Raises ValueError if an archive cannot be read, or the rules for a log are not known.
+    `ruleset` is the version of the rules; None takes that of the round in each folder's path. `envelope` adds a second
+    test of convergence. Raises ValueError if an archive cannot be read or a round has no rules.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)
@@ -83,34 +79,30 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 
 
 def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Finding | None) -> list[Finding]:
-    """Return the questions that a reviewer should ask about a log of a submission, beside the findings of its check.
+    """Return a reviewer's questions about a log, in addition to the findings of its check.
 
-    They are about a run that an earlier submission has, too (`about_repeated_run`; None if there is none), about the
-    folder's other files, and about a speed above the peak of the described hardware.
+    `about_repeated_run` is the question about a run that an earlier submission has too; None if it has none.
     """
     rule = folder.ruleset.strict["system-description"]
-    about_speed = findings_over_peak(report.run, folder.description, rule)
-    about_folder_and_speed = [*folder.questions, *about_speed]
+    questions = [*folder.questions, *findings_over_peak(report.run, folder.description, rule)]
     if about_repeated_run is None:
-        return about_folder_and_speed
-    return [about_repeated_run, *about_folder_and_speed]
+        return questions
+    return [about_repeated_run, *questions]
 
 
 # --- runs that may be cherry-picked ---
 
 
 def _candidate_for_screen(folder: Folder) -> Candidate:
-    """Return a submission in the form in which it is screened for cherry-picked runs.
+    """Return the runs of a submission that are screened for cherry-picking: closed ones that pass the official checker.
 
-    It has the epochs (or samples) that each run took to the target. Only closed runs that pass the official checker,
-    and that mlperf-logging's rcp_checker can read, are included; there may be none. The submission is compared with
-    those of its round, benchmark and global batch, which are its `group`.
+    They are compared with those of other submissions in the same `group`.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
     epochs_of_runs: list[float] = []
     for report in folder.logs:
-        epochs = report.run.as_tools_read.to_target  # or samples, as rcp_checker reads them; None: it cannot
+        epochs = report.run.as_tools_read.to_target  # or samples; None if rcp_checker cannot read the log
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
         if is_closed and report.passes_official and epochs is not None and math.isfinite(epochs):
             epochs_of_runs.append(epochs)
@@ -123,8 +115,7 @@ def _ask_about_unusually_early_runs(
 ) -> list[Submission]:
     """Return the submissions, each with one more question if its runs converged unusually early.
 
-    Such runs may be the fastest of many that were made. `candidates[i]` has the runs of `submissions[i]`. They are
-    compared with runs of other organisations in the same round at the same batch.
+    Such runs may be the fastest of many that were made. `candidates[i]` has the runs of `submissions[i]`.
     """
     chance_by_index = find_unusually_early(candidates)
     screened = []
@@ -157,10 +148,10 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
 
 
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
-    """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
+    """Return the row of one submission: its verdicts, scores, convergence test and the questions to ask.
 
-    `questions_by_log` has, by the name of each log, the questions beside the findings of its check. Division and batch
-    are those of the first log that can be read. What is not known is None, and `problem` says why there are no minutes.
+    `questions_by_log` has questions by the name of a log. Division and batch are those of the first log that can be
+    read. What is not known is None.
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))
     compared = check_between_runs(logs, folder.ruleset)
@@ -168,6 +159,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     strict = _score_if_possible(compared, folder.ruleset, "strict")
     test = _test_if_possible(logs, folder.ruleset, official)
     judged = _judged_reports(folder, compared, questions_by_log)
+    asked = _ask_about_other_factor(judged, folder.scaling, test)
     readable = [report for report in logs if report.run is not NOTHING]
     first_run = readable[0].run if readable else NOTHING
     return Submission(
@@ -191,7 +183,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         standing=standing_of(readable, folder.ruleset) if readable else None,
         envelope=_test_against_envelope(test) if envelope else None,
         problem=_problem_of_submission(judged, len(logs), official, strict),
-        questions=tuple(_questions(_ask_about_other_factor(judged, folder.scaling, test))),
+        questions=tuple(_questions(asked)),
     )
 
 
@@ -203,7 +195,7 @@ def _division_stated_by(run: LoggedRun) -> str:
 def _count_not_judged(all_reports: Sequence[Report], judged: Sequence[Report]) -> int:
     """Return how many logs the rules cannot judge: those of another form, and those of an unknown benchmark.
 
-    `judged` are the reports on the logs that are not of another form.
+    `judged` are the reports on the logs of the form that is read.
     """
     of_other_form = len(all_reports) - len(judged)
     of_unknown_benchmark = sum(_is_of_unknown_benchmark(report) for report in judged)
@@ -213,10 +205,9 @@ def _count_not_judged(all_reports: Sequence[Report], judged: Sequence[Report]) -
 def _judged_reports(
     folder: Folder, compared: Sequence[Report], questions_by_log: Mapping[str, list[Finding]]
 ) -> list[Report]:
-    """Return the reports of a submission, each with the questions about its log as further findings.
+    """Return the reports on logs that can be judged, each with the questions about its log as further findings.
 
-    `questions_by_log` has these questions by the name of the log. Logs of v0.5 and v0.6, which `folder.other_form`
-    names, are left out: their events have a form that is not read.
+    Logs of MLPerf v0.5 and v0.6, which `folder.other_form` names, are left out: the form of their events is not read.
     """
     judged = []
     for report in compared:
@@ -259,19 +250,15 @@ def _test_if_possible(logs: Sequence[Report], ruleset: Ruleset, official: _Score
 
 
 def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _Scored, strict: _Scored) -> str:
-    """Return what is wrong with a submission as a whole; empty if nothing is. The first of these is returned:
+    """Return what is wrong with a submission as a whole; empty if nothing is.
 
-    - No log is of a form that is read.
-    - There is no strict score.
-    - There is no official score.
-    - There are more or fewer logs than a result of the benchmark has runs.
+    `judged` are the reports on logs of the form that is read; `log_count` counts all logs.
     """
     if not judged:
         return "logs of v0.5 and v0.6 have another form"
-    if strict.problem:
-        return strict.problem
-    if official.problem:
-        return official.problem
+    no_minutes_because = strict.problem or official.problem
+    if no_minutes_because:
+        return no_minutes_because
     if official.score is not None and log_count != official.score.runs_wanted:
         return f"{log_count} logs; a submission has {official.score.runs_wanted}"
     return ""
@@ -280,13 +267,14 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
 def _ask_about_other_factor(
     judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
 ) -> Sequence[Report]:
-    """Return the reports. The first has one more question if the factor of scaling.json is not that of the test.
+    """Return the reports; the first has one more question if scaling.json has another factor than the convergence test.
 
-    Nothing is asked if there is no such file (`scaling_file` is None), no test, or a test without a factor.
+    `scaling_file` is the file's factor; None if there is no such file.
     """
     if not judged or scaling_file is None or test is None or test.scaling is None:
         return judged
-    if abs(scaling_file / test.scaling - 1) <= MOST_ROUNDING:
+    is_same_factor = abs(scaling_file / test.scaling - 1) <= MOST_ROUNDING
+    if is_same_factor:
         return judged
     actual = f"scaling.json says {scaling_file!r}, the test gives {test.scaling!r}; the file's factor is applied"
     first = judged[0].with_findings([question_for_submitter("scaling-file", actual, "ask who set it")])
@@ -294,9 +282,10 @@ def _ask_about_other_factor(
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
-    """Return the minutes that result_summarizer computes in the tree: it multiplies by the factor of a scaling.json.
+    """Return the minutes that result_summarizer, MLCommons' tool, computes; None if there is no score.
 
-    Without such a file, the factor is that of the convergence test. None if there is no score.
+    The tool multiplies by the factor of a scaling.json. Without such a file, the factor is that of the convergence
+    test.
     """
     if scored is None:
         return None
@@ -306,12 +295,10 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
-    """Return the outcome of a convergence test that is repeated with other reference points; None if it cannot be.
+    """Return the outcome of the convergence test, repeated with other reference points; None if it cannot be repeated.
 
-    A point says how many epochs the MLPerf reference took at one global batch. rcp_checker, mlperf-logging's tool,
-    means to keep only the points on their lower convex envelope, but keeps others, too (mlcommons/logging #368). The
-    repeated test takes those on the envelope. If it compares the runs with the same mean, the fault does not matter
-    here.
+    rcp_checker means to keep only the reference points on their lower convex envelope, but keeps others too
+    (mlcommons/logging #368). The repeated test keeps only those.
     """
     if test is None or test.comparison is None:
         return None
@@ -339,30 +326,16 @@ def _compare_with_envelope(comparison: Comparison) -> Convergence:
 
 
 def _questions(reports: Sequence[Report]) -> list[Question]:
-    """Return a question for each rule that the logs of a submission break.
+    """Return one question for each rule that the logs of a submission break.
 
-    A question says how many logs break the rule, and shows the first breach. Notes (severity `info`) are left out.
-    Errors come before warnings; the questions of one severity are sorted by the name of the rule.
+    Errors come before warnings, and then the rules by name. Findings of severity `info` are no questions.
     """
     breaches_by_rule: defaultdict[str, list[_Breach]] = defaultdict(list)
     for report in reports:
         for finding in report.findings:
             if finding.severity != "info":
                 breaches_by_rule[finding.rule].append(_Breach(printable(str(report.path)), finding))
-    questions = []
-    for rule, breaches in breaches_by_rule.items():
-        first = breaches[0]
-        question = Question(
-            rule=rule,
-            kind=first.finding.kind,
-            official=first.finding.official,
-            severity=first.finding.severity,
-            logs=len({breach.file for breach in breaches}),
-            file=first.file,
-            line=first.finding.line,
-            actual=printable(first.finding.actual, 1000),
-        )
-        questions.append(question)
+    questions = [_question_about_rule(breaches) for breaches in breaches_by_rule.values()]
     return sorted(questions, key=lambda question: (question.severity, question.rule))  # "error" < "warning"
 
 
@@ -371,3 +344,18 @@ class _Breach(NamedTuple):
 
     file: str
     finding: Finding
+
+
+def _question_about_rule(breaches: Sequence[_Breach]) -> Question:
+    """Return the question about all breaches of one rule. It shows the first, and says how many logs have one."""
+    first = breaches[0]
+    return Question(
+        rule=first.finding.rule,
+        kind=first.finding.kind,
+        official=first.finding.official,
+        severity=first.finding.severity,
+        logs=len({breach.file for breach in breaches}),
+        file=first.file,
+        line=first.finding.line,
+        actual=printable(first.finding.actual, 1000),
+    )

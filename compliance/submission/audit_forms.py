@@ -59,7 +59,7 @@ class Submission:
     scaling_file: float | None = None  # of scaling.json, which the official minutes are multiplied by
     convergence: str = ""
     standing: Standing | None  # None: no log can be read
-    envelope: Envelope | None = None  # only where it was asked for
+    envelope: Envelope | None = None  # only with the option --envelope
     problem: str
     questions: tuple[Question, ...]
 
@@ -90,7 +90,7 @@ class Submission:
 
     @property
     def envelope_in_words(self) -> str:
-        """Return what the two convergence tests hold the submission to; empty if the second was not asked for."""
+        """Return what the two convergence tests hold the submission to; empty if the second was not made."""
         second = self.envelope
         if second is None:
             return ""
@@ -137,10 +137,9 @@ def as_csv(submissions: Sequence[Submission]) -> str:
 
 
 def as_text(submissions: Sequence[Submission]) -> str:
-    """Return the audit as text for a terminal.
+    """Return the audit as text for a terminal: a line for each submission, with its questions below it, and the totals.
 
-    Each submission has a line with its passes, scores and convergence test. Below it is a line for each question. At
-    the end are a line with the totals, and the notes that must accompany scores that use the name MLPerf.
+    It ends with the notes that must accompany scores that use the name MLPerf.
     """
     lines: list[str] = []
     for submission in submissions:
@@ -155,7 +154,7 @@ def as_text(submissions: Sequence[Submission]) -> str:
 
 
 def _lines_of_submission(submission: Submission) -> list[str]:
-    """Return the lines of a submission: its verdicts, the envelope test if it was asked for, and each question."""
+    """Return a submission's line with its verdicts, and below it a line for each question to ask about it."""
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     verdicts = "not judged" if submission.not_judged == submission.logs else _verdicts(submission)
     lines = [f"{name}: {verdicts}"]

@@ -62,10 +62,10 @@ class _Files:
 
 
 def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
-    """Read a results repository, a folder or a tar archive, and check each of its logs by itself.
+    """Read a results repository (a folder or tar archive), and check each log by itself. Return its folders with logs.
 
-    Returns the folders with logs, sorted by their names. `ruleset` is the version of the rules for all logs. None takes
-    that of the round in a folder's name, such as `training_results_v4.0`.
+    `ruleset` is the version of the rules for all logs. None takes that of the round in a folder's name, such as
+    `training_results_v4.0`.
 
     Raises ValueError if an archive cannot be read, or the rules for a log are not known.
     """
@@ -73,13 +73,11 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
     return [_complete_folder(name, files, path) for name in sorted(files.logs)]
 
 
-def _read_files(root: Path, asked_version: str | None) -> _Files:
-    """Read the files of the tree `root`, and check each log by the rules for its folder.
+def _read_files(root: Path, wanted_version: str | None) -> _Files:
+    """Read the files of a results repository, and check each log by the rules for its folder.
 
-    The rules are those of `asked_version`, else of the round that a folder's name gives, else NEWEST, which is only for
-    logs of this project. A description or scaling.json that cannot be read is kept as Unreadable.
-
-    Raises ValueError if an archive cannot be read, or the rules for a log are not known.
+    These are the rules of `wanted_version`, or if it is None, of the round that the folder's path names. Raises
+    ValueError if there are none, or an archive cannot be read.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -90,11 +88,10 @@ def _read_files(root: Path, asked_version: str | None) -> _Files:
         elif file.name.match(results_tree.SCALING):
             files.scalings[folder] = _read(_read_scaling, file.content)
         else:
-            version = asked_version or results_tree.ruleset_named(root, folder)  # None: NEWEST is taken
-            is_version_known = version is not None
-            ruleset = load_once(version or NEWEST)
+            known_version = wanted_version or results_tree.ruleset_named(root, folder)
+            ruleset = load_once(known_version or NEWEST)
             log = _check_log(file, ruleset, root)
-            if not is_version_known:
+            if known_version is None:  # NEWEST is right only for logs of this project, which belong to no round
                 _refuse_log_of_other_project(log.report, file, root)
             files.rulesets[folder] = ruleset
             files.logs[folder].append(log)
@@ -134,10 +131,9 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 
 
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
-    """Check a log of the tree `root`. Return the report, and whether the log's events have the form of v0.5 or v0.6.
+    """Check a log of the tree `root`. The report has only the log's name as its path, without the folders.
 
-    The report's path is only the log's name, without its folders. A log that cannot be read has a run of NOTHING, and
-    one finding, which asks the submitter for the log.
+    The report on a log that cannot be read has one finding, which asks the submitter for the log.
     """
     check = functools.partial(check_file, ruleset=ruleset)
     checked = _read(check, file.content)
@@ -150,11 +146,8 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
 
 
 def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:
-    """Raise ValueError if a log is of another project: its round is not known, so its rules are not known either.
-
-    A log of this project belongs to no round and needs none. Of a log without events, the project is not known.
-    """
-    if report.run is NOTHING or report.run.is_project_log:
+    """Raise ValueError if a log is of another project: its round is not known, so its rules are not known either."""
+    if report.run is NOTHING or report.run.is_project_log:  # of a log without events, the project is not known
         return
     raise ValueError(
         f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "
@@ -182,10 +175,10 @@ class _Described(NamedTuple):
 
 
 def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
-    """Return the description of the system of the submission in `folder`, with a question if there is none.
+    """Return the description of a submission's system, or the question that asks for it.
 
-    `descriptions` has all descriptions of the tree by their paths; for one that cannot be read, the reason. In a tree
-    without any, none is missed: it may be only a part of a repository.
+    `descriptions` has all of the tree by their paths. A tree without any may be only a part of a repository, so nothing
+    is asked there.
     """
     path = _path_of_description(folder)
     if not descriptions or path is None:

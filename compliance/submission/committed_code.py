@@ -15,7 +15,7 @@ LARGEST_BYTES = 50 * 2**20  # of a file; repo_checker of mlperf-logging refuses 
 
 
 class UnknownCommitError(ValueError):
-    """This checkout's history lacks the commit."""
+    """The history of this checkout does not have the commit."""
 
 
 class CodeFile(NamedTuple):
@@ -26,17 +26,16 @@ class CodeFile(NamedTuple):
 
 
 def code_of(commit: str) -> dict[str, CodeFile]:
-    """Return the files of a commit of this repository by their names, with their contents, from git's history.
+    """Return the files of a commit of this repository, from git's history, by their names.
 
-    Hidden files and those with a blank in their name are left out, because mlperf-logging's repo_checker refuses them.
-
-    Raises UnknownCommitError if this checkout lacks the commit, and ValueError without git, or for a file that
-    repo_checker refuses.
+    Raises UnknownCommitError if this checkout does not have the commit, and ValueError without git, or for a link or a
+    file that is too large.
     """
     files = {}
     with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:
         for member in archive.getmembers():
-            has_refused_name = re.search(r"(^|/)\.| ", member.name)  # hidden (`.github/ci.yaml`), or with a blank
+            # repo_checker refuses hidden files (`.github/ci.yaml`) and those with a blank in their name.
+            has_refused_name = re.search(r"(^|/)\.| ", member.name)
             if member.isdir() or has_refused_name:
                 continue
             content = archive.extractfile(member) if member.isfile() else None
@@ -48,10 +47,10 @@ def code_of(commit: str) -> dict[str, CodeFile]:
 
 
 def _archive_of(commit: str) -> bytes:
-    """Return the tar archive of a commit that `git archive` makes.
+    """Return a tar archive of a commit's files, as `git archive` makes it.
 
-    Raises UnknownCommitError if this checkout lacks the commit. Raises ValueError if `commit` is no hash, if git is not
-    installed, or if this is no checkout.
+    Raises UnknownCommitError if this checkout does not have the commit, and ValueError if `commit` is no hash, git is
+    not installed, or this is no checkout.
     """
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")

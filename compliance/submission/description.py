@@ -54,10 +54,9 @@ def read_description(path: Path) -> Description:
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return the findings on a system description that a log contradicts, as breaches of `rule`.
+    """Return the findings on a system description that a log contradicts, as breaches of `rule`; empty if it fits.
 
-    The first finding is on a run that was faster than the described accelerators can be. After it comes one for each
-    field of the description that the log contradicts, always in the same order. Empty if nothing is contradicted.
+    A run that was faster than the described accelerators can be also contradicts it; that finding comes first.
     """
     findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
@@ -77,14 +76,13 @@ class _LoggedField(NamedTuple):
 
 
 def _contradicted_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the fields of a system description that a log contradicts, each with the log's value and its key.
+    """Return the fields of a system description that a log contradicts, each with the log's value.
 
-    The facts of the submission and its size must be the same words in both, in upper or lower case. Framework and
-    hardware have rules of their own, because log and description may write their names differently. A fact that the
-    log does not state contradicts nothing.
+    A fact that the log does not state contradicts nothing.
     """
     nodes = hardware_nodes(run)
     contradicted = []
+    # The facts of the submission and its size must be the same words in both, in upper or lower case.
     for logged in (*_submission_fields(run, description), *_size_fields(run, nodes)):
         is_stated = logged.value is not None
         described = str(description.get(logged.field))
@@ -107,10 +105,9 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
 
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
-    """Return the number of nodes, and of accelerators per node, that the log's run_summary gives, if it is possible.
+    """Return the number of nodes and of accelerators per node by the log's run_summary; empty if it is not plausible.
 
-    `nodes` are those that the log's header describes. If none of them has a GPU, the job ran on CPUs, without
-    accelerators. Otherwise each device of the summary counts as one.
+    `nodes` are those of the log's header. A job on CPUs, by these nodes, has no accelerators.
     """
     summary = run.summary
     if summary is None:
@@ -119,10 +116,10 @@ def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     if not is_plausible:
         return []
     is_on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
-    accelerators = 0 if is_on_cpu else summary.devices // summary.nodes
+    accelerators_per_node = 0 if is_on_cpu else summary.devices // summary.nodes
     return [
         _LoggedField(schema.RUN_SUMMARY.key, "number_of_nodes", summary.nodes),
-        _LoggedField(schema.RUN_SUMMARY.key, "accelerators_per_node", accelerators),
+        _LoggedField(schema.RUN_SUMMARY.key, "accelerators_per_node", accelerators_per_node),
     ]
 
 
@@ -161,22 +158,15 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding if a ResNet run trained faster than the described accelerators can at their peak, else nothing.
 
-    The run's speed in images/s is the samples of its epochs, divided by its time. Nothing is returned if the speed, the
-    number of accelerators or their peak is not known.
+    The speed is in images/s over the whole run. If it or the peak is not known, there is no finding.
     """
     if run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return []
-    samples = run.stated_count(schema.TRAIN_SAMPLES)
-    minutes = run.minutes
-    if not samples or not run.evaluations or minutes is None or minutes <= 0:
-        return []  # the speed is not known
-    images = samples * run.evaluations[-1].epoch
-    images_per_s = images / minutes / 60
-
+    images_per_s = _images_per_s(run)
     model = str(description.get("accelerator_model_name"))
     accelerators = _number_of_accelerators(description)
-    peak_of_one = most_images_per_s([model], cores=0)  # no CPU counts
-    if not accelerators or peak_of_one is None:
+    peak_of_one = most_images_per_s([model], cores=0)  # without CPUs
+    if images_per_s is None or not accelerators or peak_of_one is None:
         return []
     peak_of_all = peak_of_one * accelerators
     if images_per_s <= peak_of_all:
@@ -184,6 +174,16 @@ def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRul
     by_log = f"{six_digits(images_per_s)} images/s by its epochs and time"
     actual = f"{by_log}; {accelerators} {printable(model)} do {six_digits(peak_of_all)} at most"
     return [breach(rule, actual, line=run.first_lines.get(schema.RUN_STOP.key))]
+
+
+def _images_per_s(run: LoggedRun) -> float | None:
+    """Return the images per second over the whole run: the samples of its epochs by its time; None if not known."""
+    samples = run.stated_count(schema.TRAIN_SAMPLES)
+    minutes = run.minutes
+    if not samples or not run.evaluations or minutes is None or minutes <= 0:
+        return None
+    images: float = samples * run.evaluations[-1].epoch
+    return images / minutes / 60
 
 
 def _number_of_accelerators(description: Description) -> int:
@@ -198,8 +198,7 @@ def _number_of_accelerators(description: Description) -> int:
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
     """Return the node's value for each hardware field of the description that a node of the log contradicts.
 
-    Compared are the processor, the cores, the memory and the operating system. A fact that the log or the description
-    does not state contradicts nothing.
+    A fact that the log or the description does not state contradicts nothing.
     """
     contradicted = {}
     if _is_other_processor(node, description):
@@ -217,8 +216,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     """Return whether a node has fewer or more usable cores, by its log, than the described processors can have.
 
-    A job may be allowed to use a part of the cores, at least half. A log may count threads, of which a core runs up to
-    two.
+    False if the description or the log does not state them.
     """
     usable_cores: Any = node.get("cores")
     # These numbers are 0 if the description does not state them.
@@ -227,8 +225,8 @@ def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     threads = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
     if cores == 0 or not is_count(usable_cores):
         return False
-    fewest_cores = cores / 2
-    most_threads = max(threads, 2 * cores)
+    fewest_cores = cores / 2  # a job may be allowed to use only a part of the cores
+    most_threads = max(threads, 2 * cores)  # a log may count threads, up to two for each core
     return bool(usable_cores < fewest_cores or usable_cores > most_threads)
 
 
@@ -242,16 +240,17 @@ def _is_other_memory(node: Node, description: Description) -> bool:
 
 
 def _is_other_processor(node: Node, description: Description) -> bool:
-    """Return whether a node's processor differs from the described one.
+    """Return whether a node's processor differs from the described one; False if the log or the description names none.
 
-    Two processors agree if the described name contains the node's name, or if both names have a model number in common.
-    The result is also False if the log or the description names no processor.
+    Two processors agree if the described name contains the node's, or if both have a model number in common, such as
+    `8480C`.
     """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()
     if not node.get("cpu") or not stated.strip() or logged in stated:
         return False
-    return not _model_numbers(logged) & _model_numbers(stated)
+    have_number_in_common = bool(_model_numbers(logged) & _model_numbers(stated))
+    return not have_number_in_common
 
 
 def _model_numbers(processor: str) -> set[str]:

@@ -60,28 +60,26 @@ class Comparison:
 class ConvergenceTest:
     """The outcome of a submission's test against the reference convergence points.
 
-    `status` is PASSED, FAILED, NOT_APPLIED (an open submission, or no benchmark of MLPerf) or NOT_KNOWN (there are no
-    points, or rcp_checker cannot read a log). `scaling` multiplies the minutes; None: not known.
+    `scaling` multiplies the submission's minutes: 1 if the test was not applied or failed; None if it is unknown.
     """
 
-    status: str
+    status: str  # PASSED, FAILED, NOT_APPLIED or NOT_KNOWN (no points, or a log that rcp_checker cannot read)
     reason: str
-    scaling: float | None = None
+    scaling: float | None
     reference: ReferenceSet | None = None  # None: there are no points, or the test was not applied
     comparison: Comparison | None = None  # None: the runs could not be compared with the points
 
     def in_words(self) -> str:
-        """Return the outcome in words, with the means that were compared.
+        """Return the outcome in words, and the means that were compared, if any:
 
             passed: reference point; 41.0000 epochs, reference 40.5000 (least 38.1000)
             not applied: only closed runs are tested
 
-        The first mean is the submission's. `least` is the least mean that passes. These numbers are left out if the
-        runs were not compared with a reference point.
+        The first mean is the submission's; `least` is the smallest that passes.
         """
         if self.status not in (PASSED, FAILED):
             return f"{self.status}: {self.reason}"
-        words = f"{self.status}ed: {self.reason}"
+        words = f"{self.status}ed: {self.reason}"  # "passed" or "failed"
         if self.comparison is not None:
             mean = self.comparison.result.mean
             point = self.comparison.result.point
@@ -99,10 +97,10 @@ def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
 def one_submission(
     checked: Sequence[Report], ruleset: Ruleset, *, original_of_copy: Mapping[Path, Path] | None = None
 ) -> SubmittedBenchmark:
-    """Check that all logs are runs of one submission. Return its benchmark, and how many runs make a result of it.
+    """Return the one benchmark that all logs are of, and how many runs make a result of it.
 
-    If the logs are copies, messages name the originals. Raises ValueError if a log has no events, its benchmark is not
-    scored, or the logs are of different submissions.
+    Raises ValueError if a log has no events, its benchmark is not scored, or the logs are of different submissions.
+    Messages name the originals of copies.
     """
     shown_logs = [report.path for report in checked]
     if original_of_copy is not None:
@@ -150,10 +148,10 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 
 
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
-    """Test the runs of a submission against the reference convergence points, as mlperf-logging's rcp_checker does.
+    """Test whether the runs of a submission needed about as many epochs to the target as the MLPerf reference.
 
-    A point says how many epochs (or samples) the MLPerf reference took to the target at one global batch. Runs that
-    took far fewer did not train the same model in the same way. For open runs, and without points, nothing is tested.
+    Runs that needed far fewer did not train the same model in the same way. The rules are those of mlperf-logging's
+    rcp_checker.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -165,22 +163,21 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     try:
         reference = convergence.reference_set(benchmark, ruleset.version)
     except NoReferenceError as error:
-        return ConvergenceTest(status=NOT_KNOWN, reason=str(error))
+        return ConvergenceTest(status=NOT_KNOWN, reason=str(error), scaling=None)  # the runs may have to be scaled
     return _test_against(reference, checked)
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
-    """Return the outcome of the convergence test of closed runs against `reference`.
+    """Compare the epochs that closed runs took to the target with those of the MLPerf reference at the same batch.
 
-    The status is NOT_KNOWN if rcp_checker, mlperf-logging's tool for this test, cannot read a log. The runs fail if
-    they do not state one global batch, or converged too fast. If they pass, their minutes are multiplied by `scaling`.
+    If the runs pass, `scaling` multiplies their minutes. The steps are those of rcp_checker, mlperf-logging's tool.
     """
     epochs_of_runs: list[float] = []
     for report in checked:
         reading = report.run.as_tools_read  # the values that mlperf-logging's tools read from the log
         if reading.to_target is None:
             reason = f"rcp_checker cannot read {printable(report.path.name)} ({reading.problem})"
-            return ConvergenceTest(status=NOT_KNOWN, reason=reason, reference=reference)
+            return ConvergenceTest(status=NOT_KNOWN, reason=reason, scaling=None, reference=reference)
         epochs_of_runs.append(reading.to_target)
 
     stated_batches = _stated_batches(checked)

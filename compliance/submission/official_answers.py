@@ -13,8 +13,7 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return the verdicts of mlperf-logging's tools on the package in `folder`, whose submission.json is `manifest`.
 
-    They check a copy of it, because they write into the folder. Only two of them take a package of a benchmark that is
-    not one of MLPerf; each log of such a package is checked by itself instead.
+    The tools check a copy, because they write into the folder.
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]
@@ -24,7 +23,7 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
         description = copy / "systems" / f"{manifest['system']}.json"
         description_verdict = official.ask_tool("system_desc_checker", str(description), "training", ruleset)
         repository_verdict = official.ask_tool("repo_checker", str(copy), "training", ruleset)
-        if not mlperf.is_mlperf_benchmark(benchmark):  # instead of the other tools, the checker of logs is asked
+        if not mlperf.is_mlperf_benchmark(benchmark):  # the other tools do not know it; check each log instead
             log_verdicts = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
             return [description_verdict, repository_verdict, *log_verdicts, *_not_asked_about(benchmark)]
 
@@ -36,9 +35,9 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
 
 
 def _not_asked_about(benchmark: str) -> list[Verdict]:
-    """Return the verdicts that three tools were not asked about a benchmark, because it is not an MLPerf benchmark.
+    """Return a verdict that says "not applied" for each of three tools, because the benchmark is not one of MLPerf.
 
-    If they were asked, they would pass over the benchmark's folder or end with an error.
+    If these tools were run, they would ignore the benchmark's folder or end with an error.
     """
     not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
     tools = ("package_checker", "rcp_checker", "result_summarizer")

@@ -81,14 +81,7 @@ def _as_json(built: "Built") -> str:
 
 
 def _summary(built: "Built") -> str:
-    """Return what `package` prints:
-
-    1. the package's report
-    2. the runs without a log of the framework, if there are any
-    3. which runs were chosen, if more were given than a submission has
-    4. the verdicts of mlperf-logging's tools, one a line
-    5. the package's folder and its id
-    """
+    """Return what `package` prints: the report, notes on the runs, the tools' verdicts, and the package's id."""
     content = built.content
     paragraphs = [content.report_text]
     files_without = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
@@ -114,7 +107,7 @@ class Built(NamedTuple):
 
 
 def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset) -> Built:
-    """Build the package of a submission's logs in the folder `out`/`org`, and return what was built.
+    """Build the package of a submission's logs in the folder `out`/`org`.
 
     `system` is the name of a description in the folder systems/, or the path of one. Raises ValueError for wrong use,
     and RefusedError if the logs may not be published.
@@ -128,7 +121,7 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
         raise ValueError(f"{target}: exists; packages are never overwritten, name another --out")
 
     out.mkdir(parents=True, exist_ok=True)
-    # The package is renamed to its place once the tools accept it, so a refused one leaves nothing.
+    # The package is moved to its place once the tools accept it, so a refused one leaves nothing.
     with tempfile.TemporaryDirectory(dir=out, prefix="building-") as scratch:
         stage = Path(scratch) / org
         stage.mkdir()
@@ -153,10 +146,10 @@ def _description_path(system: str) -> Path:
 
 
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
-    """Write the files of a package into the empty folder `stage`. Return its manifest and its report.
+    """Write all files of a package into the empty folder `stage`. Return its manifest and its report.
 
-    Raises RefusedError if the logs may not be published, or one has changed since `check --receipt`. Raises ValueError
-    if the logs, the description or the code in git cannot be used.
+    Raises RefusedError if the logs may not be published, and ValueError if the logs, the description or the code in git
+    cannot be used.
     """
     system = description_path.stem
     submitted = _place_scored_logs(stage, logs, system, ruleset)
@@ -177,7 +170,7 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
 
 
 class _SubmittedLogs(NamedTuple):
-    """The logs of the scored runs in their places in a package, and what is known from all logs that were given.
+    """The logs of the scored runs at their places in a package, and what all logs showed.
 
     `how_chosen` says how the scored runs were chosen. `changes_since_check` are reasons to refuse the package.
     """
@@ -189,10 +182,10 @@ class _SubmittedLogs(NamedTuple):
 
 
 def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: Ruleset) -> _SubmittedLogs:
-    """Copy and check all logs, choose the runs that are scored, and move the copies of their logs to their places.
+    """Copy and check all logs, choose the runs that are scored, and leave their logs at their places in the package.
 
-    Raises RefusedError if a log has no events, if the benchmark is not scored, or if the logs are not of one
-    submission. Raises ValueError if there are too few logs, or if one of them is a link or no file.
+    Raises RefusedError if the logs cannot be scored together, and ValueError if there are too few or one is no regular
+    file.
     """
     incoming = stage / "incoming"  # the copies of all logs
     copies = copy_and_check(incoming, logs, ruleset)
@@ -206,8 +199,7 @@ def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: 
 def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
     """Return the benchmark of the copied logs, and how many runs make a result of it.
 
-    Raises RefusedError if a log has no events, if the benchmark is not scored, or if the logs are not all of one
-    submission. Raises ValueError if there are fewer logs than a submission has runs.
+    Raises RefusedError if the logs cannot be scored together, and ValueError if there are too few of them.
     """
     try:
         benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
@@ -251,10 +243,8 @@ def contents_of(
 ) -> tuple[Content, list[Refusal]]:
     """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
-    They are computed from the files in `folder` and its name, the organisation's, so that `verify` can compute them
-    again. `checked` has the report on each log, checked by itself; the comparison between the runs is made here.
-
-    Raises ValueError if the description cannot be read, or if the logs are not of one submission that can be scored.
+    Nothing outside the folder is read, so `verify` can compute them again. Raises ValueError if the description cannot
+    be read or the logs cannot be scored.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
@@ -271,7 +261,7 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # these would explain the missing score; the origin does not
+    if score.minutes is None and not refusals:  # any refusal so far explains why there is no score
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)
@@ -279,10 +269,9 @@ def contents_of(
 
 
 def _manifest(folder: Path, checked: Sequence[Report], system: str, score: Score, ruleset: Ruleset) -> JsonObject:
-    """Return the manifest of the package at `folder`: the names of what was submitted, its score, and its runs.
+    """Return the manifest of the package at `folder`, computed from its logs: names, score and runs.
 
-    All of it is computed from the arguments and the logs in `folder`. A manifest that lies there already is not read,
-    because it may have been altered.
+    A manifest that is in the folder already is not read, because it may have been altered.
     """
     first_run = checked[0].run
     return {
@@ -310,9 +299,9 @@ def _score_in_manifest(score: Score) -> JsonObject:
 
 
 def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
-    """Return what the manifest of the package at `folder` says of a run: its file, hashes, verdict and figures.
+    """Return what a package's manifest says of a run. A figure that the log does not state is None.
 
-    A figure that the log does not state is None. `epochs` and `quality` are those of the run's last evaluation.
+    `epochs` and `quality` are those of the run's last evaluation.
     """
     epochs = None
     quality = None

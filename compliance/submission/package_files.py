@@ -17,10 +17,10 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 def strange_files(folder: Path) -> list[Verdict]:
-    """Return a failed verdict for each file or folder that no package may have; empty for a sound package.
+    """Return a failed verdict for each file or folder that no package may have; empty if all may be read.
 
-    If there is one, the caller must not read any file: a link may lead elsewhere, a pipe may block the reader, and a
-    large file may fill its memory. All files together may have 4 GiB.
+    Otherwise the caller must read none: a link may lead elsewhere, a pipe may never end, and a large file may fill the
+    memory.
     """
     answers = []
     total_bytes = 0
@@ -39,8 +39,7 @@ def strange_files(folder: Path) -> list[Verdict]:
 def _why_not_allowed(path: Path, relative_path: str) -> str:
     """Return why a package may not have the file or folder `path`; empty if it may.
 
-    `relative_path` is its path in the package. Each part of it must consist of letters, digits and `_ + . -`, and must
-    not begin with a dot.
+    `relative_path` is its path in the package. No part of it may begin with a dot.
     """
     if path.is_symlink() or not (path.is_file() or path.is_dir()):
         return "is no regular file"
@@ -82,8 +81,7 @@ def judge_differences(
 ) -> list[Verdict]:
     """Return a failed verdict for each file that is not wanted, is missing, or was altered; empty if there is none.
 
-    `wanted` and `present` have the hash of each file by its name. A file was altered if its two hashes differ. `check`
-    is the name of the verdicts, and `problems` has the words for the three cases. The verdicts are sorted by file name.
+    `wanted` and `present` have the hash of each file by its name. The verdicts have the name `check`.
     """
     answers = []
     for name in sorted({*wanted, *present}):

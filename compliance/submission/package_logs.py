@@ -31,10 +31,8 @@ class CopiedLogs(NamedTuple):
 def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> CopiedLogs:
     """Copy the logs into a new folder and check the copies, so that exactly what was checked is handed in.
 
-    An earlier `check --receipt` may have left a receipt with a log's hash beside it. If a log no longer has this hash,
-    a line in `changes_since_check` says so.
-
-    Raises ValueError if a log is a link or no file.
+    A log that was altered since `check --receipt` gets a line in `changes_since_check`. Raises ValueError if a log is
+    no regular file.
     """
     folder.mkdir()
     original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
@@ -54,10 +52,8 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
 
 
 def _has_hash_of(receipt: Path, copy: Path) -> bool:
-    """Return whether a receipt of `check --receipt` has the hash of a log's copy, as `"sha256": "5d41..."`.
-
-    The receipt is searched for this text instead of parsed as JSON, so a damaged receipt just lacks the hash.
-    """
+    """Return whether a receipt that `check --receipt` wrote has the hash of a log's copy, as `"sha256": "5d41..."`."""
+    # Not parsed as JSON: a receipt that is damaged does not have the hash, and needs no error of its own.
     return f'"sha256": "{sha256(copy)}"' in receipt.read_text(encoding="utf-8", errors="replace")
 
 
@@ -69,12 +65,9 @@ class PlacedLogs(NamedTuple):
 
 
 def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
-    """Move the copies of the scored logs to `results`/result_N.txt, in the order of `scored`.
+    """Move the copies of the scored logs, in their order, to `results`/result_N.txt, with the framework's log of each.
 
-    Copy the log of the framework that lies beside each original log, if there is one, to `results`/result_N.stderr.
-
-    Return the reports with their new paths, and for each name result_N.txt the path of the original log, which messages
-    to the user need.
+    The result has the user's original log by the name of its copy, so that messages can name it.
     """
     results.mkdir(parents=True)
     reports: list[Report] = []
@@ -90,10 +83,9 @@ def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> P
 
 
 def _copy_framework_log(log: Path, copy: Path) -> None:
-    """Copy the framework's log of a run into the package, beside `copy`, the run's log in the package.
+    """Copy the framework's log of a run, if there is one, to the same name as `copy` with the suffix `.stderr`.
 
-    For `result_3.txt`, it is the file `result_3.stderr` beside `log`, the user's original, if there is one. It is cut
-    to the size that repo_checker takes; a line at its end says so.
+    It lies next to `log`, the user's log of the run. It is cut to the size that MLCommons' repo_checker takes.
     """
     source = log.with_suffix(FRAMEWORK_LOG)
     if source.is_symlink() or not source.is_file():

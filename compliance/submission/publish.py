@@ -20,12 +20,10 @@ from runlog.verdict import FATAL
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance publish`: copy packages into the new folder `--out`, with a page and a table of them.
+    """Run `python -m compliance publish`: copy packages into a new folder, with a page and a table of their results.
 
-    All packages are verified first. If a check fails, nothing is written, and the result is 1.
-
-    Raises ValueError if a folder is not that of a package, if `--out` exists, if a package is given twice, or if the
-    key cannot sign.
+    Returns 1, and writes nothing, if a package does not verify. Raises ValueError for wrong use, or if the key cannot
+    sign.
     """
     out: Path = options.out
     for folder in options.folders:
@@ -46,11 +44,11 @@ def command(options: argparse.Namespace) -> int:
 def _write_site(folders: Sequence[Path], out: Path, key: Path | None) -> None:
     """Write the packages in `folders`, with a table, a page and hashes, into the new folder `out`.
 
-    `key` signs the hashes; None leaves them unsigned. Raises ValueError if the key cannot sign, or if a package is
-    given twice.
+    `key` signs the hashes; None leaves them unsigned. Raises ValueError if it cannot sign, or if a package is given
+    twice.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    # The folder is built beside `out` and renamed at the end, so it is never there half done.
+    # The folder is built next to `out` and renamed at the end, so it is never there half done.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="publishing-") as scratch:
         stage = Path(scratch) / "site"
         _copy_packages(folders, stage)

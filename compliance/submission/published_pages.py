@@ -42,9 +42,7 @@ _SYSTEM_COLUMNS = {  # column: field of the description
 def pages_of(root: Path) -> dict[str, str]:
     """Return the texts of the table `results.json` and the page `index.html` of a published folder, by file name.
 
-    Both have a row for each package below `root`, in one order. The page also shows each package's runs and system.
-
-    Raises ValueError if a manifest or a system description is no JSON, and OSError if it cannot be read.
+    Raises ValueError if a package's manifest or system description is no JSON, and OSError if it cannot be read.
     """
     results = []
     for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
@@ -54,7 +52,7 @@ def pages_of(root: Path) -> dict[str, str]:
         results.append(_result_of_package(root, package_folder, manifest, description))
     results.sort(key=_place_in_table)
     notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
-    notes = mlperf.notes_in_order(notes_of_all)  # each once
+    notes = mlperf.notes_in_order(notes_of_all)  # each note once
     page_rows = [result.row | result.of_page for result in results]
     page = rendered("site.html", results=page_rows, footnotes=notes)
     table = {"results": [result.row for result in results], "footnotes": notes}
@@ -71,10 +69,9 @@ class _Published:
 
 
 def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
-    """Return the result of the package in `folder`, below the published folder `root`, for the table and the page.
+    """Return what the table and the page show of the package in `folder`, which lies in the published folder `root`.
 
-    The row of the table has the figures of the `manifest`, and facts of the machine from the system `description`. The
-    page adds the whole description, and of each run the lines of its log that decide the score.
+    The page adds the whole system description, and the lines of each log that decide the score.
     """
     result = manifest["result"]
     runs = manifest["runs"]
@@ -103,8 +100,7 @@ def _result_of_package(root: Path, folder: Path, manifest: JsonObject, descripti
 def _status(footnotes: list[str]) -> str:
     """Return the status of a result: unverified if it uses the name MLPerf, as only such results have footnotes.
 
-    `is_mlperf` of the manifest does not tell this: it is None if the logs leave it open, and the result may then use
-    the name.
+    The manifest's `is_mlperf` does not tell this: a result may also use the name where it is None.
     """
     return mlperf.UNVERIFIED if footnotes else "no MLPerf result"
 

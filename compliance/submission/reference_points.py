@@ -1,6 +1,7 @@
 """The runs of one submission against the reference convergence points: their hyperparameters and their convergence."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from compliance.check import Report
 from compliance.logged_run import LoggedRun, is_number
@@ -12,12 +13,10 @@ from runlog.text import printable
 
 
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield the findings on the runs of one submission that come from the reference convergence points.
+    """Yield the findings of a comparison of closed runs of one submission with the reference of MLPerf.
 
-    A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs (or samples) that it
-    took. The runs must have its hyperparameters, and must not converge faster than chance explains.
-
-    Open runs and benchmarks without points have no findings here: the check of each log has noted why.
+    At the same global batch, a run must have the reference's hyperparameters, and must not converge faster than chance
+    explains.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
@@ -39,7 +38,7 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
 
 
 def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield for each run a note on each rule about reference points that came into force after `ruleset`."""
+    """Yield a note for each run and each rule about reference points that is not in force in `ruleset`."""
     for rule in (ruleset.strict["rcp-hyperparameters"], ruleset.strict["rcp-convergence"]):
         if not rule.in_force:
             for report in members:
@@ -49,10 +48,9 @@ def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) ->
 def _finding_of_test(
     test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, rule: StrictRule
 ) -> Finding | None:
-    """Return the finding of a convergence test of closed runs: a note, a breach, or None if the runs pass.
+    """Return what a convergence test found on closed runs: a breach if it failed, None if they passed.
 
-    A note says that the test was not applied: the runs have different global batches; there are more or fewer runs than
-    the benchmark takes; or mlperf-logging has no points, or cannot read a log. A failed test is a breach.
+    If the test cannot be applied to these runs, the finding is a note that says why.
     """
     batches = {report.run.global_batch for report in members}
     if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
@@ -67,11 +65,9 @@ def _finding_of_test(
 def _other_hyperparameters(
     run: LoggedRun, points: Sequence[convergence.ReferencePoint], ruleset: Ruleset
 ) -> list[Finding]:
-    """Return a breach for each hyperparameter of a run that differs from the reference's at the same global batch.
+    """Return a breach for each hyperparameter that a run states otherwise than the reference at the same global batch.
 
-    `points` are the reference's, at most one for each batch. If there is no point at the run's batch, or if that point
-    is of another optimizer, the only finding is a note that says so. Hyperparameters that the log does not state are
-    skipped.
+    If there is no reference point to compare with, the only finding is a note. `points` has at most one for each batch.
     """
     rule = ruleset.strict["rcp-hyperparameters"]
     batch = run.first_values.get(schema.GLOBAL_BATCH_SIZE.key)
@@ -82,11 +78,16 @@ def _other_hyperparameters(
     wanted = wanted_by_batch[batch]
     if wanted["optimizer"] != optimizer:
         return [note(rule, f"not applied: the reference point is of {wanted['optimizer']}")]
+    return _differences_from_reference(run, wanted, rule)
+
+
+def _differences_from_reference(run: LoggedRun, wanted: Mapping[str, Any], rule: StrictRule) -> list[Finding]:
+    """Return a breach of `rule` for each of the `wanted` hyperparameters that the run states with another value."""
     findings = []
     for name, wanted_value in wanted.items():
         if name == "optimizer" or name.endswith("decay_steps"):
             continue  # the steps are in iterations, and a log may count them in epochs
-        key = f"{optimizer}_{name}"  # as logs name it: `lars_epsilon`
+        key = f"{wanted['optimizer']}_{name}"  # as logs name it: `lars_epsilon`
         if key in run.first_values and run.first_values[key] != wanted_value:
             actual = f"{key} is {printable(run.first_values[key], 30)}; the reference point has {wanted_value}"
             findings.append(breach(rule, actual, line=run.first_lines.get(key)))

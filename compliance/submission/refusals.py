@@ -35,7 +35,7 @@ class PackagedRun(NamedTuple):
 
 
 def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refusal]:
-    """Yield a refusal for each field that the system description lacks or that is not a text, as the tools ask."""
+    """Yield a refusal for each field that is missing from the system description, or that is not a text."""
     for name in FIELDS:
         if not isinstance(description.get(name), str):
             problem = "no text" if name in description else "missing"
@@ -43,13 +43,13 @@ def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refu
 
 
 def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
-    """Yield a refusal for each finding on a run that forbids a package: errors, and breaches of same-configuration.
+    """Yield a refusal for each finding on a run that forbids a package.
 
-    The findings are those of the log's own check, of the comparison with the other runs, and of that with the system
-    `description`. Some runs may miss the target (`refusals_by_missed_target`).
+    Errors of a run that only missed the target are left out, because some runs of a submission may miss it.
     """
     for run in runs:
         report = run.report
+        # `refusals_by_missed_target` decides about runs that only missed the target.
         own_findings = () if _has_only_missed_target(report) else report.findings
         contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
         for finding in [*own_findings, *run.findings_between_runs, *contradictions]:
@@ -59,9 +59,9 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
 
 
 def refusals_by_missed_target(checked: Sequence[Report], most_failed_runs: int) -> list[Refusal]:
-    """Return one refusal that names the runs that only missed the target, if they are too many; else none.
+    """Return one refusal that names the runs that only missed the target, if there are too many; else none.
 
-    `most_failed_runs` is how many runs of a submission may miss the target: 4 of unet3d, 1 of any other benchmark.
+    `most_failed_runs` is how many may miss it: 4 in a submission of unet3d, 1 in any other.
     """
     names = [report.path.name for report in checked if _has_only_missed_target(report)]
     if len(names) <= most_failed_runs:
@@ -84,12 +84,12 @@ def _has_only_missed_target(report: Report) -> bool:
 def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
     """Yield a refusal for each reason why logs may not be published as those of the organisation `org`.
 
-    `run` is that of the first log. The logs must be of this project, state the organisation, and name a commit, which
-    package and code are taken from, without local changes. In `org`, `_` stands for each blank of the name.
+    `run` is that of the first log. `org` is a folder's name, with `_` for each blank of the organisation's name.
     """
     if not run.is_project_log:
         yield Refusal("logs", "they are not logs of this project, whose code a package holds")
         return
+
     org_of_log = run.first_event(schema.SUBMISSION_ORG).value
     if org_of_log == NOT_STATED:
         yield Refusal("logs", "they state no organisation: run with SUBMISSION_ORG set")

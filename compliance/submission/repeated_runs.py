@@ -27,13 +27,10 @@ class _FirstSeen:
 
 
 def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Finding]:
-    """Return a question for each run that an earlier one of the submissions also has, by the run's log.
+    """Return a question for each run that an earlier submission also has, by the run's log.
 
-    Two logs are of the same run if they share a mark. A run has up to three marks, which are looked at in this order:
-
-    - its start, end and accuracies together
-    - its times: the durations of epochs, evaluations and other parts
-    - its accuracies
+    Earlier means earlier in `folders`. Two logs are of the same run if they share a mark, such as the exact times of
+    its parts.
     """
     question_by_log: dict[LogInTree, Finding] = {}
     first_seen: dict[Mark, _FirstSeen] = {}
@@ -53,7 +50,10 @@ def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Findin
 def _earlier_submission_with(
     marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
 ) -> _FirstSeen | None:
-    """Return the earlier log, not of `folder`, that shares the first shared mark; None if no mark is shared."""
+    """Return the log of another submission that shares a mark with a run in `folder`; None if no mark is shared.
+
+    The marks are tried in their order: the first ones are the strongest evidence.
+    """
     for mark in marks_of_run:
         seen = first_seen.get(mark)
         if seen is not None and seen.folder is not folder:
@@ -62,15 +62,14 @@ def _earlier_submission_with(
 
 
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
-    """Return the question about a run that is in the submission of `folder` and in an `earlier` submission.
+    """Return the question about a run that is both in the submission of `folder` and in an `earlier` one.
 
-    It is a warning. For another round it says which conditions of MLPerf for submitting a run again are met. For
-    an organisation's submission with power logs, which repeats its runs, it is only a note.
+    It is only a note if the organisation repeats its runs in a submission with power logs.
     """
     other = earlier.folder
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
     fix = "ask which system ran it"
-    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):  # `Dell-power` beside `Dell`
+    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):  # `Dell-power` and `Dell`
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
     if _are_of_different_rounds(folder, other):
@@ -80,9 +79,9 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
 
 
 def _are_of_different_rounds(folder: Folder, other: Folder) -> bool:
-    """Return whether the topmost folders differ, which are those of the rounds in a tree of several rounds.
+    """Return whether two submissions are of different rounds, by the topmost folder of each, which is its round.
 
-    False if the logs of one of the submissions lie in the root of the tree, and so in no such folder.
+    False if the logs of one lie in the root of the tree, and so in no such folder.
     """
     if folder.top_name == "" or other.top_name == "":
         return False
@@ -90,13 +89,13 @@ def _are_of_different_rounds(folder: Folder, other: Folder) -> bool:
 
 
 def _is_power_submission_of(power_submitter: str, submitter: str) -> bool:
-    """Return whether the first submitter hands in the runs of the other with power logs: `Dell-power` for `Dell`."""
+    """Return whether a submitter hands in another's runs with power logs: `Dell-power` for `Dell`."""
     is_same_organisation = organisation_of_submitter(power_submitter) == organisation_of_submitter(submitter)
     return is_same_organisation and power_submitter != submitter and "power" in power_submitter
 
 
 def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:
-    """Return, in words, when a run of another round may be submitted again, and whether each condition is met."""
+    """Return the conditions for submitting a run of another round again, and whether each is met here."""
     passes = "passes" if report.passes_official else "does not pass"
     return (
         f"a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "

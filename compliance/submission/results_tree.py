@@ -75,8 +75,7 @@ def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
 def _files_of_archive(path: Path) -> Iterator[TreeFile]:
     """Yield the logs, system descriptions and scaling files of a tar archive, in its order.
 
-    Raises ValueError if the file is no archive, or is damaged anywhere, also behind the last of these files. The error
-    may come only after all of them were yielded.
+    Raises ValueError if the archive is damaged, perhaps only after all files were yielded: its checksum is at the end.
     """
     with path.open("rb") as stream:
         try:
@@ -94,10 +93,9 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
 
 
 def _decompressed(stream: io.BufferedReader) -> io.BufferedIOBase:
-    """Return a stream of the decompressed bytes of a file, if its first bytes are those of gzip, bzip2 or xz.
+    """Return a stream of the decompressed bytes of a file in gzip, bzip2 or xz; any other file as it is.
 
-    A file that begins otherwise is returned as it is. tarfile could decompress the archive itself, but would not notice
-    a wrong checksum.
+    tarfile could decompress the archive itself, but would not notice a wrong checksum.
     """
     start = stream.peek(6)  # does not move the position in the file
     if start.startswith(b"\x1f\x8b"):
@@ -139,22 +137,19 @@ def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | Unr
 
 
 def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
-    """Return the ruleset of the round that a folder's name (or the archive's) gives, such as `4.0.0`.
+    """Return the ruleset of the round that a folder's path names, such as `4.0.0`; None if it names none with rules.
 
     `training_results_v4.0/Dell/results/system/resnet` -> `4.0.0`
-
-    None if no name above `results` gives a single round, or if there are no rules for that round.
     """
     number = _round_named(root, folder)
-    version = f"{number}.0"  # no ruleset's if the number is empty
+    version = f"{number}.0"  # ".0" if no round is named: no such ruleset
     return version if version in versions() else None
 
 
 def has_another_form(root: Path, file: TreeFile) -> bool:
-    """Return whether a log without readable events is of round v0.5 or v0.6, whose events have another form.
+    """Return whether a log without readable events is of MLPerf v0.5 or v0.6, whose events have another form.
 
-    It is if a folder above it is named after one of these rounds (such as `training_results_v0.6`), or if its first
-    64 KiB have an event in their form. False if the file cannot be read.
+    A folder's name such as `training_results_v0.6` shows it, or an event in this form near the log's beginning.
     """
     if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
         return True
@@ -172,10 +167,9 @@ def _first_bytes(log: Path) -> bytes:
 
 
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
-    """Return the round, submitter, system and benchmark of the logs in `folder`, a path in the audited tree `root`.
+    """Return whose the logs in `folder` are, by MLCommons' layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
 
-    They are read off MLCommons' layout, ROUND/SUBMITTER/results/SYSTEM/BENCHMARK, of which the root may be any folder.
-    If the submitter is not among the names in the tree, it is the `organisation` that the logs state:
+    `folder` is a path in the tree `root`, which may be any folder of this layout:
 
         root /data/training_results_v1.1, folder Dell/results/node/resnet -> round v1.1, submitter Dell
         root /data/Dell, folder results/node/resnet                       -> submitter Dell
@@ -188,7 +182,7 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
     names_in_tree = layout.names_above_results[len(root_names) :]  # the names of the round, then the submitter's
-    is_submitter_the_root = root_names != () and layout.names_above_results == root_names
+    is_submitter_the_root = root_names != () and layout.names_above_results == root_names  # as /data/Dell
     if names_in_tree:
         submitter = names_in_tree[-1]
     elif is_submitter_the_root:
@@ -205,14 +199,13 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
 
 def _round_of(names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
-    """Return the round of MLPerf of the logs in `folder`, a path in the tree `root`; empty if it is not known.
+    """Return the MLPerf round of the logs in `folder`, such as `v1.1`; empty if it is not known.
 
-    - If the tree has folders above the submitter's, the round is their names, such as `v1.1`.
-    - If it has none, the round is the version in a name above `results`, such as `v1.1` of `training_results_v1.1`.
+    `folder` is a path in the tree `root`. `names_above_submitter` are the tree's folders above the submitter's.
     """
-    if names_above_submitter:
+    if names_above_submitter:  # the round is their names, such as `v1.1`, if the tree has several rounds
         return "/".join(names_above_submitter)
-    number = _round_named(root, folder)
+    number = _round_named(root, folder)  # `1.1` of `training_results_v1.1`
     return f"v{number}" if number else ""
 
 
@@ -233,19 +226,18 @@ def _layout_of(names: tuple[str, ...]) -> _Layout | None:
 
 
 def _round_named(root: Path, folder: PurePosixPath) -> str:
-    """Return the number of the round of MLPerf that a name above `results` has, such as `4.0`; empty if none has one.
+    """Return the number of the MLPerf round in a name above `results`, such as `4.0`; empty if there is none.
 
     `training_results_v4.0/Dell/results/system/resnet` -> `4.0`
 
-    `root` is the folder or the archive of the tree, and `folder` a path in it. The names of both are read, the
-    innermost first, up to the first one with a number. If it has several, as `from_v3.1_to_v4.0`, the result is empty.
+    The innermost name with a number decides, be it in `root` or in `folder`, a path in it.
     """
     names = (*root.resolve().parts, *folder.parts)
     results_at = _last_index(names, "results")
     names_above_results = names if results_at is None else names[:results_at]
     for name in reversed(names_above_results):
         rounds = set(_ROUND.findall(name))
-        if len(rounds) > 1:
+        if len(rounds) > 1:  # such as `from_v3.1_to_v4.0`
             return ""
         if rounds:
             return str(rounds.pop())

@@ -43,9 +43,7 @@ def logs_named_by(paths: Sequence[Path]) -> list[Path]:
 
     `[old.txt, runs/]` -> `[old.txt, runs/result_0.txt, runs/result_1.txt]`
 
-    A link that leads nowhere is returned, so that reading it gives the error.
-
-    Raises ValueError if a path does not exist, if a folder has no logs, or if a log is named twice, be it by a link.
+    Raises ValueError if a path does not exist, a folder has no logs, or a log is named twice.
     """
     logs: list[Path] = []
     resolved_logs: set[Path] = set()
@@ -77,8 +75,8 @@ def check_logs(
     benchmark: str | None = None,  # that all logs must be of; None: any
     system: Path | None = None,  # the file of a system description that the logs must not contradict
     official: OfficialChecker | None = None,  # also ask mlperf-logging's checker about each log
-    receipt: bool = False,  # write the verdict and the SHA-256 of each log into a file beside it
-    hashed: bool = False,  # add the SHA-256 of each log to its report; `receipt` does so, too
+    receipt: bool = False,  # write the verdict and the SHA-256 of each log into a file next to it
+    hashed: bool = False,  # add the SHA-256 of each log to its report; `receipt` does so as well
     by: str | None = None,  # the verdict that counts; None: strict for logs of this project, official for others
 ) -> list[Report]:
     """Check logs, and compare the runs of each submission. Return a report for each log, in the order of `logs`.
@@ -111,7 +109,7 @@ def _refuse_unknown_benchmark(benchmark: str | None, ruleset: Ruleset) -> None:
 
 
 def _write_receipt(report: Report, ruleset: Ruleset) -> None:
-    """Write a log's verdict and hash into a file beside the log, by which `package` sees if the log changed since."""
+    """Write a log's verdict and hash into a file next to it, so that `package` can tell if the log changed since."""
     content = {"sha256": report.sha256, "verdict": verdict(report.passed), "ruleset": ruleset.version}
     receipt_path(report.path).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
@@ -130,8 +128,7 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Finding]]:
     """Compare the runs of each submission. Return the new findings on each run, in the order of `checked`.
 
-    Four things are compared: the seeds; the course of the runs, because none may be a copy of another; their
-    configuration; and how fast they converged, in comparison with the reference of MLPerf.
+    The runs must differ in seeds and course, must not differ in configuration, and must not converge too fast.
     """
     # By id(), because two reports may have the same path.
     new_findings_by_id: dict[int, list[Finding]] = {id(report): [] for report in checked}
@@ -145,14 +142,14 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    Logs are of one submission if they state the same names: benchmark, division, organisation and platform. A log with
-    other names joins the logs of its benchmark in the same folder: one run of five may say `Dell Inc.` instead of
-    `Dell`.
+    Logs of a submission state the same names, or have the same benchmark and folder: one log may say `Dell Inc.`
+    instead of `Dell`.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
     group_by_folder: dict[tuple[str, Path], list[Report]] = {}
     for report in checked:
+        # Upper or lower case, and blanks, make no other name.
         names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
         benchmark = names[0]
         folder = (benchmark, report.path.parent)
@@ -160,7 +157,7 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
             group = group_by_names[names]
         elif folder in group_by_folder:
             group = group_by_folder[folder]
-            group_by_names[names] = group  # later logs with these names join the group, too
+            group_by_names[names] = group  # later logs with these names join the group as well
         else:
             group = []
             groups.append(group)
@@ -173,15 +170,14 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission also has; at most ten for each run.
 
-    A run may repeat its own seeds. Only those seeds count that `_seeds_that_must_differ` yields. Two seeds are equal if
-    their keys are: for benchmarks of other projects, the key also has the line of code that logged the seed.
+    A run may repeat its own seeds.
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
     for report in members:
         findings: list[Finding] = []
         for seed in _seeds_that_must_differ(report.run, ruleset):
-            first_run = first_run_by_seed.setdefault(seed.key, report)  # `report` if no earlier run has the seed
+            first_run = first_run_by_seed.setdefault(seed.key, report)  # this run if no earlier one has the seed
             if first_run is not report and len(findings) < FINDINGS_PER_RULE:
                 actual = f"seed {printable(seed.event.value, 60)} is that of {printable(first_run.path.name)} too"
                 findings.append(breach(rule, actual, line=seed.event.line))
@@ -197,9 +193,9 @@ class _Seed(NamedTuple):
 
 
 def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]:
-    """Yield the seeds of a run that the rules ask to differ from those of the submission's other runs.
+    """Yield the seeds of a run that must differ from those of the submission's other runs.
 
-    `seed_key` decides which do. Open runs of other projects' benchmarks need no seed.
+    Open runs of other projects' benchmarks may have any seeds.
     """
     benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
     is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
@@ -215,10 +211,8 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    The breach says what the two runs share: `its times are those of result_0.txt`. Of several earlier runs, the first
-    one that shares something is named.
-
-    If too many runs of ResNet end at the same accuracy, there is a breach for each of them, too.
+    The breach says what they share, such as `its times are those of result_0.txt`. Too many ResNet runs with one last
+    accuracy are breaches as well.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
@@ -240,18 +234,18 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
-    """Return a sentence on what shows that two runs are the same run; "" if nothing does.
+    """Return a sentence on what shows that two logs are of the same run; empty if nothing does.
 
-    In any benchmark, several equal parts show it: `its times and accuracies are those of result_0.txt`. For this
-    project's benchmarks a single equal part does, too, and so do figures that are alike beyond chance, and one host
-    that both used at once.
+    An example is `its times and accuracies are those of result_0.txt`. Runs of this project's benchmarks are compared
+    in more ways than others.
     """
     same_run = describe_same_run(run, other, name_of_other)
     is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if same_run or not is_ours:
         return same_run
-    # The bound is minus the decimal logarithm of a chance, not a number of intervals: 20 is a chance of 1e-20.
+    # The bound is minus the decimal logarithm of a chance: 20 is a chance of 1e-20.
     most_chance = 10 ** -ruleset.strict["runs-differ"].bounds["equal_intervals"]
+    # A single equal part shows it only for this project's benchmarks, whose chances were measured.
     return (
         describe_equal_mark(run, other, name_of_other)
         or describe_resemblance(run, other, name_of_other, most_chance=most_chance)
@@ -262,11 +256,13 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
     """Yield a breach for each run that ends at the same accuracy as too many others; the first run is spared."""
     value = shared_last_accuracy([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
+    if value is None:
+        return
     for report in members[1:]:
-        for last in report.run.evaluations[-1:]:  # none if the run was never evaluated
-            if last.value == value:
-                actual = f"several runs end at an accuracy of {value!r}"
-                yield BlamedRun(report, breach(rule, actual, line=last.line))
+        evaluations = report.run.evaluations
+        if evaluations and evaluations[-1].value == value:
+            actual = f"several runs end at an accuracy of {value!r}"
+            yield BlamedRun(report, breach(rule, actual, line=evaluations[-1].line))
 
 
 def _hosts_at_once(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
@@ -289,17 +285,18 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 
 
 def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield a finding for each run whose configuration differs from that of the submission's first run.
+    """Yield a breach for each run whose configuration differs from that of the submission's first run.
 
-    The finding shows up to three values that differ. If a hyperparameter differs, it breaks `same-hyperparameters`,
-    provided that this rule holds for both runs. Otherwise it breaks `same-configuration`, which only warns.
+    Another hyperparameter breaks `same-hyperparameters`, if this rule holds for both runs. Any other difference breaks
+    `same-configuration`, which is only a warning.
     """
     first = members[0]
     wanted = _configuration(first.run)
     hyperparameter_rule = ruleset.strict["same-hyperparameters"]
     for report in members[1:]:
         actual = _configuration(report.run)
-        differing = [name for name in wanted | actual if actual.get(name) != wanted.get(name)]
+        names_of_both = wanted | actual  # hyperparameters first
+        differing = [name for name in names_of_both if actual.get(name) != wanted.get(name)]
         if not differing:
             continue
         rule = ruleset.strict["same-configuration"]
@@ -312,7 +309,7 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
 
 
 def _differences_in_words(names: Sequence[str], actual: JsonObject, wanted: JsonObject, name_of_first: str) -> str:
-    """Return the first three of the values that differ, each beside the first run's, and how many more there are."""
+    """Return the first three values that differ, each with that of the first run, and how many more there are."""
     shown = []
     for name in names[:_DIFFERENCES_SHOWN]:
         value = _shown_setting(actual.get(name))
@@ -331,26 +328,24 @@ def _shown_setting(value: object) -> str:
 def _configuration(run: LoggedRun) -> JsonObject:
     """Return the values that must be the same in all runs of a submission, by name.
 
-    Hyperparameters come first, because a message shows only the first differences. After them come sections of the
-    header, its settings, and events of the submission and the data set.
-
-    Left out are the names of the nodes, and the settings that differ from run to run, such as SEED.
+    They are hyperparameters, and facts about the code, machine, settings and data set. What belongs to one run, such as
+    SEED, is left out.
     """
     hyperparameters: JsonObject = {}
-    others: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
+    other_values: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
     nodes = hardware_nodes(run)
     if nodes:  # without their names: the runs may be on different nodes of the same kind
-        others["header hardware"] = [_without_host(node) for node in nodes]
+        other_values["header hardware"] = [_without_host(node) for node in nodes]
     for name, setting in run.header_section(schema.CONFIG).items():
         if name not in _SETTINGS_THAT_MAY_DIFFER:
             # A setting is usually a table with its value and its origin.
-            others[f"config {name}"] = setting.get("value") if isinstance(setting, dict) else setting
+            other_values[f"config {name}"] = setting.get("value") if isinstance(setting, dict) else setting
     for key, value in run.first_values.items():
         if _is_hyperparameter(key):
             hyperparameters[key] = value
         elif key.startswith("submission_") or key in _KEYS_THAT_MUST_AGREE:
-            others[key] = value
-    return hyperparameters | others  # in this order: a message shows only the first differences
+            other_values[key] = value
+    return hyperparameters | other_values  # in this order: a message shows only the first differences
 
 
 def _without_host(node: Mapping[str, Any]) -> JsonObject:
@@ -374,8 +369,7 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
     """Ask mlperf-logging's checker about a log. Return the log's report with the verdict and messages of that checker.
 
-    The report predicts this verdict, as its `passes_official`. If the checker decides otherwise, the report has one
-    more finding that says so.
+    If the checker decides otherwise than the report predicts (`passes_official`), one more finding says so.
     """
     benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
     passes_tool, messages = official(report.path, ruleset.version, benchmark)
@@ -392,7 +386,7 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
 def _finding_on_unpredicted_rejection(messages: Sequence[str], rule: StrictRule) -> Finding:
     """Return the finding that mlperf-logging's checker rejects a log which was predicted to pass.
 
-    It has `official` set, so that the log fails the official verdict, too.
+    It has `official` set, so that the log also fails the official verdict.
     """
     first_messages = "; ".join(messages[:2]) or "no message"
     return replace(breach(rule, f"it rejects the log: {first_messages}"), official=True)
@@ -401,7 +395,7 @@ def _finding_on_unpredicted_rejection(messages: Sequence[str], rule: StrictRule)
 def _finding_on_unpredicted_pass(report: Report, rule: StrictRule) -> Finding:
     """Return the finding that mlperf-logging's checker passes a log which was predicted to fail.
 
-    It does not change the official verdict: the log still fails by the findings that the report has already.
+    The official verdict stays: the log still fails by the findings that the report has already.
     """
     refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
     # "it" is mlperf-logging's checker, and "this one" is the checker of this project.

@@ -124,13 +124,15 @@ def choose_median_runs(
 ) -> tuple[Sequence[Report], str]:
     """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
 
-    If a result takes 5 runs and there are 7, there are 3 sets of 5 consecutive runs, in the order of their start. The
-    set with the median score is scored. `by` is the verdict that decides which runs count, as in `score_runs`.
+    Of 7 runs, if a result takes 5, there are 3 sets of runs that started one after the other. The set with the median
+    score is chosen.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
-    if runs_of_result is None or len(checked) <= runs_of_result.runs:
-        return checked, ""  # None: `score_runs` refuses the benchmark
+    if runs_of_result is None:  # a benchmark that is not scored; `score_runs` refuses it
+        return checked, ""
+    if len(checked) <= runs_of_result.runs:
+        return checked, ""
 
     def score_of_set(runs: Sequence[Report]) -> float:
         """Return the minutes of some of the runs; infinite if they have no score."""
@@ -147,20 +149,10 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 
 
 def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
-    """Return the score of a submission by one verdict: the mean minutes of its runs, scaled by the convergence test.
+    """Return the score of a submission: the mean minutes of its runs, scaled by the test of their convergence.
 
-    Runs that fail by the verdict are dropped first. The score has no `minutes`, and its `problem` says why, if
-
-    - more runs are dropped than a submission may drop, or no run is left,
-    - the verdict is strict, and a run breaks a rule other than those on the target, or
-    - the test fails: the runs converged faster than the reference could by chance.
-
-    `compared` has the reports of `check_between_runs` on the runs. `by` is the verdict. By "strict", a run fails by any
-    error, and by "official" only by an error that the official checker also reports. None: strict for logs of this
-    project, official for others.
-
-    Raises ValueError if the logs are not of one submission, if its benchmark is not scored, or if a strict score would
-    mix batches.
+    `compared` has the reports of `check_between_runs`. `by` is "official" or "strict", the verdict that drops runs;
+    None takes that of the first report. Raises ValueError if these logs cannot be scored together.
     """
     first = compared[0]
     benchmark = one_submission(compared, ruleset)
@@ -169,7 +161,7 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
     if deciding == "strict":
         _refuse_mixed_batches(compared)
 
-    judged = _judge_runs(compared, deciding)
+    judged = _judge_runs(compared, deciding)  # those that fail by the verdict are dropped
     mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)
     test = convergence_test(compared, ruleset)
     problem = _problem_of_score(judged, mean, test, runs_of_result, deciding)
@@ -230,9 +222,8 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     """Return the runs as they are scored by the verdict `by`, and the broken rules that forbid a strict score.
 
-    - "official": a run is dropped only by errors that the official checker also reports. Its minutes are those that
-      mlperf-logging's tools read.
-    - "strict": a run is dropped by every error. Its minutes are those that this project reads.
+    By "official", the minutes and errors of a run are those that mlperf-logging's tools see; by "strict", those of this
+    project.
     """
     runs = []
     rules_forbidding_score: set[str] = set()
@@ -241,9 +232,10 @@ def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
         rules_forbidding_score |= _rules_forbidding_score(errors)
         if by == "official":
             official_errors = [error for error in errors if error.official]
-            runs.append(_scored_run(report, report.run.as_tools_read.minutes, official_errors))
+            run = _scored_run(report, report.run.as_tools_read.minutes, official_errors)
         else:
-            runs.append(_scored_run(report, report.run.minutes, errors))
+            run = _scored_run(report, report.run.minutes, errors)
+        runs.append(run)
     return _JudgedRuns(runs, rules_forbidding_score)
 
 
@@ -273,8 +265,8 @@ def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequ
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
-    `minutes` are those of the runs that count. An olympic mean leaves out some of the fastest and as many of the
-    slowest runs; the `failed_runs` count as the slowest. If more failed than are left out, there is no mean.
+    An olympic mean leaves out some of the fastest and as many of the slowest runs. The `failed_runs`, which are not in
+    `minutes`, count as the slowest.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1
@@ -313,25 +305,26 @@ def _problem_of_score(
 
 
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
-    """Return why the runs have no mean; empty if they have one.
-
-    More runs failed than a submission may drop, or none is left. The former names the rules that they broke.
-    """
+    """Return why too few runs are left for a mean; empty if they suffice."""
     if judged.failed_runs > runs_of_result.dropped:
-        broken_rules: set[str] = set()
-        for run in judged.runs:
-            broken_rules.update(run.broken_rules)
-        shown_rules = ", ".join(sorted(broken_rules))
-        allowed = _allowed_to_drop(runs_of_result)
-        problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
-        # Today's checker asks for MXNet's names of tensors. The checker of the MLPerf round in which the logs were
-        # submitted may not have asked, so a published result may fail only here.
-        if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
-            problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
-        return problem
+        return _problem_of_failed_runs(judged, _allowed_to_drop(runs_of_result))
     if mean.minutes is None:
         return "no run is left"
     return ""
+
+
+def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
+    """Return a sentence on the rules that too many runs break. `allowed` is how many may be dropped, such as `one`."""
+    broken_rules: set[str] = set()
+    for run in judged.runs:
+        broken_rules.update(run.broken_rules)
+    shown_rules = ", ".join(sorted(broken_rules))
+    problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
+    # Today's checker asks for MXNet's names of tensors. The checker of the MLPerf round in which the logs were
+    # submitted may not have asked, so a published result may fail only here.
+    if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
+        problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
+    return problem
 
 
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:
@@ -370,7 +363,7 @@ def _run_in_words(run: ScoredRun, unit: str) -> str:
 def as_text(score: Score) -> str:
     """Return the score as text: what was scored, a line for each run, how the score was made, and the score.
 
-    If there is no score, the last line says why. If there is one, the footnotes that it needs follow.
+    If there is no score, the last line says why. Otherwise the footnotes that it needs come last.
     """
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]

@@ -28,10 +28,25 @@ class Candidate:
 
 
 def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return the candidates that converged so early that chance hardly explains it: their indices and their chances.
+    """Return the chances of the candidates that converged so early that chance hardly explains it, by their indices.
 
-    Each is compared with the runs of other organisations in its group, if these are enough. As any of those compared
-    could be early by accident, each chance is multiplied by their number (Bonferroni's correction).
+    Any of those that are compared could be early by accident, so each chance is multiplied by their number
+    (Bonferroni's correction).
+    """
+    chance_by_index = _chances_of_compared(candidates)
+    number_compared = len(chance_by_index)
+    unusual_chances = {}
+    for index, chance in chance_by_index.items():
+        corrected = min(1.0, chance * number_compared)
+        if corrected <= UNUSUAL:
+            unusual_chances[index] = corrected
+    return unusual_chances
+
+
+def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
+    """Return the chance that the runs of a candidate are early by accident, by the candidate's index.
+
+    Candidates are left out if there are fewer runs of other organisations in their group than of their own.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -40,17 +55,9 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     for index, candidate in enumerate(candidates):
         runs = candidate.epochs_to_target
         others = _runs_of_others(candidate, groups[candidate.group])
-        if runs and len(others) >= len(runs):  # fewer others do not suffice to compare with
+        if runs and len(others) >= len(runs):
             chance_by_index[index] = chance_of_sooner(runs, others)
-
-    # Each candidate that was compared could be early by accident (Bonferroni's correction).
-    number_compared = len(chance_by_index)
-    unusual_chances = {}
-    for index, chance in chance_by_index.items():
-        corrected = min(1.0, chance * number_compared)
-        if corrected <= UNUSUAL:
-            unusual_chances[index] = corrected
-    return unusual_chances
+    return chance_by_index
 
 
 def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[float]:
@@ -65,11 +72,10 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
     """Return the chance that randomly chosen runs converge as early as `runs` did, or earlier.
 
-    Both arguments have the epochs (or samples) of each run to the target. This is a Monte Carlo permutation test: each
-    draw takes as many runs as `runs` has, from both together, and the chance is the share of draws with no larger sum.
-    The seed is fixed.
+    This is a permutation test: as many runs are drawn from `runs` and `others` together. Both have the epochs (or
+    samples) to the target of each run.
     """
-    generator = random.Random(_SEED)
+    generator = random.Random(_SEED)  # the same draws each time
     early_draws = _count_early_draws(_FIRST_DRAWS, runs, others, generator)
     chance = _share_with_observed(early_draws, _FIRST_DRAWS)
     if chance > _CLEAR:  # more draws would not bring it to 5 %

@@ -37,10 +37,8 @@ _SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the di
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance system`: write a system description, and print its fields.
 
-    The fields are found in the log and, if it was written on this machine, in the machine. A field given by --set
-    replaces what was found.
-
-    Raises ValueError if the file exists, if a field is neither found nor given, or if a value is invalid.
+    A field given by --set replaces what was found. Raises ValueError if the file exists, a field is neither found nor
+    given, or a value is invalid.
     """
     out: Path = options.out
     if out.exists() and not options.force:
@@ -73,13 +71,9 @@ def _given_fields(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _found_fields(log: Path, system_name: str) -> dict[str, str]:
-    """Return the fields of a system description that can be found out, from these sources:
+    """Return the fields of a system description that the log states, or this machine if the run was on it.
 
-    1. this machine, if its name is among the hosts in the log's header
-    2. `system_name`, and an empty text for each of NOTES (hw_notes and sw_notes)
-    3. the log
-
-    If several sources have a field, the last of them counts.
+    `system_name` is a field itself. The log counts where both have a field.
     """
     any_ruleset = load("4.0.0")  # only the facts of the run are read, and they are the same by each
     run = check_file(log, any_ruleset).run
@@ -88,17 +82,11 @@ def _found_fields(log: Path, system_name: str) -> dict[str, str]:
     if socket.gethostname() in hosts_of_run:
         fields_of_machine = from_machine(Path("/"))
     name_and_notes = {"system_name": system_name, **dict.fromkeys(NOTES, "")}
-    return fields_of_machine | name_and_notes | from_log(run)
+    return fields_of_machine | name_and_notes | from_log(run)  # a later source replaces a field of an earlier one
 
 
 def _refuse_invalid(fields: Mapping[str, str]) -> None:
-    """Raise ValueError if a description lacks a field, or has a value that the official tools cannot take.
-
-    - All missing fields are named in one message.
-    - `status` and `division` must be one of a few words.
-    - Numbers of nodes, processors and accelerators must be whole numbers.
-    - Each text must be valid in UTF-8: one from bytes of another encoding may hold half of a surrogate pair.
-    """
+    """Raise ValueError if a field of a description is missing, or has a value that MLCommons' tools cannot take."""
     missing = [name for name in FIELDS if name not in fields]
     if missing:
         raise ValueError(
@@ -119,7 +107,7 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
 def from_log(run: LoggedRun) -> dict[str, str]:
     """Return the fields of a system description that a log states, by name. The hardware is that of the first node.
 
-    Fields that the log does not state, or for which it has "not stated", are left out.
+    A field for which the log has "not stated" is left out.
     """
     summary = run.summary
     nodes = hardware_nodes(run)
@@ -149,7 +137,7 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 
 
 def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
-    """Return the run_summary of the log; None without one, and if it has impossible numbers, as of a damaged log."""
+    """Return the run_summary of the log; None if it is missing, or has impossible numbers, as in a damaged log."""
     summary = run.summary
     if not summary or summary.nodes <= 0:
         return None
@@ -159,10 +147,9 @@ def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
 
 
 def _accelerators_of_node(node: Node, summary: schema.RunSummary | None) -> dict[str, str]:
-    """Return the fields for the accelerators of a node, by the log's list of the node's GPUs; none without such a list.
+    """Return the fields about a node's accelerators; empty if the log has no list of the node's GPUs.
 
-    Model and memory are those of the first GPU. The run_summary, if there is one, gives their number. A node without
-    GPUs has 0 accelerators.
+    Model and memory are those of the first GPU. The run_summary gives their number, if there is one.
     """
     if "gpus" not in node:
         return {}
@@ -200,7 +187,7 @@ def _text_of(path: Path) -> str | None:
 
 
 def _processor(root: Path) -> dict[str, str | None]:
-    """Return the fields that describe the processors of this machine, from the files below `root`.
+    """Return the fields about the processors of this machine, from the files below `root`.
 
     An empty text means that a field does not apply. A field that is None or left out is not known.
     """
@@ -247,11 +234,7 @@ def _caches(root: Path) -> list[str]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    """Return the fields for the type and the capacity of the disks that are built in, from sys/block below `root`.
-
-    The type is known only if the names of all disks are those of NVMe disks: what a virtual disk says in `rotational`
-    means nothing. A field that is not known is None.
-    """
+    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is unknown."""
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_text_of(disk / "size") or 0)
@@ -270,32 +253,42 @@ def _storage(root: Path) -> dict[str, str | None]:
 
 
 def _network(root: Path) -> dict[str, str | None]:
-    """Return the field with the active InfiniBand ports and network cards below `root`, such as `2x Ethernet 25 Gb/s`.
+    """Return the field with the active InfiniBand ports and network cards below `root`; None if there are none.
 
-    Ports and cards are counted by kind and rate. Cards that state no rate, such as virtual ones, are left out. If
-    nothing was counted, the field is None.
+    They are counted by kind and rate, such as `2x Ethernet 25 Gb/s`.
     """
-    counts: Counter[str] = Counter()
-    for port in (root / "sys/class/infiniband").glob("*/ports/*"):
-        rate = _text_of(port / "rate")
-        state = _text_of(port / "state") or ""
-        if rate and "ACTIVE" in state:
-            counts[f"InfiniBand or RoCE {rate}"] += 1
-    for card in (root / "sys/class/net").glob("*"):
-        megabits_per_s = _text_of(card / "speed")
-        is_device = (card / "device").exists()  # a bridge, or another card made by software, has none
-        if is_device and megabits_per_s and megabits_per_s.isdecimal():
-            counts[f"Ethernet {six_digits(int(megabits_per_s) / 1000)} Gb/s"] += 1
+    counts = Counter([*_active_infiniband_ports(root), *_network_cards(root)])
     if not counts:
         return {"host_networking": None}
     return {"host_networking": ", ".join(f"{count}x {name}" for name, count in sorted(counts.items()))}
 
 
-def _accelerators() -> dict[str, str | None]:
-    """Return the fields of a system description that the driver knows of this machine's first GPU.
+def _active_infiniband_ports(root: Path) -> list[str]:
+    """Return the kind and the rate of each active InfiniBand port, such as `InfiniBand or RoCE 100 Gb/sec (4X EDR)`."""
+    ports = []
+    for port in (root / "sys/class/infiniband").glob("*/ports/*"):
+        rate = _text_of(port / "rate")
+        state = _text_of(port / "state") or ""
+        if rate and "ACTIVE" in state:
+            ports.append(f"InfiniBand or RoCE {rate}")
+    return ports
 
-    Fields that the driver does not know are left out. The result is empty if there is no GPU, no driver, or no package
-    pynvml, which asks the driver.
+
+def _network_cards(root: Path) -> list[str]:
+    """Return the kind and the rate of each network card that states its speed, such as `Ethernet 25 Gb/s`."""
+    cards = []
+    for card in (root / "sys/class/net").glob("*"):
+        megabits_per_s = _text_of(card / "speed")
+        is_device = (card / "device").exists()  # a bridge, or another card made by software, has none
+        if is_device and megabits_per_s and megabits_per_s.isdecimal():
+            cards.append(f"Ethernet {six_digits(int(megabits_per_s) / 1000)} Gb/s")
+    return cards
+
+
+def _accelerators() -> dict[str, str | None]:
+    """Return the fields of a system description that the driver knows about this machine's first GPU.
+
+    Empty without a GPU, a driver, or the package pynvml, which asks the driver.
     """
     try:
         import pynvml
@@ -326,9 +319,9 @@ def _answer_or_none(pynvml: Any, function: Callable[..., Any], *arguments: Any) 
 
 
 def _fields_of_first_gpu(pynvml: Any) -> dict[str, str | None]:
-    """Return the fields that describe the first GPU; empty if there is none.
+    """Return the fields that describe the first GPU, as far as the driver knows them; empty if there is no GPU.
 
-    A field is left out if the driver has no answer. The fields for the interconnect are empty if there is one GPU only.
+    An empty text means that a field does not apply.
     """
 
     def ask(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -7,12 +7,10 @@ from runlog.text import printable
 
 
 def rendered(name: str, **values: Any) -> str:
-    """Return the text of the template `name` in this folder, filled in with `values` and, as `style`, the style sheet.
+    """Return the text of the template `name` in this folder, filled in with `values` and the style sheet (`style`).
 
-    Values are escaped in HTML, and not in Markdown. A template may apply three filters: `shown` makes a value
-    printable, `repr` gives all its digits, and `rounded` four decimals.
-
-    Raises jinja2.UndefinedError if `values` lacks a name that the template uses.
+    Values are escaped in HTML, and not in Markdown. Raises jinja2.UndefinedError if the template uses a name that has
+    no value.
     """
     import jinja2
 
@@ -24,6 +22,7 @@ def rendered(name: str, **values: Any) -> str:
         trim_blocks=not is_html,
         keep_trailing_newline=not is_html,
     )
+    # A template applies these as {{ minutes | rounded }}; `repr` gives all digits.
     environment.filters["shown"] = printable
     environment.filters["repr"] = lambda value: "not stated" if value is None else repr(value)
     environment.filters["rounded"] = lambda value: "not stated" if value is None else f"{value:.4f}"

@@ -35,8 +35,7 @@ NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance verify` on a package or a published folder, and print the verdict of each check.
 
-    Returns 1 if a check fails, else 0. Raises ValueError if the folder is neither. With --signers it must be a
-    published folder.
+    Returns 1 if a check fails, else 0. Raises ValueError if the folder is neither.
     """
     folder: Path = options.folder
     is_published_folder = (folder / TABLE).is_file()
@@ -72,17 +71,15 @@ class _Stated(NamedTuple):
 
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """Check the package at `folder` again. Return a verdict for each check that was made.
+    """Check the package at `folder` again, and trust nothing that it states. Return a verdict for each check.
 
-    Nothing in `folder` is written, and nothing that it states is trusted. The checks stop early if a file or folder is
-    one that no package may have, if the manifest cannot be read, or if a file is missing.
-
-    `ask_official` also runs mlperf-logging's tools, on a copy.
+    The folder is only read; `ask_official` also runs mlperf-logging's tools, on a copy.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
     if strange:  # no other file may be read then
         return strange
+
     answers = _check_hashes(folder)
     try:
         stated = _read_manifest(folder)
@@ -92,17 +89,17 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     code = code_folder(stated.benchmark.name)
     answers += _check_code(folder / code, str(stated.manifest.get("commit")))
     answers += _check_contents(folder, code, stated)
-    if any(not (folder / name).is_file() for name in _wanted_files(stated)):
-        return answers  # `_check_contents` has a verdict on each missing file
+    is_file_missing = any(not (folder / name).is_file() for name in _wanted_files(stated))
+    if is_file_missing:  # `_check_contents` has a verdict on each
+        return answers
     return answers + _check_figures(folder, stated, ask_official)
 
 
 def _read_manifest(folder: Path) -> _Stated:
-    """Read the manifest of the package at `folder`. Return it with the system, benchmark and ruleset that it names.
+    """Return the manifest of the package at `folder`, with the system, benchmark and ruleset that it names.
 
-    Only these three are checked; the figures are left to other checks.
-
-    Raises ValueError, KeyError or OSError if it cannot be read, or one of the three is missing or wrong.
+    Raises ValueError, KeyError or OSError if it cannot be read, or one of these three is wrong. Its figures are not
+    checked.
     """
     manifest = read_description(folder / MANIFEST)
     system = str(manifest["system"])
@@ -122,13 +119,12 @@ def _wanted_files(stated: _Stated) -> set[str]:
 
 
 def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
-    """Return a failed verdict for each file that the package lacks, and for each file that no package has.
+    """Return a failed verdict for each file that is missing from the package, and for each that no package has.
 
-    Only the names of the files are looked at. Files in the folder `code` are left to `_check_code`. Beside the log of
-    each run (`result_0.txt`), the package may have a log of the framework (`result_0.stderr`).
+    Only names are compared. Files in the folder `code` are not looked at.
     """
     wanted = _wanted_files(stated)
-    optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}
+    optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}  # such as result_0.stderr
     present: set[str] = set()
     for name in package.files_below(folder):
         is_code = name.startswith(f"{code}/")
@@ -144,10 +140,9 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
-    """Return verdicts on a package's logs, and on whether its manifest and its report are those that the logs give.
+    """Return verdicts on a package's logs, and on whether its manifest and report are those that the logs give.
 
-    The logs are checked, and the manifest and the report computed, once more. `ask_official` adds the verdicts of
-    mlperf-logging's tools.
+    `ask_official` adds the verdicts of mlperf-logging's tools.
     """
     reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
@@ -187,10 +182,10 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Return verdicts on whether the package's code, in `folder`, is that of the commit which its manifest names.
+    """Compare the package's code, in `folder`, with the commit that its manifest names.
 
-    There is a failed verdict for each file that differs, is missing or is none of the commit. If the commit cannot be
-    read from git, the only verdict says why the code was not compared.
+    Return a failed verdict for each file that differs, is missing or is not in the commit. If git cannot give the
+    commit, the only verdict says why.
     """
     try:
         code_of_commit = committed_code.code_of(commit)
@@ -200,7 +195,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     present_hashes = {name: sha256(path) for name, path in package.files_below(folder).items()}
     problems = Problems(
         unwanted=f"is none of commit {commit}",
-        missing=f"is missing from commit {commit}",  # a file of the commit, which the package lacks
+        missing=f"is missing from commit {commit}",  # the commit has it, the package does not
         altered=f"differs from commit {commit}",
     )
     differences = judge_differences("code", wanted_hashes, present_hashes, problems)
@@ -210,24 +205,21 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
 
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
-    """Return the verdict on code that was not compared, because the files of its commit could not be had.
+    """Return the verdict on code that was not compared, because of this `error` in reading its commit from git.
 
-    - Fatal if the code lacks its script run_and_time.sh, or if this checkout lacks the commit.
-    - Unknown for any other `error`: there is no git here, or no checkout.
+    It is fatal if this shows a fault of the package, and unknown if there is just no git or no checkout here.
     """
     if not (folder / "run_and_time.sh").is_file():
         return judged("code", False, "there is no run_and_time.sh")
     is_commit_missing = isinstance(error, committed_code.UnknownCommitError)
-    message = f"not compared: {printable(str(error), 500)}"
-    return judged("code", False, message, bad=FATAL if is_commit_missing else UNKNOWN)
+    severity = FATAL if is_commit_missing else UNKNOWN  # any other error: there is no git here, or no checkout
+    return judged("code", False, f"not compared: {printable(str(error), 500)}", bad=severity)
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
     """Compare the hashes of the package's files with those in its SHA256SUMS.
 
-    - If SHA256SUMS is exactly what these files give, the only verdict is good. It shows the package's id.
-    - Each file that is not listed, is missing or was altered has a failed verdict.
-    - If all files are as listed, but SHA256SUMS has another order or form, the only verdict fails.
+    Return one good verdict with the package's id, or failed ones: for each file that differs, else for the list's form.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
@@ -247,8 +239,8 @@ def _check_hashes(folder: Path) -> list[Verdict]:
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
     """Check a published folder again: its signature, hashes, packages, table, page and other files.
 
-    `signers` is a file of allowed signers (see ssh-keygen(1)). None: a signature only shows that somebody signed. A
-    verdict on a package has the package's folder in `where`.
+    `signers` is a file of allowed signers (see ssh-keygen(1)); None accepts any signer. A verdict on a package names
+    its folder in `where`.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
@@ -300,10 +292,10 @@ def _check_site_hashes(folder: Path) -> Verdict:
 
 
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
-    """Check the signature of a published folder's SHA256SUMS. Return the verdict, which says who signed.
+    """Check the signature of a published folder's SHA256SUMS. Return a verdict that says who signed.
 
-    `signers` is a file of allowed signers. With it, a missing signature is fatal, and so is that of anyone else.
-    Without it (None), the signature must only fit the file, and a missing one makes the verdict unknown.
+    `signers` is a file of allowed signers; any other signature is fatal. With None, the signature must only fit the
+    file.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():

@@ -1,7 +1,6 @@
 """The 95 % intervals of a score: of one run by calibrated widths, of several runs by the spread between them."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,8 +28,7 @@ class Intervals:
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
-    They need a figure that is made of windows, because their widths were calibrated for such figures. For any other
-    figure there are none, and `method` says why. The deviation is that of the windows' rates; None without windows.
+    If widths are not calibrated for such a figure, there are none and `method` says why.
     """
     deviation = spread.sd(run.rates)  # there are no rates if the figure is not made of windows
     reason = _why_not_calibrated(record, protocol)
@@ -42,11 +40,9 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     """Return why the figure of a single run has no interval by calibrated widths; None if it may have one.
 
-    A calibrated width says how far the mean of a run's windows may be off, as published logs have shown. So the figure
-    must be a mean of windows, each of which was measured by itself. `protocol.over_steps` is how the protocol makes the
-    figure of a run.
+    Such a width says how far the mean of a run's separately measured windows may be off.
     """
-    # The first two figures are not made of windows: one is read as it is, and one is the time between two stamps.
+    # The first two figures are not made of windows.
     if protocol.over_steps == "own_summary":
         return "the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):
@@ -62,9 +58,8 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return the two intervals of a single run's figure, by widths that were calibrated on published logs.
 
-    `interval_95` is where the mean of the whole run lies, and `repeat_95` where the figure of another run lies. Both
-    are missing, and `method` says why, if the windows are too few or too uneven. `kind` is EPOCHS, for windows that are
-    whole epochs, or ROWS. `deviation` is that of the windows' rates.
+    `kind` is that of the windows, EPOCHS or ROWS. `deviation` is that of their rates. Without intervals, `method` says
+    why: the windows are too few or too uneven.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]
@@ -107,8 +102,7 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    If there is none, `method` says why: the runs are too few for the protocol's average, or print one and the same
-    figure. The figure of a run that did not converge is infinite: of a mean, the caller must refuse it first.
+    If there is none, `method` says why. If the protocol takes a mean, all runs must have converged.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])
@@ -136,17 +130,18 @@ def _interval_by_protocol(
 ) -> _IntervalOfRuns:
     """Return the interval of several runs, by the method for the protocol's figure: median, olympic mean or mean.
 
-    That of a mean is made of the means of the hosts if these are the independent repeats. `hosts` names the host of
-    each run; None if not known. `runs_in_words` is such as "7 runs of one host".
+    `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
     """
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)
     if protocol.over_runs == "olympic_mean":
         return _interval_of_olympic_mean(values, runs_in_words, protocol.dropped_runs)
     repeats = independent_values(values, hosts)
+    mean = repeats.mean_of_runs
+    assert mean is not None, "there are two runs, or two hosts, or more"
     if repeats.are_hosts:
-        return _interval_over_hosts(repeats.values, statistics.fmean(values), runs_in_words)
-    return _interval_of_mean(values, runs_in_words)
+        return _IntervalOfRuns(mean.interval_95, f"t over the means of {len(repeats.values)} hosts, {runs_in_words}")
+    return _IntervalOfRuns(mean.interval_95, f"t over {runs_in_words}")
 
 
 def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
@@ -169,24 +164,3 @@ def _interval_of_olympic_mean(values: Sequence[float], runs_in_words: str, dropp
     if mean is None:
         return _IntervalOfRuns(None, f"none: {runs_in_words}, an olympic mean's needs {2 * dropped + 2}")
     return _IntervalOfRuns(mean.interval_95, f"Yuen's t of the olympic mean over {runs_in_words}")
-
-
-def _interval_of_mean(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
-    """Return the interval of the mean of runs by Student's t."""
-    mean = spread.mean_of(values)
-    assert mean is not None, "there are several runs"
-    return _IntervalOfRuns(mean.interval_95, f"t over {runs_in_words}")
-
-
-def _interval_over_hosts(means_of_hosts: Sequence[float], mean_of_runs: float, runs_in_words: str) -> _IntervalOfRuns:
-    """Return the interval of the mean of runs by Student's t over the means of their hosts, two or more.
-
-    The mean of hosts differs from the mean of runs if the hosts have unequal numbers of runs. So the interval is scaled
-    from the one to the other.
-    """
-    mean_of_hosts = spread.mean_of(means_of_hosts)
-    assert mean_of_hosts is not None, "there are two hosts or more"
-    low, high = mean_of_hosts.interval_95
-    scale = mean_of_runs / statistics.fmean(means_of_hosts)
-    method = f"t over the means of {len(means_of_hosts)} hosts, {runs_in_words}"
-    return _IntervalOfRuns((low * scale, high * scale), method)

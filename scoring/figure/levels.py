@@ -34,10 +34,10 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    `values` are the figures of the runs, and `rates` those of each run's windows. Windows vary within a run, runs
-    within a host. `hosts` names each run's host; if it is None, all runs are one group. A run that did not converge is
-    only counted.
+    `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; None if
+    not known.
     """
+    # The figure of a run that did not converge is infinite. Such a run is only counted.
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
     if hosts is None:
@@ -71,10 +71,9 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
-    """Return a level of repetition: how many values its groups have in all, and how far the values vary within a group.
+    """Return how many values the groups of a level have in all, and how far the values vary within a group.
 
-    `name` says which level it is: windows, runs or hosts. The groups are, for instance, the runs of each host. If no
-    group has two finite values, the level gives the reason `if_no_pair`.
+    `name` is that of the level: window, run or host. If no group has two finite values, `if_no_pair` is the reason.
     """
     count = sum(len(values) for values in groups)
     finite_groups = []
@@ -105,12 +104,9 @@ def level_in_words(level: Level) -> str:
 
 
 def _counted_in_words(level: Level) -> str:
-    """Return how many values a level has, and how far they vary.
+    """Return how many values a level has, and how far they vary: `one run` or `3 runs +-0.31%`.
 
-    - The count is not known: the reason, such as `hosts: the logs do not name their hosts`.
-    - No value or one: `no run` or `one run`.
-    - The deviation is not known: the reason stands in its place, such as `2 runs (one run of each host)`.
-    - Otherwise: `3 runs +-0.31%`.
+    A reason stands in for what is not known, as in `2 runs (one run of each host)`.
     """
     why_unknown = level.unknown  # why there is no count, or else why there is no deviation
     if level.count is None:
@@ -161,20 +157,45 @@ def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, l
 class IndependentValues(NamedTuple):
     """The values that count as independent repeats of a system."""
 
-    values: Sequence[float]
+    values: Sequence[float]  # of a run, or the mean of a host's runs
+    runs_of_each: Sequence[int]  # how many runs each value is the mean of
     are_hosts: bool  # each value is the mean of a host's runs; otherwise it is a run
+
+    @property
+    def effective_count(self) -> float:
+        """Return how many values of equal weight would have a mean that varies as the mean of all runs does.
+
+        It is the number of values if each is of as many runs, and fewer otherwise (Kish, Survey Sampling, 1965).
+        """
+        return sum(self.runs_of_each) ** 2 / sum(runs**2 for runs in self.runs_of_each)
+
+    @property
+    def mean_of_runs(self) -> spread.Estimate | None:
+        """Return the mean of all runs, with the standard error that the values give; None for fewer than two values."""
+        if len(self.values) < 2:
+            return None
+        weighted = [runs * value for runs, value in zip(self.runs_of_each, self.values, strict=True)]
+        mean = math.fsum(weighted) / sum(self.runs_of_each)
+        relative_error = spread.relative_sd(self.values) / math.sqrt(self.effective_count)
+        return spread.Estimate(mean, mean * relative_error, freedom=len(self.values) - 1)
 
 
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
     """Return the values that count as independent repeats of a system: those of its runs, or the means of its hosts.
 
-    Runs on one host lie closer together than hosts do. So the hosts count if some host has several runs, and there are
-    two or more. `hosts` names the host of each run; None if not known.
+    Hosts count if some host has several runs, because these lie closer together than hosts do. `hosts` names the host
+    of each run; None if not known.
     """
     if hosts is None or not _some_host_ran_twice(hosts):
-        return IndependentValues(values, are_hosts=False)
-    means_of_hosts = [statistics.fmean(of_one_host) for of_one_host in values_by_host(values, hosts).values()]
-    return IndependentValues(means_of_hosts, are_hosts=True)
+        return IndependentValues(values, [1] * len(values), are_hosts=False)
+    return means_of_hosts(values, hosts)
+
+
+def means_of_hosts(values: Sequence[float], hosts: Sequence[str]) -> IndependentValues:
+    """Return the mean of each host's runs; `hosts` names the host of each run."""
+    runs_of_hosts = values_by_host(values, hosts).values()
+    means = [statistics.fmean(runs) for runs in runs_of_hosts]
+    return IndependentValues(means, [len(runs) for runs in runs_of_hosts], are_hosts=True)
 
 
 def _some_host_ran_twice(hosts: Sequence[str]) -> bool:

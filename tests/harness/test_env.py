@@ -179,8 +179,9 @@ def test_every_value_says_where_it_came_from() -> None:
         ({"HRNET_BATCHSIZE": "3"}, 3, "environment"),
         ({"BATCHSIZE": "4", "HRNET_BATCHSIZE": "3"}, 4, "environment"),
         ({"RN50_BATCHSIZE": "5"}, 2, "config_DGX1.sh"),
+        ({"HRNET_BATCHSIZE": ""}, 2, "config_DGX1.sh"),
     ],
-    ids=["the file's", "the user's", "for all", "the other's"],
+    ids=["the file's", "the user's", "for all", "the other's", "an empty one, which the file fills"],
 )
 def test_a_workload_has_its_own_batch(given: dict[str, str], value: int, origin: str) -> None:
     environ = env.resolve({"PATH": os.defpath, "DGXSYSTEM": "DGX1", "WORKLOAD": "hrnet", **given})

@@ -172,6 +172,29 @@ def test_the_ratio_says_of_each_side_whether_it_counts_hosts_or_runs(tmp_path: P
     ]
 
 
+def test_the_ratio_lies_in_its_interval_however_unequal_the_hosts_numbers_of_runs_are(tmp_path: Path) -> None:
+    """Five runs of one host and one of another: the mean of six runs varies more than that of two hosts.
+
+    By hand: weights 5/6 and 1/6 have the variance (25 + 1) / 36 of one host's, so as (36 / 26) hosts of equal weight.
+    """
+    near = sorted(folder_of(tmp_path, "near", [1, 1.0001, 0.9999, 1.0002, 0.9998]).iterdir())
+    far = sorted(folder_of(tmp_path, "far", [1.01]).iterdir())
+    on_host(tmp_path / "uneven", "node1", near)
+    on_host(tmp_path / "uneven", "node2", far)
+    base = folder_of(tmp_path, "base", [1, 1.00001, 0.99999])
+    _, result, _ = command("compare", base, tmp_path / "uneven", "--protocol", "window")
+    row = result["rows"][1]
+    low, high = row["ratio_interval_95"]
+    assert math.sqrt(low * high) == pytest.approx(row["ratio"], rel=1e-6)
+    values = [source["value"] for source in row["score"]["sources"]]
+    means = [statistics.fmean(values[:5]), values[5]]
+    half = 12.706 * statistics.stdev(means) / statistics.fmean(means) / math.sqrt(36 / 26)
+    assert math.log(high / low) / 2 == pytest.approx(half, rel=1e-3)
+    _, alone, _ = command("score", *sorted((tmp_path / "uneven").iterdir()), "--protocol", "window")
+    low, high = alone["interval_95"]
+    assert math.log(high / low) / 2 == pytest.approx(half, rel=1e-3)
+
+
 @pytest.mark.parametrize(("slower", "different"), [(1.003, False), (1.0075, True)])
 def test_less_than_like_hosts_differ_by_is_not_called_different(tmp_path: Path, slower: float, different: bool) -> None:
     base = folder_of(tmp_path, "base", [1, 1.0001, 0.9999])

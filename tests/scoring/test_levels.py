@@ -81,6 +81,27 @@ def test_the_history_takes_hosts_as_repeats_and_lets_like_hosts_differ(tmp_path:
     assert scoring("history", "check", *slow, *file).returncode == 1
 
 
+def test_several_new_runs_of_one_host_are_one_repeat_where_the_past_shows_how_far_hosts_differ(tmp_path: Path) -> None:
+    """Hosts of the past lie 0.2 % apart. Another is 0.8 % slower: its own runs, however close, do not show the spread.
+
+    By hand: t(2) of 98 % to both sides is 6.96; 6.96 * 0.2 % * sqrt(1 + 1 / 3) = 1.6 %.
+    """
+    file = ("--file", tmp_path / "history.sqlite")
+    for host, ratio in (("node1", 1.0), ("node2", 1.002), ("node3", 0.998)):
+        log = write(tmp_path, f"{host}.txt", samples.mllog(samples.run_of([0.5 * ratio] * 200)))
+        assert scoring("history", "add", *on_host(tmp_path / host, host, [log]), *file).returncode == 0
+    logs = []
+    for number, ratio in enumerate((1.008, 1.00801, 1.00802)):
+        logs.append(write(tmp_path, f"new{number}.txt", samples.mllog(samples.run_of([0.5 * ratio] * 200))))
+    named = scoring("history", "check", *on_host(tmp_path / "new", "node4", logs), *file)
+    assert named.returncode == 0 and named.stdout.startswith("not shown to be lower")
+    spread_out = []
+    for host, log in zip(("node4", "node5", "node6"), logs, strict=True):
+        spread_out += on_host(tmp_path / host, host, [log])
+    done = scoring("history", "check", *spread_out, *file)
+    assert done.returncode == 1 and done.stdout.startswith("LOWER")
+
+
 def test_the_fleet_names_no_node_that_is_slower_by_less_than_like_hosts_differ() -> None:
     """Seven nodes that are alike, and one that is slower for certain."""
     for slower, named in ((0.9, []), (1.1, ["slow"])):

@@ -38,21 +38,17 @@ class Results(NamedTuple):
 
 
 def gather(folder: Path) -> Results:
-    """Read the files of the jobs in `folder`; return a verdict on each check, and the nodes that the jobs ran on.
+    """Return a verdict on each check of each precision, and the nodes that the jobs ran on, from the files in `folder`.
 
-    There is a job for each precision in CHECKS. A check that its job did not run gets a verdict, too: UNKNOWN if this
-    machine cannot run the precision, else FATAL.
-
-    Raises ValueError if the folder cannot be read, has no file of a job, or has a line that is not JSON.
+    A check that was not run gets a verdict, too. Raises ValueError if the files of the jobs cannot be read.
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []
     nodes: list[JsonObject] = []
-    for precision, checks in CHECKS.items():  # a job for each precision
+    for precision, checks in CHECKS.items():  # one job wrote the lines of one precision
         verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
-        # The first line is {"nodes": [...]}, and each further line is a verdict.
         for line in _lines_of_job(folder / f"{precision}.lines"):
-            if "nodes" in line:
+            if "nodes" in line:  # the first line of a file: {"nodes": [...]}
                 nodes = line["nodes"]  # the same in every job
             elif "check" in line:
                 verdict_by_check[line["check"]] = Verdict(**line)
@@ -86,13 +82,12 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
     """Return the verdict on a check that was not run, with the reason.
 
-    - This machine cannot run the precision: UNKNOWN.
-    - Otherwise: FATAL. The reason is the one that launch/trials.sh wrote when the job ended early, if there is one.
+    It is FATAL, unless this machine cannot run the precision. Then it is UNKNOWN.
     """
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
     if why_impossible:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
-    reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it if the job ends early
+    reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it, with a reason, if the job ends early
     reason = "its job did not run it"
     if reason_file.is_file():
         reason = reason_file.read_text(encoding="utf-8").strip()
@@ -102,11 +97,8 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
-    The file also has the time, the source, the packages and the machine. `short` says that the jobs ran in their short
-    form; the report notes it.
-
-    Returns the exit status: 1 if a verdict is FATAL, else 0. Raises ValueError, before anything is written, if the
-    folder cannot be read, has no file of a job, or has a line that is not JSON.
+    With `short` the report says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is
+    FATAL, else 0.
     """
     results = gather(folder)
     counts = Counter(verdict.status for verdict in results.verdicts)
@@ -132,23 +124,20 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 
 @one_line
 def main() -> int:
-    """Run this rank's checks, write the report, or print the precisions whose jobs can run; return the exit status.
+    """Run the checks of this rank, report on finished jobs, or print the precisions whose jobs can run.
 
-    As a rank of a job, which mpirun started, it runs the checks. With --report FOLDER it reports on the jobs in FOLDER.
-    Otherwise it prints the precisions, whose jobs launch/trials.sh then starts.
-
-    Raises ValueError if the settings of the job or the folder of the report do not fit.
+    Returns the exit status. Raises ValueError if the job or the files to report on cannot be used.
     """
     args = _arguments()
-    if env.is_rank():
-        # `run_module` would refuse a precision that a GPU lacks. Here the checks report it, each as not possible.
+    if env.is_rank():  # mpirun started this process as a rank of a job
+        # `run_module` would refuse a precision that this GPU cannot run. Here each check reports that it cannot run.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()
     _check_job(job)
     if args.report:
         return report(job, args.report, short=args.short)
-    print("\n".join(_precisions_that_can_run()))
+    print("\n".join(_precisions_that_can_run()))  # launch/trials.sh starts a job for each
     return 0
 
 

@@ -73,18 +73,16 @@ LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tolerance) -> Verdict:
     """Compare the losses of a training's first steps with the wanted ones; return the verdict of `check`.
 
-    `losses` is [ranks, steps]; in each step the rank with the largest error counts. `wanted_losses` has a loss for each
-    step; it may have further ones, which are ignored.
-
-    The verdict is ok if every error is within the tolerance of its step, else fatal. A loss that is NaN is fatal. The
-    text names the step with the largest error relative to its tolerance.
+    `losses` is [ranks, steps], and `wanted_losses` [steps] or longer. The verdict is ok if every loss is within the
+    tolerance of its step.
     """
     steps = losses.shape[1]
     wanted_losses = wanted_losses[:steps]  # the short form takes fewer steps
-    errors = np.abs(losses - wanted_losses).max(axis=0) / wanted_losses  # [steps], as a share of the wanted loss
+    # [steps]: the largest error of any rank, as a share of the wanted loss
+    errors = np.abs(losses - wanted_losses).max(axis=0) / wanted_losses
     tolerances = tolerance.by_step(steps)
     ratios = np.where(np.isnan(errors), np.inf, errors / tolerances)  # a NaN is worse than any number
-    worst = int(np.argmax(ratios))  # index of the step
+    worst = int(np.argmax(ratios))  # the index of the step that the text names
     good = bool((errors <= tolerances).all())  # False if any error is NaN
     found = f"{errors[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {tolerances[worst]:.0e} allowed"
     wanted = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
@@ -117,15 +115,14 @@ def why_constant(losses: Array) -> str:
 def sensors(machine: Machine) -> Verdict:
     """Check that NVML reads all SENSORS of each rank's GPU, and that Paddle computes on the same GPU.
 
-    The verdict is fatal if a sensor has no reading, or NVML's name of a GPU is not Paddle's; else ok. All ranks must
-    call this together, and each returns the verdict on the GPUs of all ranks.
+    All ranks must call this together. Each returns the verdict on the GPUs of all ranks.
     """
     gpus = machine.me.comm.allgather(_readings_of_gpu(machine.me.local_rank))
     wrong_gpus = 0
     silent_sensors: set[str] = set()
     for gpu in gpus:
         silent_sensors.update(gpu["silent"])
-        if not gpu["same"]:
+        if not gpu["same"]:  # NVML numbers the GPUs differently from CUDA: these readings are another GPU's
             wrong_gpus += 1
     silent = ", ".join(sorted(silent_sensors)) or "none"
     found = f"{len(gpus)} GPUs answer, {wrong_gpus} are not the one that computes; silent: {silent}"
@@ -135,10 +132,9 @@ def sensors(machine: Machine) -> Verdict:
 
 
 def _readings_of_gpu(index: int) -> JsonObject:
-    """Return NVML's name and readings of a GPU of this node; "silent" lists the SENSORS that have no reading.
+    """Return NVML's name and readings of the GPU `index` of this node.
 
-    "same" says whether Paddle has the same name for its GPU `index`. If not, NVML numbers the GPUs differently from
-    CUDA, and the readings are of another GPU than the one that computes.
+    "same" says whether Paddle's name for its GPU `index` is the same. "silent" lists the SENSORS that have no reading.
     """
     with nvidia.opened() as (handles, _):  # in CUDA's order, so that the local rank is the index
         name = nvidia.gpu_of(handles[index]).name
@@ -152,7 +148,7 @@ def _readings_of_gpu(index: int) -> JsonObject:
 
 
 def losses(machine: Machine) -> Verdict:
-    """Train the first steps of the recorded training on every rank, and judge the losses by the recorded ones.
+    """Train the first steps of the training whose losses are recorded, and judge its losses by those.
 
     The losses are kept in `machine.kept_by_check` for later checks. All ranks must call this together.
     """
@@ -165,9 +161,9 @@ def losses(machine: Machine) -> Verdict:
 
 
 def layout(machine: Machine) -> Verdict:
-    """Train the recorded training in the layout NHWC, and judge the losses by those in NCHW on the same machine.
+    """Train the same steps in the layout NHWC as the check `losses` did in NCHW, and compare the losses.
 
-    Those in NCHW come from the check `losses`. Raises RunError if that has failed.
+    All ranks must call this together. Raises RunError if that check has failed.
     """
     nchw_losses = machine.kept_by("losses")[0]  # of the first rank
     return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw_losses, LAYOUT)
@@ -176,8 +172,7 @@ def layout(machine: Machine) -> Verdict:
 def pooling(machine: Machine) -> Verdict:
     """Check the gradient of the global average pooling, which takes the mean over 7 x 7 pixels before the classifier.
 
-    The right gradient at each pixel is the gradient at the mean divided by 49. All ranks must call this together, and
-    the largest relative error of any rank counts.
+    All ranks must call this together. The largest relative error of any rank counts.
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
@@ -188,7 +183,7 @@ def pooling(machine: Machine) -> Verdict:
     gradient_at_mean = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)
     gradient_at_pixels = _pooling_gradient(machine, plan, gradient_at_mean)
 
-    wanted_at_pixels = gradient_at_mean.astype(np.float64) / POOLED_SIDE**2
+    wanted_at_pixels = gradient_at_mean.astype(np.float64) / POOLED_SIDE**2  # each pixel has a 49th of the mean's
     error_here = np.max(np.abs(gradient_at_pixels - wanted_at_pixels) / wanted_at_pixels)
     error = float(max(machine.me.comm.allgather(error_here)))
     most_error = MOST_POOLING_ERROR[dtype]
@@ -198,11 +193,9 @@ def pooling(machine: Machine) -> Verdict:
 
 
 def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
-    """Return the loss's gradient at the pixels of a global average pooling, for a given gradient at its output.
+    """Return the gradient at the pixels of a global average pooling, given the gradient at its output, the mean.
 
-    The output is the mean of the pixels, one value for each image and channel. So `gradient_at_mean` has one, too. As
-    in a training program, `gradients.spread_mean_gradients` replaces Paddle's operator for the pooling's gradient by a
-    faster one. The result is that of the faster operator.
+    `gradient_at_mean` has one value for each image and channel. The operator is the one of a training program.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
@@ -215,7 +208,7 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
         mean = paddle.nn.functional.adaptive_avg_pool2d(pixels, 1, data_format=plan.layout)
         at_mean = static.data("gradient_at_mean", gradient_at_mean.shape, dtype)
         (at_pixels,) = static.gradients(targets=[mean], inputs=[pixels], target_gradients=[at_mean])
-        replaced_operators = gradients.spread_mean_gradients(main)
+        replaced_operators = gradients.spread_mean_gradients(main)  # puts the fast operator in place of Paddle's
         assert replaced_operators == 1
         any_pixels = np.zeros(image_shape, dtype)  # the gradient of a mean does not depend on the pixels' values
         feed = {"pixels": any_pixels, "gradient_at_mean": gradient_at_mean}
@@ -226,8 +219,7 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    The verdict is ok if `mean_grey_levels` is at most MOST_GREY_LEVELS in the pipeline of training and in that of
-    evaluation, on every rank; else fatal. All ranks must call this together.
+    The verdict covers the pipelines of training and of evaluation on every rank. All ranks must call this together.
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
@@ -313,11 +305,10 @@ def _read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, copied there as a training reads a batch.
 
-    A program of Paddle's copies it, and does not wait until the GPU has filled the batch. So a pipeline that hands its
-    batch over too early gives wrong images here. Without kernels for this GPU NumPy copies it, and waits.
+    The copy does not wait for the GPU. So a batch that the pipeline hands over too early is wrong here, too.
     """
-    if not machine.has_kernels:
-        return np.array(image, dtype=np.float32)
+    if not machine.has_kernels:  # no program of Paddle's runs on this GPU
+        return np.array(image, dtype=np.float32)  # this waits for the GPU
     shape, dtype = _shape_and_type(image)
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
@@ -339,14 +330,13 @@ def _shape_and_type(image: Any) -> tuple[Sequence[int], str]:
 def all_reduce(machine: Machine) -> Verdict:
     """Compare sums over the ranks by NCCL (on a CPU by gloo) with sums of the same numbers by MPI on the host.
 
-    The verdict is ok if no element differs on any rank. All ranks must call this together. Raises NotPossible if there
-    is only one rank.
+    All ranks must call this together. Raises NotPossible if there is only one rank.
     """
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
     training = _recorded_program(machine)
     _open_communicators(machine, training.startup)  # before the first sum
-    buckets = count.buckets(training.main)  # a training sums its gradients in these
+    buckets = count.buckets(training.main)  # the arrays in which a training sums its gradients
     total_mib = sum(bucket["mib"] for bucket in buckets)
     wrong_here = sum(_count_wrong_sums(machine, bucket, index) for index, bucket in enumerate(buckets))
     wrong = int(machine.me.comm.allreduce(wrong_here))
@@ -359,8 +349,7 @@ def all_reduce(machine: Machine) -> Verdict:
 def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
     """Sum an array over the ranks twice, as a training sums gradients and by MPI; return how many elements differ.
 
-    The array has the size and the type of `bucket`, which is number `index`, and small random whole numbers. All ranks
-    must call this together.
+    The array has the size and the type of `bucket`, which has the number `index`. All ranks must call this together.
     """
     elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
     # Sums of whole numbers this small are exact in any order, so both sums must be the same.
@@ -405,11 +394,10 @@ def _sum_by_training_operator(machine: Machine, values: Array) -> Array:
 def captured(machine: Machine) -> Verdict:
     """Compare the losses of steps that are launched operator by operator with those of a replayed CUDA graph.
 
-    Both train the first steps of the recorded training by cuDNN's repeatable algorithms, so that the losses must have
-    equal bits. This must be the last check of its job: a capture binds the process to its GPU, and a failed capture
-    leaves its stream in capture mode.
+    This must be the last check of its job: a capture binds the process to its GPU, and a failed capture leaves its
+    stream in capture mode.
     """
-    with repeatable_algorithms():
+    with repeatable_algorithms():  # so that both must have the same losses, bit for bit
         launched = machine.train(machine.plan())
         replayed = machine.train(machine.plan(strategy="cuda_graph=1"))
     return judge_replayed_losses(launched, replayed)
@@ -418,7 +406,7 @@ def captured(machine: Machine) -> Verdict:
 def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
     """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched steps, bit for bit.
 
-    Both are float32 [ranks, steps]. The verdict is fatal if `_fault_of_replay` finds a fault, else ok.
+    Both are float32 [ranks, steps].
     """
     fault = _fault_of_replay(launched, replayed)
     steps = launched.shape[1]
@@ -429,15 +417,12 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
 
 
 def _fault_of_replay(launched: Array, replayed: Array) -> str:
-    """Say what is wrong with launched losses, or with replayed ones beside them; both are [ranks, steps].
+    """Say why replayed losses do not confirm a CUDA graph by the launched ones; return an empty text if they do.
 
-    - A launched loss is not finite: the text says so, because a difference from it means nothing.
-    - Any rank's loss differs: the text has how many steps differ, the first, and the largest relative difference there.
-    - The launched losses are the same in all steps: nothing was trained, so that equal losses prove nothing.
-    - Otherwise: the text is empty.
+    Both are float32 [ranks, steps].
     """
     not_finite = why_not_finite(launched, "launched")
-    if not_finite:
+    if not_finite:  # a difference from such losses means nothing
         return not_finite
     # [steps], whether the loss of any rank differs. Bits are compared as integers: floats have 0.0 == -0.0, NaN != NaN.
     differs = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
@@ -445,4 +430,4 @@ def _fault_of_replay(launched: Array, replayed: Array) -> str:
         first = int(np.argmax(differs))  # index of the step
         difference = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
         return f"{differs.sum()} of {len(differs)} losses differ, first at step {first + 1}, by {difference:.1e} of it"
-    return why_constant(launched)
+    return why_constant(launched)  # without training, equal losses prove nothing

@@ -30,14 +30,10 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 def evaluation(machine: Machine) -> Verdict:
     """Count how many images of digits this machine's network gets right, and compare with a recorded count.
 
-    The weights come from a formula, which the first rank's CPU computes, so that they are the same on every machine.
-    Each rank evaluates its share of the images. The recorded count, in paddle_rn50/golden.json, is that of one
-    machine's CPU. It may differ by MOST_DIFFERENT images.
-
-    All ranks must call this together.
+    A CPU once gave the count that is recorded in paddle_rn50/golden.json. All ranks must call this together.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
-    weights = _weights_of_first_rank(machine, recipe)
+    weights = _weights_of_first_rank(machine, recipe)  # computed, not trained, so every machine has the same
     images = machine.images("val", recipe)
     model = ResNet50(recipe, machine.plan(), batch=BATCH)
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
@@ -79,13 +75,12 @@ def _evaluation_program(model: ResNet50) -> static.Program:
 def _set_weights(main: static.Program, weights: dict[str, Array], place: Any) -> None:
     """Set the program's variables that `weights` name, in the current scope, on the device `place`.
 
-    The weights are FP32 and have the network's shapes. Each is cast to the type of its variable. The program's first
-    convolution may have more input channels than the network: `state.padded` then adds zeros to its weight. It changes
-    no other weight.
+    The weights are FP32. Each is cast to the type of its variable.
     """
     for variable in main.list_vars():
         if variable.name in weights:
             dtype = paddle.base.data_feeder.convert_dtype(variable.dtype)
+            # The first convolution may have more input channels than its weight: zeros are added for these.
             value = state.padded(weights[variable.name], variable.shape).astype(dtype)
             tensor = static.global_scope().var(variable.name).get_tensor()
             tensor.set(value, place)
@@ -103,11 +98,10 @@ def _totals_over_ranks(
 ) -> Totals:
     """Evaluate the images by the program `main`, each rank its share; return the totals over all ranks.
 
-    Images are resized to `resize` pixels on the shorter side, and the centre of SIDE x SIDE is cropped. The CPU does
-    that, so that the images are the same on any machine. All ranks must call this together.
+    An image's shorter side is resized to `resize` pixels, and the centre cropped. All ranks must call this together.
     """
     me = machine.me
-    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")
+    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")  # so that any machine has the same images
     share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
     steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # of every rank
     # The program adds up the right answers and the images in variables of these names.
@@ -126,9 +120,8 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
-    The convolutions keep their random first weights. One forward pass gives the statistics of batch norm and the
-    features, the input of the last layer. That layer is the ridge regression from these to the classes. The CPU
-    computes it, so that the weights are the same on every machine.
+    The CPU computes them, so that every machine has the same. Random convolutions give the features to which the last
+    layer is fitted.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
     image = np.concatenate([images for images, _ in batches])
@@ -139,7 +132,7 @@ def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
         (last_layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
         feed = {"image": image, "label": label}
         (features,) = executor.run(main, feed=feed, fetch_list=last_layer.input("X"))
-        weights = copy_state(main)
+        weights = copy_state(main)  # with the statistics of batch norm that this pass left
 
     classes = np.eye(recipe.classes)[label[:, 0]]  # one-hot, [N, classes]
     weight, bias = _ridge_regression(features, classes)
@@ -162,14 +155,15 @@ def _scale_blocks_down(main: static.Program) -> None:
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """Return weight [F, T] and bias [T] of the linear map from `features` [N, F] to `targets` [N, T], in float64.
 
-    It minimizes the squared errors and a penalty r on large weights, RIDGE_SHARE times the mean square length of a row
-    of X: weights = Xᵀ (X Xᵀ + r I)⁻¹ Y, the dual form.
+    It minimizes the squared errors plus a penalty r on large weights, in the dual form:
+
+        weights = Xᵀ (X Xᵀ + r I)⁻¹ Y
     """
     ones = np.ones((len(features), 1))  # an added feature: its weight is the bias
     x = np.concatenate([features, ones], axis=1, dtype=np.float64)  # [N, F + 1]
     # There are more features than images, so the dual form is solved, which has one unknown for each image.
     gram = x @ x.T  # [N, N]
-    penalty = RIDGE_SHARE * np.trace(gram) / len(gram)
+    penalty = RIDGE_SHARE * np.trace(gram) / len(gram)  # the trace is the sum of the square lengths of all rows
     dual = np.linalg.solve(gram + penalty * np.eye(len(gram)), targets)  # [N, T]
     weight_and_bias = x.T @ dual  # [F + 1, T]
     return weight_and_bias[:-1], weight_and_bias[-1]

@@ -35,10 +35,8 @@ def units(machine: Machine) -> Verdict:
 def lars(machine: Machine) -> Verdict:
     """Compare the losses of a training by merged LARS with those of plain LARS, and return the verdict.
 
-    LARS is an optimizer that scales the learning rate of each parameter by the norms of its weight and its gradient.
-    The merged update has one operator for up to 59 parameters, and the plain one has an operator for each.
-
-    Both trainings use cuDNN's repeatable algorithms, so that only the update differs.
+    LARS scales each parameter's learning rate by the norms of its weight and gradient. Merged LARS has one operator for
+    many parameters, not one for each.
     """
     recipe = lars_recipe()
     plan = machine.plan()
@@ -51,7 +49,7 @@ def lars(machine: Machine) -> Verdict:
 
 
 def lars_recipe() -> config.Recipe:
-    """Return the recipe of the recorded training with LARS, with rate and momentum of the smallest MLPerf reference."""
+    """Return the recipe of the recorded training, but with LARS as the smallest MLPerf reference sets it."""
     recorded = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
     mlperf = config.mlperf_lars(min(config.MLPERF_POINTS))
     return replace(
@@ -66,8 +64,7 @@ def lars_recipe() -> config.Recipe:
 def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance) -> Verdict:
     """Return the verdict of `check` on the losses of a fast step by those of the plain step, both [ranks, steps].
 
-    - The plain losses are not finite or never change: fatal, because they show no training to compare with.
-    - Otherwise: ok if the fast losses are within the tolerance of the first rank's plain losses, else fatal.
+    It is fatal, too, if the plain losses show no training: there is then nothing to compare with.
     """
     untrained = why_untrained(plain, "plain")
     if untrained:

@@ -56,8 +56,7 @@ REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search"
 def repeatable_algorithms(**more_flags: Any) -> Iterator[None]:
     """Within the `with` block let cuDNN use only algorithms that compute the same bits each time.
 
-    `more_flags` of Paddle are set, too. After the block all these flags have their earlier values, because repeatable
-    algorithms are slower.
+    `more_flags` of Paddle are set, too. After the block all flags have their earlier values.
     """
     flags = REPEATABLE | more_flags
     earlier_flags = paddle.get_flags(list(flags))
@@ -69,7 +68,7 @@ def repeatable_algorithms(**more_flags: Any) -> Iterator[None]:
 
 
 class NotPossible(Exception):
-    """The machine lacks what a check needs; the message says what."""
+    """A check needs what the machine does not have; the message says what."""
 
 
 class RecordedTraining(NamedTuple):
@@ -84,14 +83,15 @@ class Machine:
     """This rank's part of the machine, and what the checks share."""
 
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
-        """Make the embedded data set if it is not there yet, describe all nodes, and make an executor.
+        """Prepare what the checks share: the embedded data set, an executor, and what this rank's GPU can do.
 
-        On a GPU its compute capability is asked for, too, and whether this Paddle has kernels for it. All ranks must
-        call this together: the first rank of a node writes the data set, and the ranks exchange the descriptions of
-        their nodes. With `short` the checks train SHORT_STEPS steps instead of STEPS.
+        With `short` the checks train SHORT_STEPS steps instead of STEPS. All ranks must call this together.
         """
-        self.job, self.origins, self.me, self.short = job, origins, me, short
-        self.root = _folder_of_embedded_digits(job, me)
+        self.job = job
+        self.origins = origins
+        self.me = me
+        self.short = short
+        self.root = _folder_of_embedded_digits(job, me)  # the first rank of a node writes it, if it is not there yet
         self.executor = session.executor(job.cluster, me)
         node_of_each_rank = me.comm.allgather(provenance.node())
         self.nodes = list({node.host: node for node in node_of_each_rank}.values())  # each node once
@@ -107,21 +107,13 @@ class Machine:
     def begin_check(self, me: ranks.Ranks) -> None:
         """Give `self.me` a new communicator of MPI, by which the next check sends; `me` keeps its own.
 
-        A failed check may leave messages that nobody has received. They stay in its communicator, so that neither a
-        later check nor who uses `me` receives them. All ranks must call this together.
+        A failed check may leave messages that no rank has received. In its own communicator they cannot reach a later
+        check. All ranks must call this together.
         """
         self.me = replace(me, comm=me.comm.Dup())
 
     def raise_if_not_possible(self, check: str) -> None:
-        """Raise NotPossible if this device lacks what a check needs; the message says what.
-
-        The possible reasons, in this order:
-
-        - The check needs a GPU.
-        - Paddle has no kernels for this GPU.
-        - The GPU does not have the job's precision, TF32.
-        - The GPU cannot run the fused operators of the check `units`.
-        """
+        """Raise NotPossible if this rank's device cannot run a check; the message says what it does not have."""
         if self.job.cluster.device == "cpu" and check in ONLY_ON_A_GPU:
             raise NotPossible(f"{ONLY_ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.has_kernels:
@@ -160,10 +152,11 @@ class Machine:
         return loader.ReaderConfig.of_rank(job.data, job.cluster, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
     def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Batches:
-        """Return the batches of the first steps of the recorded training; the CPU decodes the images.
+        """Return the batches of the first `steps` steps of a training on `images`; the CPU decodes them.
 
-        They are read as by a job of one rank, so that they are the same on every rank.
+        They are the same on every rank.
         """
+        # As for a job of one rank, so that each rank reads all images.
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
         reader = self.reader(data.ImageFormat(size=SIDE))
         with contextlib.closing(data.Loader(images, order, reader, augment=recipe.augmentation)) as source:
@@ -171,13 +164,10 @@ class Machine:
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
-        """Train the first steps of the recorded training by `plan`; return the losses of all ranks.
+        """Train ResNet-50 by `plan` for a few steps, on the same images and from the same weights each time.
 
-        The recorded training has fixed images, first weights and learning rates (see the top of this file), and
-        `other_recipe` replaces its recipe. If `plan` asks for a CUDA graph, the steps are replayed from one. Otherwise
-        they are launched operator by operator.
-
-        The losses are float32 [ranks, steps]. All ranks must call this together.
+        Returns the losses, float32 [ranks, steps]. `other_recipe` replaces the recipe whose losses are recorded. All
+        ranks must call this together.
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
         # Both are computed on the CPU. A capture would bind the process to its GPU, so they come before it.
@@ -188,9 +178,9 @@ class Machine:
             training = model.training_program(schedule, seed=SEED)
             self.executor.run(training.startup)
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
-            if plan.strategy.cuda_graph:
+            if plan.strategy.cuda_graph:  # steps are replayed from a CUDA graph
                 step = self._captured_step(training, weights, feeds[0])
-            else:
+            else:  # steps are launched operator by operator
                 step = LaunchedStep(self.executor, training)
                 state.set_weights(training.main, weights)
             losses = _losses_of_steps(step, training, feeds)
@@ -212,17 +202,16 @@ class Machine:
     ) -> LaunchedStep:
         """Capture a program's step as a CUDA graph; return the step, with the program in its state before the first.
 
-        The program must run on `feed` some times before it can be captured, which changes its state. So the state is
-        set anew, with these `weights`. The capture itself computes nothing.
+        The runs on `feed` that a capture needs change that state, so it is set anew, with these `weights`.
         """
         step = CapturedStep(self.executor, training)
         step.begin()  # a run reads a learning rate from the device; `_losses_of_steps` sends the rates again
-        for _ in range(step.RUNS_BEFORE):
+        for _ in range(step.RUNS_BEFORE):  # without them it cannot be captured
             step.run(training.main, feed)
-        build.keep_communicators(training.startup)
+        build.keep_communicators(training.startup)  # or the start-up program would connect the ranks again
         self.executor.run(training.startup)
         state.set_weights(training.main, weights)
-        step.capture()
+        step.capture()  # this computes nothing
         return step
 
 
@@ -269,11 +258,11 @@ def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
 def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
     """Build ResNet-50's forward pass of training on the CPU in FP32; yield its program and an executor.
 
-    Within the `with` block Paddle's current scope is a new one. It has the first weights of the recorded training.
+    Within the `with` block Paddle's current scope is a new one. It has random first weights, the same each time.
     """
     main = static.Program()
     startup = static.Program()
-    startup.random_seed = SEED + 1  # as rank 0 of a job: its rank r has the seed SEED + 1 + r
+    startup.random_seed = SEED + 1  # as for rank 0 of a job with this seed: its rank r has the seed SEED + 1 + r
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
     executor = static.Executor(paddle.CPUPlace())
@@ -288,7 +277,7 @@ def copy_state(main: static.Program) -> dict[str, Array]:
 
 
 def first_weights(recipe: config.Recipe) -> dict[str, Array]:
-    """Return ResNet-50's first weights by name, as the CPU draws them from the seed of the recorded training."""
+    """Return ResNet-50's first weights by name, as the CPU draws them; they are the same each time."""
     with cpu_network(recipe, BATCH) as (main, _):
         return copy_state(main)
 
@@ -300,24 +289,22 @@ class VerdictWriter:
     """Runs the checks of one job; the first rank writes each verdict to the job's file as soon as the check is done."""
 
     def __init__(self, log_path: Path, precision: str) -> None:
-        """Write to the file beside the log of the job, with the suffix ".lines"."""
+        """Write to the file that has the name of the job's log, with the suffix ".lines"."""
         self._path = log_path.with_suffix(".lines")
         self._precision = precision
 
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
         """Run a check on all ranks; the first rank appends the verdict to the job's file and prints it.
 
-        Two things are added to the verdict: the job's precision, in the field `where`, and the seconds that the check
-        took, as the figure "took_s". If the check raises an error on any rank, the verdict is that failure.
-
-        All ranks must call this together. Raises RunError as `run_on_all_ranks` does, if another rank hangs.
+        All ranks must call this together. A failed check gets a verdict, too. Raises RunError if another rank does not
+        leave it.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
         took_s = round(time.monotonic() - started_s, 1)
         if not me.is_first:
             return
-        # The report has a line for each check and precision, and shows `where`.
+        # The report has a line for each check and precision. It shows the precision as where the verdict belongs.
         line = replace(verdict, where=self._precision, figures={**verdict.figures, "took_s": took_s})
         self.append_line(line.as_dict())
         print(as_text([line]), end="", flush=True)
@@ -331,16 +318,14 @@ class VerdictWriter:
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """Run a check on all ranks; return this rank's verdict, or the gravest failure if the check failed on any rank.
 
-    It fails by an error: UNKNOWN by NotPossible, if the machine lacks what the check needs, else FATAL.
-
-    All ranks must call this together. They exchange their failures by `me.comm`, so the check must not use it. Raises
-    RunError if this rank's failure is FATAL, and another rank does not leave the check.
+    All ranks must call this together; the check must not use `me.comm`. Raises RunError if another rank does not leave
+    a check that failed here.
     """
     verdict: Verdict | None = None
     failure: Verdict | None = None
     try:
         verdict = check()
-    except NotPossible as reason:
+    except NotPossible as reason:  # the machine does not have what the check needs
         failure = Verdict(check=name, status=UNKNOWN, found=str(reason))
     except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
         traceback.print_exc()
@@ -355,11 +340,9 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
 
 
 def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
-    """Return the gravest failure of a check; if several are equally grave, that of the lowest rank.
+    """Return the gravest failure of a check: a FATAL one before an UNKNOWN one, then that of the lowest rank.
 
-    `failure_by_rank` has None for a rank that has not failed. The status of a failure is FATAL, or UNKNOWN if the check
-    is not possible on that rank. If only some ranks failed, the text of the failure names its rank, unless its status
-    is UNKNOWN.
+    `failure_by_rank` has None for a rank that has not failed.
     """
     failures = [failed for failed in failure_by_rank if failed is not None]
     gravest_status = worst(failures)
@@ -367,17 +350,18 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
     have_all_failed = len(failures) == len(failure_by_rank)
     if have_all_failed or gravest.status == UNKNOWN:
         return gravest
+    # Some ranks have not failed, so the text names the one that has.
     return replace(gravest, found=f"rank {failure_by_rank.index(gravest)}: {gravest.found}")
 
 
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check; `failure` is the failure of this rank's check, or None.
 
-    After a FATAL failure, in the middle of a check, another rank may wait in it for this one for ever. So this rank
-    waits for LEAVE_S seconds at most, and then raises RunError. Otherwise it waits as long as the others take.
+    Raises RunError if the failure is FATAL and another rank has not left the check after LEAVE_S seconds.
     """
     all_have_left = me.comm.Ibarrier()
-    # An UNKNOWN failure says that the GPUs lack what the check needs. They are of one kind, so all ranks leave it.
+    # After a FATAL failure, in the middle of a check, another rank may wait for this one for ever. An UNKNOWN one says
+    # that the GPUs do not have what the check needs. They are of one kind, so all ranks leave the check.
     fatal_failure = failure if failure is not None and failure.status == FATAL else None
     give_up_s = time.monotonic() + LEAVE_S
     while not all_have_left.Test():

@@ -33,10 +33,8 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision on this rank, together with the other ranks.
 
-    The first rank writes each verdict as a line of the job's file, and prints it. After a failed check the next one
-    runs all the same. With `short` the checks take fewer steps.
-
-    Raises RunError if a check fails on this rank while another one waits in it.
+    With `short` the checks take fewer steps. Raises RunError if a check fails on this rank while another one waits in
+    it.
     """
     me = ranks.start(job.cluster)  # joins the ranks by MPI
     writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
@@ -48,14 +46,15 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
         machine.begin_check(me)
+        # The first rank writes the verdict. A check that fails has one, too, so the next check runs all the same.
         writer.run_check(me, name, functools.partial(_run_check, machine, name))
 
 
 def _run_check(machine: Machine, name: str) -> Verdict:
     """Run the check of that name on this rank, and return its verdict.
 
-    Raises NotPossible if the machine lacks what the check needs. RunError replaces the errors of exhausted memory and
-    of a lost rank, and its message explains them.
+    Raises NotPossible if the machine does not have what the check needs, and RunError with an explanation if memory is
+    exhausted or a rank is lost.
     """
     machine.raise_if_not_possible(name)
     with memory.explain_exhaustion(machine.job.model.batchsize), ranks.lost_peer():

@@ -1,4 +1,4 @@
-"""The checks of an acceptance that measure: throughput beside what others published, and memory."""
+"""The checks of an acceptance that measure: throughput, compared with what others published, and memory."""
 
 import itertools
 import math
@@ -32,11 +32,10 @@ PUBLISHED_SIZE = 224  # pixels of a side, in every published figure
 def throughput(machine: Machine) -> Verdict:
     """Train the job's own program on synthetic data for about a minute, and judge its images/s by published figures.
 
-    The first rank writes a log to the job's RESULT_FILE. The largest GPU memory of each rank is kept for a later check,
-    `memory`. All ranks must call this together.
+    The first rank writes a log to the job's RESULT_FILE. All ranks must call this together.
     """
     measured = _train_with_log(machine)
-    machine.kept_by_check["throughput"] = measured.peak_memory_mib_by_rank  # `peak_memory` reads it
+    machine.kept_by_check["throughput"] = measured.peak_memory_mib_by_rank  # for `peak_memory`
     return judge_rate(machine, measured.timed, measured.flops_per_image)
 
 
@@ -59,8 +58,7 @@ class MeasuredTraining(NamedTuple):
 def _train_with_log(machine: Machine) -> MeasuredTraining:
     """Measure the images/s, energy and GPU memory of the job's own program, and count what it computes for an image.
 
-    It trains on one synthetic batch for about a minute. The first rank writes a log as a run does, to the job's
-    RESULT_FILE. All ranks must call this together.
+    The first rank writes a log, as a run does, to the job's RESULT_FILE. All ranks must call this together.
     """
     job = machine.job
     me = machine.me
@@ -123,8 +121,8 @@ def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> T
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
     """Build the job's training program, start it with the same parameters on all ranks, and return it.
 
-    The log gets what a run on synthetic data writes first: the preamble, which says what is trained, and a summary of
-    the program. All ranks must call this together, because the first rank's parameters are broadcast.
+    The log gets a preamble, which says what is trained, and a summary of the program. All ranks must call this
+    together.
     """
     job = machine.job
     me = machine.me
@@ -144,7 +142,7 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
 def energy_j(machine: Machine) -> float | None:
     """Return the joules that the GPUs of all ranks have taken since their drivers were loaded, by NVML's counters.
 
-    None on a CPU, or if NVML does not count for the GPU of one of the ranks. All ranks must call this together.
+    None on a CPU, or if NVML does not count for one of the GPUs. All ranks must call this together.
     """
     with nvidia.opened() as (handles, _):
         own_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
@@ -160,20 +158,21 @@ def energy_j(machine: Machine) -> float | None:
 def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -> Verdict:
     """Judge the images/s of a training, of all ranks together, by a published rate of the same card.
 
-    The published rate is the one that is nearest in batch and number of devices. For each device, a share of it must be
-    reached. `flops_per_image`, the operations of training on one image, gives the share of the card's peak.
+    The verdict is UNKNOWN if none is published. `flops_per_image` are the floating-point operations of training on one
+    image.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)
     found = _text_of_rate(machine, measured)
     published = _nearest_published(machine, card)
+    quoted = [] if published is None else [inspect.quoted(published)]
+    figures: JsonObject = {**measured._asdict(), "published": quoted}
     if published is None:
-        figures: JsonObject = {**measured._asdict(), "published": []}
-        unpublished = f"{found}; none published for this card, precision and image size"
-        return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
+        found += "; none published for this card, precision and image size"
+        return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
-    figures = {**measured._asdict(), "published": [inspect.quoted(published)]}
-    least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size  # of all ranks together
+    # Of all ranks together, because the published job may have another number of devices.
+    least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size
     wanted = _text_of_wanted_rate(least_rate, published)  # names the batch, which the fix calls "that batch"
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
     return judged("throughput", measured.images_per_s >= least_rate, found, wanted, fix, figures=figures)
@@ -198,12 +197,11 @@ class MeasuredRate(NamedTuple):
 def _rate_of_training(
     machine: Machine, card: Card | None, timed: TimedTraining, flops_per_image: float
 ) -> MeasuredRate:
-    """Return the rate of a timed training, in three forms.
+    """Return the rate of a timed training, in images/s, as a share of the cards' peak, and in images for each joule.
 
-    - The images/s of all ranks together.
-    - The share of the cards' peak: flops/s / (peak flops/s of a card * number of ranks), with flops/s =
-      `flops_per_image` * images/s. It is None if the card, or its peak in the job's precision, is not known.
-    - The images for each joule. It is None if the energy was not measured.
+        share = flops_per_image * images/s / (peak flops/s of a card * ranks)
+
+    The share is None if the card, or its peak in the job's precision, is not known.
     """
     images_per_s = timed.images / timed.time_s
     peak_of_card = card.peak(machine.job.model.precision) if card else None  # in flops/s
@@ -211,7 +209,7 @@ def _rate_of_training(
     if peak_of_card:
         flops_per_s = flops_per_image * images_per_s
         flops_utilization = flops_per_s / (peak_of_card * machine.me.size)
-    images_per_joule = None
+    images_per_joule = None  # if the energy was not measured
     if timed.joules:
         images_per_joule = timed.images / timed.joules
     return MeasuredRate(
@@ -266,17 +264,16 @@ def _text_of_wanted_rate(least_rate: float, published: Published) -> str:
 
 
 def peak_memory(machine: Machine) -> Verdict:
-    """Report the largest GPU memory that any rank's allocator held during the check `throughput`.
+    """Report the largest GPU memory that any rank's allocator held in the check `throughput`, and what the GPUs have.
 
-    The text and the figures also have the memory of the smallest GPU. If no GPU tells how much memory it has, the text
-    has NaN there, and the figures None. The verdict is always ok: a job that does not fit fails in `throughput`, and
-    the user decides how much memory should be left. Raises RunError (by `kept_by`) if `throughput` has failed.
+    The verdict is always ok, because a job that does not fit fails in `throughput`. Raises RunError if that check has
+    failed.
     """
     peaks_mib = machine.kept_by("throughput")
     gpu_sizes_gib: list[float] = []
     for node in machine.nodes:
         gpu_sizes_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)
-    smallest_gib = min(gpu_sizes_gib, default=math.nan)  # NaN if no GPU reports its memory
+    smallest_gib = min(gpu_sizes_gib, default=math.nan)  # NaN if no GPU reports its size
     peak_gib = max(peaks_mib) / 1024
     found = f"{peak_gib:.1f} of {six_digits(smallest_gib)} GiB at batch {machine.job.model.batchsize}"
     figures = {"peak_gib": peak_gib, "has_gib": smallest_gib if gpu_sizes_gib else None}

@@ -39,10 +39,10 @@ def _clock_offsets_s(comm: "MPI.Comm", is_leader: bool) -> list[float]:
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
-    """Look at every node of the job; return the verdicts on rank 0, and None on every other rank.
+    """Look at every node of the job. Return the verdicts on rank 0, and None on every other rank.
 
-    Every rank must call this, because all of them exchange messages. The first rank of each node, its leader, looks at
-    the node. Rank 0 judges what the leaders saw, on which hosts the ranks run, and whether the nodes' clocks agree.
+    Every rank must call this, because all of them exchange messages. The leader of a node, its first rank, looks at the
+    node.
     """
     from mpi4py import MPI
 
@@ -78,13 +78,9 @@ def alone(job: env.Job) -> list[Verdict]:
 
 
 def mpirun_failure() -> str:
-    """Return why mpirun cannot start ranks on this node; "" if it can.
+    """Return why mpirun cannot start two ranks on this node that add a number over MPI; empty if it can.
 
-    mpirun starts two ranks, which add a number over MPI.
-
-    - They succeed: "".
-    - They have not ended after MPIRUN_S seconds: "no answer in", and this time.
-    - They fail: the first MESSAGE_CHARS characters of mpirun's own message, or "mpirun failed" if it has none.
+    The reason is mpirun's own message, or that there was no answer.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
@@ -103,10 +99,9 @@ def mpirun_failure() -> str:
 
 @one_line
 def main() -> int:
-    """Check the job's nodes and print the verdicts. Returns the exit status: 1 if a verdict is fatal, else 0.
+    """Check the job's nodes and print the verdicts. Return the exit status: 1 if a verdict is fatal, else 0.
 
-    - mpirun started this process as a rank: all nodes are checked together. Only rank 0 prints; the others return 0.
-    - Otherwise: this node alone is checked.
+    Ranks that mpirun started check all nodes together, and rank 0 prints. Any other process checks this node alone.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")

@@ -62,8 +62,8 @@ def print_line(**answer: object) -> None:
 def call_and_print(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bool:
     """Call a function of CUDA's driver, print a JSON line before and after the call, and return whether it succeeded.
 
-    `step` names what the call is for, such as "gpu 0", in both lines. The second line has the call's result. Raises
-    AttributeError, after the first line, if the driver has no such function.
+    `step` names what the call is for, such as "gpu 0". Raises AttributeError, after the first line, if the driver has
+    no such function.
     """
     print_line(begin=step, call=function)
     code = getattr(driver, function)(*arguments)
@@ -75,9 +75,8 @@ def call_and_print(driver: ctypes.CDLL, step: str, function: str, *arguments: ob
 def try_gpu(driver: ctypes.CDLL, number: int) -> None:
     """Make a context on a GPU, which a process needs to compute there, and destroy it again.
 
-    `number` counts the GPUs from 0 in CUDA's order. A JSON line is printed before and after each call of the driver.
-    After a call that fails, nothing more is called for this GPU. Raises AttributeError if the driver lacks a function
-    that is called.
+    `number` counts the GPUs from 0 in CUDA's order. Raises AttributeError if the driver does not have a function that
+    is called.
     """
     step = f"gpu {number}"
     device = ctypes.c_int()
@@ -101,10 +100,9 @@ def load_driver() -> ctypes.CDLL:
 
 
 def start_driver(driver: ctypes.CDLL) -> bool:
-    """Start CUDA's driver by cuInit, and return whether it started.
+    """Start CUDA's driver, and return whether it started. Its version is printed as {"version": 12020}, for 12.2.
 
-    A JSON line is printed before and after the call. If the driver started and reports its version, a third line
-    follows: {"version": 12020} for CUDA 12.2. Raises AttributeError if the driver has no function cuInit.
+    Raises AttributeError if the driver has no function cuInit.
     """
     if not call_and_print(driver, "start", "cuInit", 0):
         return False
@@ -115,10 +113,9 @@ def start_driver(driver: ctypes.CDLL) -> bool:
 
 
 def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
-    """Count the GPUs of a driver that has started, and try those from `first` to `end`, `end` excluded, if they exist.
+    """Try each GPU from `first` to `end`, `end` excluded, that the driver has. If one fails, the next is still tried.
 
-    If one fails, the next is tried all the same. A JSON line is printed before and after each call of the driver.
-    Raises AttributeError if the driver lacks a function that is called.
+    The driver must have been started. Raises AttributeError if it does not have a function that is called.
     """
     count = ctypes.c_int()
     if not call_and_print(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
@@ -131,11 +128,10 @@ def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
 def main() -> None:
     """Load CUDA's driver, start it, and make a context on each GPU from FIRST to END (arguments), END excluded.
 
-    Each call prints a JSON line before it and one after it. The last one tells a missing library or function:
+    A JSON line is printed before and after each call of the driver:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
-        {"end": "load", "code": null, "reason": "..."}
     """
     first = int(sys.argv[1])
     end = int(sys.argv[2])

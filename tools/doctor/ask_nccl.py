@@ -16,10 +16,7 @@ def say(**answer: object) -> None:
 
 
 def message_of(library: ctypes.CDLL, code: int) -> str:
-    """Return NCCL's words on the result of its last call; empty if this NCCL has none.
-
-    The words on the last error are taken, or else the words for the result's code: an old NCCL has only these.
-    """
+    """Return NCCL's message on the result of its last call; empty if this NCCL has none."""
     message = ""
     if hasattr(library, "ncclGetLastError"):
         communicator = None  # of any communicator
@@ -38,11 +35,8 @@ def text_of(function: Any, argument: int | None) -> str:
 def main() -> None:
     """Load NCCL and have it make the id of a communicator, by which ranks find each other.
 
-    - First `{"begin": "ncclGetUniqueId"}` is printed.
-    - The library cannot be loaded, or has no such function: a line with "end", the code null, and the reason as
-      message.
-    - It can be called: NCCL prints messages, one of which names the network interface that it uses. Then comes a line
-      with "end", the `code` of the result, and NCCL's own `message` about it.
+    A JSON line is printed before and after the call. In the second, a `code` of null means that NCCL could not be
+    called.
     """
     say(begin="ncclGetUniqueId")
     try:

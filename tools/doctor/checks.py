@@ -34,7 +34,7 @@ CLOCK_QUESTIONS = 5
 def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdicts on one node: its packages, the machine, its network and its data.
 
-    For a job on GPUs the verdicts on the GPUs and their libraries, and on the start of CUDA and NCCL, come first.
+    For a job on GPUs the verdicts on the GPUs and their libraries come first.
     """
     if job.cluster.device == "gpu":
         yield from judge_gpus(facts, job)
@@ -48,40 +48,29 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on whether each CUDA library loads. If NCCL loads, yield one on its version, too.
+    """Yield a verdict on whether each CUDA library loads, and one on the version of NCCL.
 
-    - A library does not load: fatal; for libnvcuvid only a warning.
-    - NCCL is older than NCCL_LEAST: fatal.
-    - Otherwise: ok.
-
-    `libraries` has an answer for each file name: "loads", or "error: " and the reason why it does not load. For NCCL
-    and cuDNN the answer is their version in place of "loads": {"libnccl.so.2": "22105"}.
+    `libraries` has "loads" or "error: REASON" by the library's file name. NCCL and cuDNN have their version in place of
+    "loads": {"libnccl.so.2": "22105"}.
     """
     for file_name, answer in libraries.items():
         name, _, _ = file_name.partition(".")  # "libnccl"
         loads = not answer.startswith("error: ")
-        found = answer.removeprefix("error: ")
+        result = answer.removeprefix("error: ")
         if_absent = WARNING if name == "libnvcuvid" else FATAL  # without libnvcuvid an A100 decodes JPEGs more slowly
         status = ok_if(loads, otherwise=if_absent)
-        yield judge_check(job, f"cuda.{name}", status, found=found, capabilities=CAPABILITIES)
+        yield judge_check(job, f"cuda.{name}", status, found=result, capabilities=CAPABILITIES)
         if name == "libnccl" and loads:
             version = int(answer)
-            found = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"  # 22105 is 2.21.5
-            yield judge_check(job, "nccl.version", ok_if(version >= NCCL_LEAST, otherwise=FATAL), found=found)
+            shown_version = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"  # 22105 is 2.21.5
+            yield judge_check(job, "nccl.version", ok_if(version >= NCCL_LEAST, otherwise=FATAL), found=shown_version)
 
 
 # ---- its cores, memory, limits, disks, network and data
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on whether a node has what the job's ranks need.
-
-    - A core for each rank.
-    - Free memory, and shared memory.
-    - Enough files that a process may open.
-    - If the node has InfiniBand: enough memory that a process may lock.
-    - Free space on the disks for logs and checkpoints.
-    """
+    """Yield verdicts on whether a node has the cores, memory, limits and disk space that the job's ranks need."""
     ranks = job.cluster.dgxngpu
     cores = sorted(set().union(*facts["rank_cores"]))
     which_cores = ranges(cores) or "none"
@@ -101,9 +90,9 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
-    """Return the verdict on a node's free memory: ok if it is enough for all ranks of the node, else a warning.
+    """Return the verdict on whether a node has enough free memory for all its ranks.
 
-    Each rank needs MEMORY_PER_RANK_GIB, and also the pinned memory of the GPU's decoders if a GPU decodes its images.
+    A rank needs MEMORY_PER_RANK_GIB, and the pinned memory of the decoders if a GPU decodes its images.
     """
     pinned_gib = memory.input_memory(job).pinned_mib / 1024
     rank_gib = MEMORY_PER_RANK_GIB + pinned_gib
@@ -115,12 +104,7 @@ def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
 
 
 def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:
-    """Return the verdict on the free space in /dev/shm, through which the ranks of a node exchange data.
-
-    - Less than FATAL_SHM_PER_RANK_MIB for each rank: fatal.
-    - Less than WANTED_SHM_PER_RANK_MIB for each rank: a warning.
-    - At least as much: ok.
-    """
+    """Return the verdict on the free space in /dev/shm, through which the ranks of a node exchange data."""
     ranks = job.cluster.dgxngpu
     if free_mib < FATAL_SHM_PER_RANK_MIB * ranks:
         status = FATAL
@@ -133,12 +117,7 @@ def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:
 
 
 def _judge_open_files(limit: int, job: env.Job) -> Verdict:
-    """Return the verdict on how many files a process may have open at a time.
-
-    - No limit, or at least WANTED_OPEN_FILES: ok.
-    - At least FATAL_OPEN_FILES: a warning.
-    - Fewer: fatal.
-    """
+    """Return the verdict on how many files a process may have open at a time, its `limit`."""
     is_unlimited = limit == resource.RLIM_INFINITY  # -1, so it needs its own comparison
     if is_unlimited or limit >= WANTED_OPEN_FILES:
         status = OK
@@ -150,9 +129,9 @@ def _judge_open_files(limit: int, job: env.Job) -> Verdict:
 
 
 def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
-    """Return the verdict on how much memory a process may lock: without a limit, because InfiniBand locks its buffers.
+    """Return the verdict on how much memory a process may lock. It must be unlimited: InfiniBand locks its buffers.
 
-    A limit is fatal for a job of several nodes. For a job of one node, which does not use InfiniBand, it is a warning.
+    A job of one node does not use InfiniBand, so a limit is only a warning there.
     """
     is_unlimited = limit_bytes == resource.RLIM_INFINITY
     found = "unlimited" if is_unlimited else f"{limit_bytes // 1024} KiB"
@@ -161,14 +140,9 @@ def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
 
 
 def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job, *, if_too_small: str) -> Verdict:
-    """Return the verdict on a folder: whether this user may write there, and whether its disk has `need_gib` free.
+    """Return the verdict of the given `check` on a folder: whether it is writable and its disk has `need_gib` free.
 
-    - The folder cannot be written: fatal.
-    - Too little space is free: the status `if_too_small`.
-    - Otherwise: ok.
-
-    `check` is the check's name. `disk` has the facts of the folder: its path, the free space, and whether it is
-    writable.
+    `disk` has the facts of the folder. `if_too_small` is the status if too little space is free.
     """
     found = f"{disk['folder']}: {disk['free_gib']:.1f} GiB free"
     if not disk["writable"]:
@@ -180,8 +154,7 @@ def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job, *, if_to
 def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on what links this node to others: its network interfaces and its InfiniBand ports.
 
-    - A job of several nodes needs an interface that is up. `_judge_infiniband` judges the ports.
-    - A job of one node needs neither. Both verdicts are ok, and only say what is there.
+    A job of one node needs neither: both verdicts are ok, and only say what is there.
     """
     has_several_nodes = job.cluster.dgxnnodes > 1
     interfaces: dict[str, str] = facts["interfaces"]
@@ -205,14 +178,10 @@ def _port_states(ports: dict[str, str]) -> str:
 def _judge_infiniband_ports(
     ports: dict[str, str], inactive_ports: list[str], job: env.Job, *, can_open_devices: bool
 ) -> Verdict:
-    """Return the verdict on a node's InfiniBand ports. The first of these cases counts:
+    """Return the verdict on a node's InfiniBand ports. NCCL uses `inactive_ports`, but they are not ACTIVE.
 
-    - The node has no ports: a warning.
-    - Ports that NCCL uses are not ACTIVE: a warning, which names these `inactive_ports`.
-    - This process can open no InfiniBand device: a warning.
-    - Otherwise: ok, even if NCCL uses none of the ports, which the check "nccl.ports" reports.
-
-    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}. That NCCL uses none of
+    them is the matter of the check "nccl.ports".
     """
     found = _port_states(ports)
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"
@@ -229,11 +198,9 @@ def _judge_infiniband_ports(
 
 
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on a node's InfiniBand ports, and for some jobs one on whether ports can read a GPU's memory.
+    """Yield a verdict on a node's InfiniBand ports, and for a job on GPUs one on whether they can read a GPU's memory.
 
-    - Always: the verdict of `_judge_infiniband_ports`.
-    - For a GPU job with an ACTIVE port that NCCL uses: ok if something lets the ports read a GPU's memory, else a
-      warning.
+    The second is left out if NCCL uses no ACTIVE port.
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
@@ -255,7 +222,7 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on the page cache, which a timed run flushes, and on each part of the job's data set.
 
-    A job without a data set of the user's has one good verdict in place of those on the parts.
+    A job that reads no data set of the user has one good verdict in place of the latter.
     """
     yield _judge_page_cache(facts["drop_caches"], job)
     if facts["data"] is None:
@@ -267,10 +234,9 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
-    """Return the verdict on whether the page cache can be flushed before a timed run.
+    """Return the verdict on whether the page cache can be flushed before a timed run, if the job asks for that.
 
-    It is ok if the launcher has flushed the cache already, if this user may flush it, or if the job does not ask for
-    it. Otherwise it is a warning.
+    It is also ok if the launcher has flushed the cache already.
     """
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
     found = flushed_by
@@ -284,8 +250,7 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on one part of a data set, `train` or `val`. `part` is what harness/data_check.py found.
 
-    They are on its list, on its content, on the samples that were tried, and on their labels. A part that could not be
-    read has only a fatal verdict on its list.
+    A part that could not be read has only a fatal verdict on its list.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -308,12 +273,9 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
-    """Return the verdicts on all nodes, in this order:
+    """Return the verdicts on all nodes: on each node, on what must be the same on all, and on the code's changes.
 
-    - the verdicts on each node, each once; if there are several nodes, what was found begins with the host's name;
-    - a verdict on each fact that must be the same on all nodes: fatal if it differs, and then with the value of each
-      node;
-    - a verdict on whether the code on the first node differs from its commit.
+    Equal verdicts appear once. With several nodes, what was found begins with the host's name.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -323,16 +285,21 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
             if verdict not in verdicts:  # eight GPUs have one driver
                 verdicts.append(verdict)
 
-    for check, value_of_nodes in _facts_to_be_equal(nodes).items():
-        are_equal = len(set(value_of_nodes)) == 1
-        found = value_of_nodes[0] or "unknown"
-        if not are_equal:
-            found = ", ".join(
-                f"{node['host']} {value or 'unknown'}" for node, value in zip(nodes, value_of_nodes, strict=True)
-            )
-        verdicts.append(judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(nodes)))
+    hosts = [node["host"] for node in nodes]
+    for check, value_of_hosts in _facts_to_be_equal(nodes).items():
+        verdicts.append(_judge_equality(check, value_of_hosts, hosts, job))
     verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
     return verdicts
+
+
+def _judge_equality(check: str, value_of_hosts: list[str | None], hosts: list[str], job: env.Job) -> Verdict:
+    """Return the verdict of `check` on whether a fact is the same on all hosts; if not, it shows the value of each."""
+    are_equal = len(set(value_of_hosts)) == 1
+    shown_values = [value or "unknown" for value in value_of_hosts]
+    found = shown_values[0]
+    if not are_equal:
+        found = ", ".join(f"{host} {shown}" for host, shown in zip(hosts, shown_values, strict=True))
+    return judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(hosts))
 
 
 def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
@@ -368,10 +335,10 @@ def _data_digests(node: Facts) -> str:
 
 
 def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[Verdict]:
-    """Return two verdicts: on whether MPI started as many ranks as the job has, and on whether the nodes' clocks agree.
+    """Return the verdicts on whether MPI started as many ranks as the job has, and on whether the nodes' clocks agree.
 
     `hosts` has the host of each rank. `offsets_s` has for each node how many seconds its clock is ahead of the first
-    node's. Another number of ranks is fatal. A clock that is more than CLOCK_S ahead or behind is a warning.
+    node's.
     """
     distinct_hosts = dict.fromkeys(hosts)  # in the order of their first rank
     ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in distinct_hosts)
@@ -388,11 +355,9 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 
 
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
-    """Return the verdicts on starting ranks if only this node was looked at.
+    """Return the verdict on the start of two ranks by mpirun on this node, the only one that was looked at.
 
-    - Always: the verdict "mpi.start", on the start of two ranks by mpirun. It is fatal if there is an `error`, which
-      says why the start failed, and ok if `error` is empty.
-    - For a job of several nodes: a warning, "mpi.ranks", that only this node was looked at.
+    `error` says why the start failed; empty if it did not. A job of several nodes also gets a warning.
     """
     verdicts = [
         judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")
@@ -404,26 +369,26 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
 
 
 def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
-    """Return on rank 0 how many seconds the clock of rank `other` is ahead of rank 0's. Any other rank gets 0.
+    """Return on rank 0 how many seconds the clock of rank `other` is ahead of its own; any other rank gets 0.
 
-    Rank 0 and rank `other` must both call this, because they exchange messages. On any other rank it does nothing.
-
-    Rank 0 asks for the time CLOCK_QUESTIONS times. The answer to the quickest question counts, because it is the most
-    exact: the other clock is taken to be read halfway between question and answer.
+    Rank 0 and rank `other` must both call this, because they exchange messages.
     """
+    if comm.Get_rank() == other:
+        for _ in range(CLOCK_QUESTIONS):
+            comm.recv(source=0)
+            comm.send(time.time(), dest=0)
+    if comm.Get_rank() != 0:
+        return 0.0
+
     quickest_s = float("inf")
     offset_s = 0.0
     for _ in range(CLOCK_QUESTIONS):
-        if comm.Get_rank() == 0:
-            asked_s = time.time()
-            comm.send(None, dest=other)
-            other_clock_s = comm.recv(source=other)
-            answered_s = time.time()
-            if answered_s - asked_s < quickest_s:  # the quickest answer is the most exact
-                quickest_s = answered_s - asked_s
-                # The other clock is taken to be read halfway between question and answer.
-                offset_s = other_clock_s - (asked_s + answered_s) / 2
-        elif comm.Get_rank() == other:
-            comm.recv(source=0)
-            comm.send(time.time(), dest=0)
+        asked_s = time.time()
+        comm.send(None, dest=other)
+        other_clock_s = comm.recv(source=other)
+        answered_s = time.time()
+        if answered_s - asked_s < quickest_s:  # the quickest answer is the most exact
+            quickest_s = answered_s - asked_s
+            # The other clock is taken to be read halfway between question and answer.
+            offset_s = other_clock_s - (asked_s + answered_s) / 2
     return offset_s

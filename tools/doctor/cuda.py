@@ -18,7 +18,7 @@ from runlog.json_types import JsonObject
 
 ASK_CUDA = Path(__file__).with_name("ask_cuda.py")
 SILENT_S = 20.0  # without persistence a driver loads in some seconds a GPU
-ALL_S = 90.0  # after which no further GPU is asked
+ALL_S = 90.0  # after which no further GPU is tried
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm")  # that every process with a context opens
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 FABRIC_MANAGER = ("nv-fabricmanager", "--version")
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class CudaStart:
-    """The result of starting CUDA. A "GPU that was asked" is one on which a context was tried."""
+    """The result of starting CUDA. A GPU was tried if a context was to be made on it."""
 
     library: str = ""  # the file that was loaded as libcuda.so.1
     version: int | None = None  # of CUDA, as the driver has it: 12000 is 12.0
@@ -68,11 +68,11 @@ class CudaStart:
 
     @property
     def is_sound(self) -> bool:
-        """Return whether every GPU that was asked has given a context."""
+        """Return whether every GPU that was tried has given a context."""
         return self.failed_driver_step is None and bool(self.gpus) and not self.failed_steps_of_gpus
 
     def runs(self, version: int) -> bool:
-        """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was asked."""
+        """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was tried."""
         return self.is_sound and self.version is not None and self.version >= version
 
     @property
@@ -93,10 +93,8 @@ class System:
 def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
 
-    A child process tries one GPU after the other, because a call of CUDA may hang or kill its process. Another child
-    then goes on with the next GPU, until ALL_S seconds have passed.
-
-    The result has the last step on each GPU; its other fields are those of the last child.
+    A call of CUDA may hang or kill its process, so child processes make the calls. The last one says what CUDA itself
+    did.
     """
     until_s = time.monotonic() + ALL_S
     step_of_gpus: dict[int, Step] = {}
@@ -112,14 +110,13 @@ def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
 
 
 def _next_gpu(child: Talk, result: CudaStart, gpus: int) -> int | None:
-    """Return the GPU with which another child process must go on; None if no other child is needed.
+    """Return the GPU with which another child process must go on, after this one hung or died; None if none must.
 
-    One is needed if the child hung or died on a GPU, and there is a next one among the first `gpus` that CUDA shows. If
-    it did so in a step of the driver itself, another child would do so, too.
+    `gpus` is how many GPUs the job uses.
     """
     if not child.hang_or_death:
         return None
-    if result.failed_driver_step is not None:
+    if result.failed_driver_step is not None:  # not on a GPU: another child would fail as well
         return None
     stopped_on_gpu = max(result.gpus)  # GPUs are tried in ascending order, so the last one that was tried
     next_gpu = stopped_on_gpu + 1
@@ -132,8 +129,7 @@ def _next_gpu(child: Talk, result: CudaStart, gpus: int) -> int | None:
 def _read_answers(child: Talk) -> CudaStart:
     """Return the result of starting CUDA, from the lines that the child process, ask_cuda.py, printed.
 
-    The lines say when each step began and ended. A step is of the driver itself, or of one GPU: "gpu 0". If the child
-    hung or died, the step that had begun and not ended has failed. Otherwise the child failed at its exit.
+    If the child hung or died, the call that had begun and not ended has failed; if there is none, the child's exit.
     """
     answers = child.answers()
     gpus: dict[int, Step] = {}
@@ -170,15 +166,12 @@ def _gpu_of_step(step_name: str) -> int | None:
 
 
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
-    """Return the last call of each step that has ended, with its result, by the step's name.
-
-    For one call of the step "gpu 0" the child's lines are:
+    """Return the last call of each step that has ended, with its result, by the step's name. A call has two lines:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
 
-    A GPU's step has several calls. The child makes the next one only after a success, so all calls before the last
-    have succeeded. A call that has begun and not ended is ignored.
+    All earlier calls of a step have succeeded, because the child goes on only after a success.
     """
     begun_call_of_step: dict[str, str] = {}
     ended_calls: dict[str, Step] = {}

@@ -44,8 +44,7 @@ COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
 def code_for(capability: int | None) -> list[int]:
     """Return which machine codes of this Paddle a GPU of this compute capability runs: 86 -> [80, 86].
 
-    A GPU runs code made for the same major version and for the same or an earlier minor version. The list is empty for
-    an unknown capability (None).
+    Empty for an unknown capability (None).
     """
     if capability is None:
         return []
@@ -55,7 +54,7 @@ def code_for(capability: int | None) -> list[int]:
 def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdicts on a node's GPUs: their number, each GPU of the job by itself, and how they are linked.
 
-    The job uses the first DGXNGPU GPUs in CUDA's order. If NVML shows no GPU, the only verdict is on the number.
+    The job uses the first DGXNGPU GPUs in CUDA's order.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     yield _judge_count(facts, job)
@@ -63,7 +62,7 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield _judge_compute_capability(gpu, job)
         yield _judge_driver(gpu, facts, job)
         yield from _judge_health(gpu, job)
-        yield from _judge_mode(gpu, job)
+        yield from _judge_modes(gpu, job)
         yield from judge_memory(gpu, job)
     if gpus:
         yield from judge_topology(facts, job)
@@ -72,13 +71,12 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether NVML shows as many GPUs as the job needs. A run counts its GPUs by NVML.
 
-    It gives the reason why NVML lacks some. If NVML is missing although CUDA shows the GPUs, the container was started
-    without it, and the fix says how to start it.
+    CUDA may show GPUs that NVML does not: a container can be started with the one and without the other.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
     shown_by_cuda = _count_by_cuda(facts)
-    reason: str = facts["gpu_absence"]  # why NVML lacks GPUs; empty if it shows all
+    reason: str = facts["gpu_absence"]  # why NVML does not show some GPUs; empty if it shows all
     found = str(shown_by_nvml)
     if reason:
         found += f" ({reason})"
@@ -114,10 +112,7 @@ def _advice_on_nvml(reason: str) -> str:
 def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    - The GPU's compute capability is unknown: a warning.
-    - GPU_CODE has code for exactly this compute capability: ok.
-    - The GPU runs only code that was made for an earlier compute capability: a warning.
-    - The GPU runs none of the code: fatal.
+    Code that was made for an earlier compute capability also runs, but not at the GPU's best.
     """
     verdict = functools.partial(
         judge_check,
@@ -140,8 +135,7 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    A driver as new as the oldest one that runs this CUDA is ok. An older or unknown one is ok if CUDA has started on
-    this node all the same, as it does with NVIDIA's package cuda-compat.
+    An older or unknown driver is ok if CUDA has started on this node all the same.
     """
     driver = _driver_version(gpu, facts)
     shown_driver = driver or "unknown"
@@ -221,10 +215,7 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on the memory errors that ECC has counted since the driver was loaded.
 
-    - ECC is off or missing, so that there is no count: a warning.
-    - There are uncorrected errors: fatal.
-    - There are only corrected errors: a warning.
-    - There are none: ok.
+    Uncorrected errors are fatal, corrected ones a warning. ECC that is off has no count.
     """
     uncorrected = gpu.ecc_uncorrected
     if uncorrected is None:
@@ -241,8 +232,7 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on whether the broken parts of the GPU's memory are out of use.
 
-    GPUs from Ampere on replace broken rows of memory by spare ones, and earlier ones retire broken pages, both at the
-    next reset. Until then the broken part is in use.
+    GPUs from Ampere on replace broken rows of memory, and earlier ones retire broken pages, both at the next reset.
     """
     is_before_ampere = gpu.capability is not None and gpu.capability < ROW_REMAPPING_FROM
     if gpu.remapped_rows is not None:
@@ -256,12 +246,7 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job) -> Verdict:
-    """Return the verdict on a GPU's broken rows of memory.
-
-    - A row could not be replaced, because no spare one is left: fatal.
-    - A row will be replaced at the next reset: a warning.
-    - All broken rows were replaced, or there are none: ok.
-    """
+    """Return the verdict on a GPU's broken rows of memory, which it replaces by spare ones at the next reset."""
     found = f"{gpu_name}: {rows.correctable} after corrected errors, {rows.uncorrectable} after uncorrected ones"
     if rows.failed:
         found += ", one could not be replaced"
@@ -275,10 +260,7 @@ def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job)
 def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether somebody has set the GPU's application clock below the card's default.
 
-    - One of the two clocks is unknown: ok, because some cards have no application clocks. The check "gpu.throttling"
-      shows what slows such a GPU down.
-    - The clock is below the default: a warning.
-    - Otherwise: ok.
+    Some cards have no application clocks. What slows these down is a matter of another check, "gpu.throttling".
     """
     set_mhz = gpu.application_clock_mhz
     default_mhz = gpu.default_application_clock_mhz
@@ -288,49 +270,40 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     return judge_check(job, "gpu.clocks", ok_if(set_mhz >= default_mhz, otherwise=WARNING), found=found)
 
 
-def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on each of the GPU's two modes; none on a mode that the GPU does not report.
-
-    MIG mode divides a GPU into several:
-
-    - on: fatal;
-    - off now, on after the next reset: a warning;
-    - off, now and after the next reset: ok.
-
-    The compute mode says how many processes may use the GPU:
-
-    - prohibited, none: fatal;
-    - the default, any number: ok;
-    - another one, only one process: a warning.
-    """
+def _judge_modes(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
+    """Yield a verdict on each of the GPU's two modes that it reports."""
     if gpu.mig is not None:
-        state = "on" if gpu.mig else "off"
-        state_after_reset = "on" if gpu.mig_after_reset else "off"
-        found = f"{gpu_name(gpu)}: MIG {state}"
-        if state != state_after_reset:
-            found += f", {state_after_reset} after a reset"
-        if gpu.mig:
-            yield judge_check(job, "gpu.mig", FATAL, found=found)
-        else:
-            yield judge_check(job, "gpu.mig", ok_if(not gpu.mig_after_reset, otherwise=WARNING), found=found)
-
+        yield _judge_mig(gpu, job)
     if gpu.compute_mode is not None:
-        found = f"{gpu_name(gpu)}: {COMPUTE_MODES.get(gpu.compute_mode, gpu.compute_mode)}"
-        if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
-            yield judge_check(job, "gpu.compute_mode", FATAL, found=found)
-        else:
-            is_default = gpu.compute_mode == pynvml.NVML_COMPUTEMODE_DEFAULT
-            yield judge_check(job, "gpu.compute_mode", ok_if(is_default, otherwise=WARNING), found=found)
+        yield _judge_compute_mode(gpu_name(gpu), gpu.compute_mode, job)
+
+
+def _judge_mig(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
+    """Return the verdict on whether the GPU's MIG mode, which divides a GPU into several, is off and stays off."""
+    state = "on" if gpu.mig else "off"
+    state_after_reset = "on" if gpu.mig_after_reset else "off"
+    found = f"{gpu_name(gpu)}: MIG {state}"
+    if state != state_after_reset:
+        found += f", {state_after_reset} after a reset"
+    if gpu.mig:
+        return judge_check(job, "gpu.mig", FATAL, found=found)
+    return judge_check(job, "gpu.mig", ok_if(not gpu.mig_after_reset, otherwise=WARNING), found=found)
+
+
+def _judge_compute_mode(gpu_name: str, mode: int, job: env.Job) -> Verdict:
+    """Return the verdict on a GPU's compute mode: how many processes may use the GPU. By default, any number may."""
+    found = f"{gpu_name}: {COMPUTE_MODES.get(mode, mode)}"
+    if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+        return judge_check(job, "gpu.compute_mode", FATAL, found=found)
+    is_default = mode == pynvml.NVML_COMPUTEMODE_DEFAULT  # the remaining modes let one process in
+    return judge_check(job, "gpu.compute_mode", ok_if(is_default, otherwise=WARNING), found=found)
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdict on whether the job's training fits into the GPU's memory.
 
-    The estimated need is the sum of the program's measured peak, cuDNN's workspace, the input pipeline, and what CUDA
-    and its libraries take. The verdict is a warning if the need and a margin together exceed the GPU's memory, else ok.
-    It lists all parts of the need.
-
-    Nothing is yielded if the GPU's memory is unknown, or if the peak of the job's program was never measured.
+    Nothing is yielded if this memory is unknown, or if the peak of the job's program was never measured. The rest of
+    the need is estimated.
     """
     program_mib = memory.program_mib(job)
     if gpu.memory_gib is None or program_mib is None:

@@ -32,13 +32,7 @@ def try_start(environ: Mapping[str, str]) -> NcclStart:
 
 
 def _read_answer(child: Talk) -> NcclStart:
-    """Return the result that the child, ask_nccl.py, printed, and the interface that NCCL chose.
-
-    NCCL names the interface and its address in a message of its own. Versions of NCCL differ in its form:
-
-    - `Bootstrap : Using [0]eth0:10.0.0.1<0>`
-    - `Bootstrap: Using eth0:10.0.0.1<0>`
-    """
+    """Return the result that the child, ask_nccl.py, printed, and the network interface that NCCL chose."""
     results = [answer for answer in child.answers() if "end" in answer]  # empty if the call did not return
     bootstrap = re.search(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):(\S+?)<\d+>", "\n".join(child.lines))
     return NcclStart(
@@ -72,16 +66,14 @@ def choice_of(value: str) -> Choice:
 
 
 def names_taken(setting: str, names: Sequence[str]) -> list[str]:
-    """Return those of `names` that NCCL uses by a setting, the value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA.
+    """Return those of `names`, interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"), that NCCL uses by a setting:
 
-    `names` are interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"). By the setting NCCL uses:
+        "mlx5,ib" -> every name that begins with mlx5 or ib
+        "=mlx5_0" -> only the device mlx5_0
+        "^mlx5"   -> every name that does not begin with mlx5
+        ""        -> all names
 
-    - "mlx5,ib": every name that begins with mlx5 or ib;
-    - "=mlx5_0": only the device mlx5_0;
-    - "^mlx5": every name that does not begin with mlx5;
-    - "": all names, and "^" none, because a setting without entries matches every name.
-
-    These are NCCL's rules, in its files socket.cc and net_ib.cc.
+    These are the rules in NCCL's files socket.cc and net_ib.cc.
     """
     choice = choice_of(setting)
     matched_names = _names_matched(choice, names)
@@ -102,10 +94,9 @@ def _names_matched(choice: Choice, names: Sequence[str]) -> list[str]:
 
 
 def _matches(entry: str, name: str, choice: Choice) -> bool:
-    """Return whether an entry of a setting matches the name of an interface or a port.
+    """Return whether an entry of a setting matches the name of an interface or a port, such as "mlx5_0:1".
 
-    The device must be equal if the setting has `=`, else it must begin with the entry's device. The port number must be
-    equal if both have one.
+    The numbers of ports are compared only if both have one.
     """
     wanted_device, _, wanted_port = entry.partition(":")
     device, _, port = name.partition(":")
@@ -115,21 +106,20 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 
 
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
-    """Return the devices among a node's `ports` that `setting`, a value of NCCL_IB_HCA, matches by accident, sorted.
+    """Return the devices of `ports` that `setting`, a value of NCCL_IB_HCA, matches by accident, sorted.
 
-    NCCL compares beginnings of names, so that "mlx5_1", the full name of a device, also matches mlx5_10. For the ports
-    mlx5_1:1, mlx5_10:1 and ib0:1:
+    NCCL compares beginnings of names. If there are mlx5_1 and mlx5_10:
 
-        "mlx5_1", "mlx5_1,ib" or "^mlx5_1"  -> ["mlx5_10"]
-        "mlx5"                              -> [], because it is meant for all
-        "=mlx5_1"                           -> [], because after a = NCCL compares full names
+        "mlx5_1"  -> ["mlx5_10"]
+        "mlx5"    -> [], because it is meant for all
+        "=mlx5_1" -> [], because = compares full names
     """
     choice = choice_of(setting)
     if choice.is_exact:
         return []
     devices = {_device(port) for port in ports}
     devices_in_setting = {_device(entry) for entry in choice.entries}
-    devices_named_in_full = tuple(devices & devices_in_setting)
+    devices_named_in_full = tuple(devices & devices_in_setting)  # as `startswith` takes several
 
     by_accident: set[str] = set()
     for port in _names_matched(choice, ports):

@@ -57,16 +57,14 @@ class _NvmlGpus(NamedTuple):
 
 @contextlib.contextmanager
 def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
-    """Give the GPUs that NVML shows, and keep NVML open until the context ends.
+    """Give the GPUs that NVML shows, and its reason for missing ones; keep NVML open until the context ends.
 
-    - A job on CPUs: there are no GPUs, and NVML is not opened.
-    - NVML hangs, which a child process finds out first: there are no GPUs, and the reason says so.
-    - Otherwise: the GPUs that NVML shows, and its reason for missing ones.
+    For a job on CPUs there are no GPUs, and NVML is not opened.
     """
     if job.cluster.device != "gpu":
         yield _NvmlGpus([], "")
         return
-    hanging_call = child.hanging_call_of_nvml()
+    hanging_call = child.hanging_call_of_nvml()  # a child process tries NVML first, because it may hang
     if hanging_call:
         yield _NvmlGpus([], hanging_call)
         return
@@ -77,8 +75,7 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name, such as "gpus", "numa" and "cuda_start".
 
-    `rank_cores` has for each rank of this node the cores that it may use. `node` is the node's number in HOSTS. For a
-    job on GPUs this starts CUDA and NCCL in child processes, and loads CUDA's libraries into this one.
+    `rank_cores` has for each rank of this node the cores that it may use. `node` is the node's number in HOSTS.
     """
     # NVML, NVIDIA's library for monitoring, is asked first: later its memory in use would include what CUDA takes. NVML
     # stays open until CUDA's start has ended, because on a driver without persistence closing NVML unloads the driver.
@@ -91,7 +88,7 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
             "gpus": nvml.gpus,
             "gpu_absence": nvml.absence,
             **_topology(),
-            "libraries": _libraries() if job.cluster.device == "gpu" else {},
+            "libraries": _libraries() if job.cluster.device == "gpu" else {},  # loads them into this process
             "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores,
@@ -137,11 +134,9 @@ def _topology() -> JsonObject:
 
 
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
-    """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it by name.
+    """Start CUDA and NCCL in the environment that the ranks of node number `node`, this one, will have.
 
-    "cuda_system", "nccl_settings" and "nccl_files" have what may explain a failed start: parts of the driver, the
-    variables that choose NCCL's network, and files that set more of them. Empty for a job on CPUs. `node` is this
-    node's number.
+    Returns what came of it, and what may explain a failure, by name. Empty for a job on CPUs.
     """
     if job.cluster.device != "gpu":
         return {}
@@ -169,21 +164,19 @@ def _address_in_hosts(job: env.Job, node: int) -> str:
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
-    """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA).
+    """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA); empty if nothing does.
 
-    - One of two kernel modules is loaded: its name.
-    - Linux is at least DMA_BUF_KERNEL and NVIDIA's kernel module is the open one: DMA-BUF, with the kernel's version.
-    - Otherwise nothing does: "".
-
-    `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, "5.15.0-91-generic".
-    `driver` is the text of NVIDIA's kernel module about itself in /proc.
+    `modules` is the folder /sys/module, `kernel` the release of Linux ("5.15.0-91-generic"), and `driver` what NVIDIA's
+    kernel module says about itself.
     """
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():
             return name
     version = re.match(r"(\d+)\.(\d+)", kernel)
-    has_dma_buf = version is not None and (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL
-    if version and has_dma_buf and "Open Kernel Module" in driver:
+    if version is None:
+        return ""
+    has_dma_buf = (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL
+    if has_dma_buf and "Open Kernel Module" in driver:
         return f"DMA-BUF of kernel {version[0]} and NVIDIA's open kernel module"
     return ""
 
@@ -196,8 +189,7 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
 def _try_import(name: str) -> _ImportFailure:
     """Import a package in a child process, and return why that failed and what to do; both are empty if it worked.
 
-    The import may fail by an error, or by a broken library that kills or hangs the child. The advice is then how to
-    install what is missing, or a command that shows where it hangs or dies.
+    A broken library may kill or hang the child. The advice is then a command that shows where.
     """
     command = [sys.executable, "-c", f"import {name}"]
     # If Python hangs, `timeout` ends it by ABRT. At this signal faulthandler prints the traceback, as at SEGV and ILL.
@@ -209,7 +201,7 @@ def _try_import(name: str) -> _ImportFailure:
     if done.returncode < 0:
         return _ImportFailure(f"ended by signal {-done.returncode}", show_where)
     if done.returncode > 0:
-        _, _, last_line = done.stderr.strip().rpartition("\n")
+        _, _, last_line = done.stderr.strip().rpartition("\n")  # the error, below the traceback
         return _ImportFailure(last_line, install_advice(last_line))
     return _ImportFailure("", "")
 
@@ -229,12 +221,9 @@ _LIBRARY_IN_ERROR = re.compile(
 
 
 def install_advice(error: str) -> str:
-    """Return a sentence on how to install what an import lacked. `error` is what Python raised.
+    """Return a sentence on how to install what an import could not find. `error` is the message of the import, such as:
 
-    - The error names no shared library: "launch/setup.sh run installs the packages of locks/run.lock".
-    - "libGL.so.1: cannot open shared object file": the sentence names the packages that have this library, "apt-get
-      install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'". These three find a package by the library's file
-      name.
+    libGL.so.1: cannot open shared object file -> apt-get install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'
     """
     library = _LIBRARY_IN_ERROR.search(error)
     if library is None:
@@ -261,11 +250,10 @@ def own_cores() -> list[int]:
 
 
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
-    """Return for each local rank the cores that launch/bind.sh would give it.
+    """Return for each local rank the cores that launch/bind.sh would give it, by the setting RANK_NUMA.
 
-    - RANK_NUMA is not set: all cores of this process, for every rank.
-    - RANK_NUMA names a NUMA node for each rank, as "0,0,1,1": the cores of this node, or an empty list if there is no
-      such node. Ranks for which it names no node have no list.
+    RANK_NUMA names a NUMA node for each rank, such as "0,0,1,1". Without it, each rank may use all cores of this
+    process.
     """
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
@@ -279,11 +267,9 @@ def cores_by_launcher(job: env.Job) -> list[list[int]]:
 
 
 def _libraries() -> dict[str, str]:
-    """Load each CUDA library into this process, and return what came of it, by the library's file name.
+    """Load each CUDA library into this process. Return "loads" or "error: REASON" by the library's file name.
 
-    - NCCL and cuDNN: their version, such as "22105".
-    - Any other library: "loads".
-    - A library that does not load, or NCCL or cuDNN without a function for its version: "error: " and the reason.
+    NCCL and cuDNN have their version in place of "loads", such as "22105".
     """
     answers = {}
     for name in CUDA_LIBRARIES:
@@ -311,8 +297,7 @@ def _numa() -> dict[str, str]:
 def _disk(folder: Path) -> JsonObject:
     """Return the free space for `folder`, and whether this user may write there.
 
-    The result is such as {"folder": "results", "free_gib": 412.3, "writable": True}. If the folder does not exist yet,
-    its nearest existing parent is looked at.
+    An example is {"folder": "results", "free_gib": 412.3, "writable": True}. The folder need not exist yet.
     """
     wanted = folder.absolute()
     existing = next(path for path in (wanted, *wanted.parents) if path.exists())
@@ -326,7 +311,7 @@ def _disk(folder: Path) -> JsonObject:
 def _interfaces() -> dict[str, str]:
     """Return the network interfaces that are up and have an IPv4 address, by name: {"eth0": "10.0.0.1 10000 Mbit/s"}.
 
-    The loopback is left out. If the driver does not report a speed, the text is only the address: {"eth0": "10.0.0.1"}.
+    The speed is left out if the driver does not report one.
     """
     addresses = psutil.net_if_addrs()
     interfaces = {}
@@ -343,9 +328,7 @@ def _interfaces() -> dict[str, str]:
 def _infiniband(root: Path) -> dict[str, str]:
     """Return the state and the rate of each InfiniBand port under `root`, which is /sys/class/infiniband.
 
-    - An InfiniBand port: {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}.
-    - A port of Ethernet (RoCE): the same with ", Ethernet" at the end.
-    - A port that cannot be read: {"mlx5_0:1": "unreadable (Permission denied)"}.
+    An example is {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}. A port of Ethernet (RoCE) has ", Ethernet" at the end.
     """
     state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):
@@ -365,11 +348,9 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
-    """Return what is found in each part of the job's data set: {"train": {...}, "val": {...}}.
+    """Return what is found in each part of the job's data set: {"train": {...}, "val": {...}}; None if it reads none.
 
-    - The job reads no data set of the user's: None.
-    - Paddle or DALI cannot be imported, so `has_packages` is false: "train" has only an "error" that says so.
-    - Otherwise: harness/data_check.py, which needs these packages, reads each part and returns its facts.
+    `has_packages` says whether Paddle and DALI, which read the data, can be imported.
     """
     if not job.data.folder or job.data.is_synthetic:
         return None

@@ -15,9 +15,7 @@ RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML report
 def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU is free for the job.
 
-    A process of another job, or memory in use that no display explains, is fatal. A service such as MPS, or memory that
-    a display may use, is a warning. Memory may be in use without a process, because a container does not see those
-    outside it.
+    Memory may be in use without a process: a container does not see the processes outside it.
     """
     memory_in_use = _memory_in_use(gpu)
     # NVML may list the process of a display as one that computes.
@@ -67,10 +65,7 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
 
-    - The driver reports what processes use: this amount. FOREIGN_MIB are tolerated.
-    - The driver reports only a sum, of what processes use and what the driver keeps for itself: the sum. FOREIGN_MIB
-      and RESERVE_MIB together are tolerated.
-    - The driver reports neither: an unknown amount, with the same limit as for the sum.
+    If the driver reports only a sum that includes what it keeps for itself, RESERVE_MIB more are tolerated.
     """
     used_mib = gpu.memory_used_mib
     if used_mib is not None:

@@ -28,11 +28,10 @@ def ok_if(good: bool, *, otherwise: str) -> str:
 
 
 def judge_check(job: env.Job, check: str, status: str, *, found: str, fix: str = "", **values: Any) -> Verdict:
-    """Return the verdict on a check, with the texts of checks.yaml. `found` says what was seen.
+    """Return the verdict on a check, with the texts of its row in checks.yaml. `found` says what was seen.
 
-    The check's row in checks.yaml, or that of its group ("python" for "python.dali"), says what is wanted and the fix,
-    unless another `fix` is given. Its texts have placeholders for the job and `values`: most=500 fills "under {most}
-    MiB".
+    The job and `values` fill the placeholders of the texts: most=500 fills "under {most} MiB". A given `fix` replaces
+    that of the row.
     """
     group, _, _ = check.partition(".")  # "python" of "python.dali", if the check has no row of its own
     row = ROWS.get(check) or ROWS[group]

@@ -1,7 +1,7 @@
 """The doctor's judgement of CUDA's and NCCL's start: each fault with its cause and what to do, by faults.yaml."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pynvml
 
@@ -44,11 +44,9 @@ def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdicts on whether CUDA starts on this node.
+    """Yield a fatal verdict on each failure of CUDA's start, of the driver itself or of one GPU.
 
-    - The driver itself failed in a step: a fatal verdict.
-    - A GPU gave no context: a fatal verdict for each such GPU.
-    - Neither: one verdict on the number of GPUs. CUDA may show too few, or there was no time to try all of them.
+    If nothing failed, the only verdict is on the number of GPUs: CUDA may show too few.
     """
     start: CudaStart = facts["cuda_start"]
     if start.failed_driver_step is not None:
@@ -60,14 +58,9 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether CUDA gave a context on as many GPUs as the job needs.
+    """Return the verdict on whether CUDA gave a context, which a process needs to compute, on each GPU of the job.
 
-    A process needs a context to compute on a GPU. Call this only if neither the driver itself failed nor a GPU refused
-    a context. The remaining cases are:
-
-    - CUDA shows fewer GPUs than the job needs: fatal, with the likely cause.
-    - Time ran out before all GPUs of the job were tried: a warning.
-    - All of them gave a context: ok.
+    No step of CUDA's start may have failed.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_gpus = start.count or 0
@@ -105,16 +98,13 @@ def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
 def _judge_failed_cuda_step(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
     """Return the fatal verdict on a step of CUDA's start that failed: the failure, its cause and what to do.
 
-    The failure begins with `subject`, "GPU3: " for a step of one GPU, empty for a step of the driver itself:
-
-    - The process hung or died: "GPU3: cuCtxCreate_v2 no answer in 20 s".
-    - Nothing could be called: only the reason, "libcuda.so.1: cannot open shared object file".
-    - The call returned an error: "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)".
+    `subject` begins the text, such as "GPU3: " in "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"; it is empty for
+    a step of the driver itself.
     """
     if step.hang_or_death:
-        failure = f"{step.call} {step.hang_or_death}"
+        failure = f"{step.call} {step.hang_or_death}"  # "cuCtxCreate_v2 no answer in 20 s"
     elif step.could_not_call:
-        failure = step.reason
+        failure = step.reason  # "libcuda.so.1: cannot open shared object file"
     else:
         failure = f"{step.call}: {step.code_name or 'CUDA_ERROR'} ({step.code})"
     return _cause_verdict(f"{subject}{failure}", _cuda_cause(step, facts), facts, job)
@@ -123,10 +113,7 @@ def _judge_failed_cuda_step(subject: str, step: Step, facts: Facts, job: env.Job
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
     """Return the `cause` and the `fix` that faults.yaml has for a failed step of CUDA's start.
 
-    One error code of CUDA has many causes. So other evidence is more telling, such as a hang or a GPU in MIG mode:
-
-    - `_name_of_evidence` finds evidence that explains the failure: the cause of this evidence.
-    - Otherwise: the cause of the step's error code, or the default one if faults.yaml does not have this code.
+    One error code of CUDA has many causes, so other evidence, such as a hang or a GPU in MIG mode, is more telling.
     """
     name = _name_of_evidence(step, _evidence(facts))
     if name:
@@ -137,10 +124,9 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 
 
 def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
-    """Return the key under "evidence" in faults.yaml whose cause explains a failed step of CUDA's start.
+    """Return the key under "evidence" in faults.yaml that explains a failed step of CUDA's start; empty if none does.
 
-    A step that returned an error code is explained by a sign that was found on this node and can cause this code; empty
-    if there is none. `evidence` has a text for each sign, which is empty if it was not found.
+    `evidence` has a text for each sign of a fault, which is empty if the sign was not found.
     """
     if step.has_hung:
         return "hang"
@@ -156,15 +142,9 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
-    """Return what NVML and the system show that may explain a fault of CUDA, as texts by name.
+    """Return what NVML and the system show that may explain a fault of CUDA, as texts for faults.yaml.
 
-    The texts fill the placeholders of faults.yaml, such as "{driver}". Four of them are signs of a fault, and empty
-    without it:
-
-    - "lost": a GPU that fell off the bus;
-    - "mig": GPUs in MIG mode;
-    - "prohibited": GPUs whose compute mode lets no process in;
-    - "device": device files that cannot be opened.
+    Those from "lost" on are signs of a fault, and empty without it.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -179,10 +159,10 @@ def _evidence(facts: Facts) -> dict[str, str]:
         "fabric_manager": system.fabric_manager or "unknown here: systemctl status nvidia-fabricmanager on the host",
         "kernel_module": system.kernel_module or "unknown",
         "library": start.library or "libcuda.so.1",
-        "lost": absence if LOST.match(absence) else "",
-        "mig": ", ".join(in_mig_mode),
-        "prohibited": ", ".join(prohibited),
-        "device": "; ".join(unopened),
+        "lost": absence if LOST.match(absence) else "",  # a GPU that fell off the bus
+        "mig": ", ".join(in_mig_mode),  # GPUs that are divided into several
+        "prohibited": ", ".join(prohibited),  # GPUs whose compute mode lets no process in
+        "device": "; ".join(unopened),  # device files that cannot be opened
     }
 
 
@@ -199,16 +179,12 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether NCCL starts with the settings that the ranks will have.
 
-    For a job of several nodes there may be two more verdicts:
-
-    - on the network interface that NCCL chose, if NCCL named one;
-    - on the InfiniBand ports that NCCL uses, if the node has any.
+    For a job of several nodes, verdicts on the interface that NCCL chose and on its InfiniBand ports follow, if it has
+    them.
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
-    settings = " ".join(f"{name}={value}" for name, value in variables.items()) or "none is set"
-    for path in facts.get("nccl_files", ()):
-        settings += f", and those of {path}"
+    settings = _settings_in_words(variables, facts.get("nccl_files", ()))
     has_started = start.code == 0 and not start.hang_or_death
     if has_started:
         found = f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
@@ -223,16 +199,18 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
             yield _judge_ports(variables.get("NCCL_IB_HCA", ""), facts["infiniband"], job)
 
 
+def _settings_in_words(variables: dict[str, str], files: Sequence[str]) -> str:
+    """Return NCCL's variables as text, and which files set more: "NCCL_IB_HCA=mlx5, and those of /etc/nccl.conf"."""
+    settings = " ".join(f"{name}={value}" for name, value in variables.items()) or "none is set"
+    for path in files:
+        settings += f", and those of {path}"
+    return settings
+
+
 def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     """Return the fatal verdict on a failed call of ncclGetUniqueId, which needs the network but no GPU.
 
-    The verdict says what failed:
-
-    - The process hung or died within the call: "ncclGetUniqueId no answer in 20 s".
-    - The library or the function is missing, so that nothing could be called: the reason.
-    - The call returned an error: its code, NCCL's message, and `settings`, the text of NCCL's variables.
-
-    The fix comes from faults.yaml.
+    `settings` is a text with NCCL's variables. The fix comes from faults.yaml.
     """
     if start.hang_or_death:
         found = f"ncclGetUniqueId {start.hang_or_death}"
@@ -249,11 +227,6 @@ def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> V
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
-    - It is the loopback: fatal.
-    - Its address is `hosts_address`: ok.
-    - Its name is one of an interface between containers or virtual machines, or it has a link-local address: a warning.
-    - Any other interface: ok.
-
     `hosts_address` is the address by which HOSTS names this node; empty if HOSTS does not name it.
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
@@ -261,7 +234,7 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
         return judge_check(job, "nccl.interface", FATAL, found=found)
     if start.address == hosts_address:
         return judge_check(job, "nccl.interface", OK, found=found)
-    is_virtual = start.interface.startswith(VIRTUAL)
+    is_virtual = start.interface.startswith(VIRTUAL)  # between containers or virtual machines
     is_link_local = start.address.startswith(LINK_LOCAL)
     return judge_check(
         job, "nccl.interface", ok_if(not is_virtual and not is_link_local, otherwise=WARNING), found=found
@@ -283,8 +256,7 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    It warns of a name that also matches other devices (mlx5_1 matches mlx5_10), of no ACTIVE port, and of ports of
-    Ethernet among those of InfiniBand. `ports` has each one's state: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    `ports` has the state of each port of the node: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"

@@ -1,5 +1,7 @@
 """The doctor's judgement of how a node's GPUs are linked, and whether their ranks run on cores next to them."""
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +20,8 @@ def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     if topology is None:
         yield _unknown_topology(facts["topology_error"], job)
         return
-    names = [
-        gpu_name(gpu) for gpu in facts["gpus"][: job.cluster.dgxngpu]
-    ]  # the job uses the first ones in CUDA's order
+    gpus_of_job = facts["gpus"][: job.cluster.dgxngpu]  # the job uses the first ones in CUDA's order
+    names = [gpu_name(gpu) for gpu in gpus_of_job]
     yield _judge_links(topology, names, job)
     yield _judge_binding(topology, facts, job)
 
@@ -39,33 +40,27 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 
 
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
-    """Return the verdict on the links between the job's GPUs.
+    """Return the verdict on the links between the job's GPUs: a warning if some have an NVLink and others have none.
 
-    - Some of them have an NVLink to another GPU of the job, and some have none: a warning, which names the latter.
-    - Each of them has one, or none has: ok.
-
-    The verdict also counts the pairs of GPUs by the kind of their link. `names` are the GPUs of the job, such as
-    ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of the link between two devices: "NV4" is four NVLinks.
+    `names` are these GPUs, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of a link between two
+    devices: "NV4" is four NVLinks.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
-    kind_of_each_pair: list[str] = []
-    rows_with_nvlink: set[int] = set()
-    for row in gpu_rows:
-        for column in gpu_rows:
-            kind = topology.links[row][column]
-            if row < column:  # a pair counts once
-                kind_of_each_pair.append(kind)
-            if kind.startswith("NV"):
-                rows_with_nvlink.add(row)
-
-    counts = [f"{kind_of_each_pair.count(kind)} x {kind}" for kind in sorted(set(kind_of_each_pair))]
+    pairs_of_kind = Counter(topology.links[row][column] for row, column in itertools.combinations(gpu_rows, 2))
+    counts = [f"{pairs} x {kind}" for kind, pairs in sorted(pairs_of_kind.items())]
     found = f"pairs: {', '.join(counts) or 'one GPU'}"
-    left_out: list[str] = []
-    if rows_with_nvlink:
-        left_out = [topology.devices[row] for row in gpu_rows if row not in rows_with_nvlink]
+
+    without_nvlink = [topology.devices[row] for row in gpu_rows if not _has_nvlink(topology, row, gpu_rows)]
+    no_gpu_has_nvlink = len(without_nvlink) == len(gpu_rows)
+    left_out = [] if no_gpu_has_nvlink else without_nvlink
     if left_out:
         found += f"; without NVLink: {', '.join(left_out)}"
     return judge_check(job, "gpu.topology", ok_if(not left_out, otherwise=WARNING), found=found)
+
+
+def _has_nvlink(topology: Topology, row: int, columns: Sequence[int]) -> bool:
+    """Return whether the device of a row has an NVLink, such as "NV4", to one of the devices of these columns."""
+    return any(topology.links[row][column].startswith("NV") for column in columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +82,7 @@ class _Binding:
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether each rank of this node may run on a core near its own GPU.
 
-    It warns of ranks whose cores are all far from it, and its fix is the RANK_NUMA that binds them. It is ok if it is
-    unknown which cores are near.
+    It is ok if it is unknown which cores are near. The fix is the RANK_NUMA that binds all ranks.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
@@ -125,9 +119,9 @@ def _bindings(topology: Topology, facts: Facts) -> list[_Binding]:
 
 
 def _numa_node(cores: str, cores_of_nodes: dict[str, str]) -> str:
-    """Return the number of the first NUMA node that has one of these cores; "?" if no node has one.
+    """Return the number of the first NUMA node that has one of these cores; "?" if it is unknown.
 
-    For the cores "16-31" and the nodes {"node0": "0-15", "node1": "16-31"} this is "1". Empty `cores` are unknown ones.
+    For the cores "16-31" and the nodes {"node0": "0-15", "node1": "16-31"} this is "1".
     """
     if cores:
         for node_name, node_cores in cores_of_nodes.items():

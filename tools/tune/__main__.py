@@ -35,8 +35,8 @@ LEAST_REPEATS = 3
 def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the strategies that are worth trying, print a table, and write the config file of the fastest.
 
-    Returns the exit status, 0. Raises ValueError if the config file cannot be created or --only has a wrong name, and
-    RunError if the base does not run.
+    Returns the exit status, 0. Raises ValueError for wrong options, before anything runs, and RunError if the base does
+    not run.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -47,12 +47,8 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
 
     verdicts, lines = _measure_and_judge(runner, chosen, args.repeats)
-    faster = better(verdicts)
-    winner = faster[0] if faster else BASE
-    if winner == BASE:
-        lines.append("chosen: the base; nothing was really better, so this file changes nothing")
-    else:
-        lines.append(f"chosen: {winner.name}")
+    winner = next(iter(better(verdicts)), BASE)
+    lines.append(_choice_in_words(winner))
     print("\n".join(lines), flush=True)  # before the file is written, which may fail: these took hours
 
     mean = statistics.fmean(verdicts[winner].figures["images_per_s"])
@@ -66,6 +62,13 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     return 0
 
 
+def _choice_in_words(winner: Candidate) -> str:
+    """Return the line of a config file that names the candidate whose variables it sets."""
+    if winner == BASE:
+        return "chosen: the base; nothing was really better, so this file changes nothing"
+    return f"chosen: {winner.name}"
+
+
 def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:
     """Print the commands of the first turn, how many turns would follow, and the config file to be written."""
     for candidate in (BASE, CONTROL, *chosen):
@@ -77,9 +80,9 @@ def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Pat
 
 
 def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) -> tuple[Verdicts, list[str]]:
-    """Measure the candidates, and the best of them again. Return the last verdicts, and the lines of all tables.
+    """Measure the candidates, then the best of them again. Return the last verdicts, and the lines of all tables.
 
-    The best may have been faster only by luck. So their last verdicts come from runs that had no part in the choice.
+    The best may have been faster only by luck, so their last verdicts come from new runs.
     """
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
     # Take both out, so that only the candidates to be judged remain in `screened`.
@@ -100,18 +103,15 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
 
 
 def _new_config_file(folder: Path, name: str) -> Path:
-    """Return the path of the config file that a search will write, config_<name>.sh in `folder`.
+    """Return the path of the config file to be written, config_<name>.sh in `folder`; it is not created yet.
 
-    Call this before anything runs, so that hours of measuring do not end with an error. The file is not created.
-
-    Raises ValueError if the file exists, or if nothing can be written to the folder. To find out, a temporary file is
-    created there and removed.
+    Raises ValueError if it exists or cannot be created. So call this before hours of measuring.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():
         raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
     try:
-        tempfile.TemporaryFile(dir=folder).close()
+        tempfile.TemporaryFile(dir=folder).close()  # created and removed at once, to learn whether it can be
     except OSError as error:
         error.filename = folder  # the message is to name the folder, not the temporary file
         raise ValueError(f"--folder {named_files.explain(error)}; it must be a folder that you may write") from None
@@ -136,16 +136,15 @@ def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """Return the text of `config_<name>.sh`, which sets the winner's variables and then sources the base's config file.
 
-    A variable is set only for the workload and the precision that were measured, and only if the user has not set it:
+    A variable is set only for the workload and the precision that were measured, and a value that the user has set
+    remains:
 
         export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
-
-    `evidence` are lines for comments at the beginning.
     """
     system = job.cluster.dgxsystem
     prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
     lines = ["# shellcheck shell=bash", f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh"]
-    for line in evidence:
+    for line in evidence:  # as comments
         lines.append(f"# {line}".rstrip())
     for variable, value in winner.exports(job.model.strategy).items():
         prefixed = f"{prefix}_{variable}"
@@ -161,8 +160,7 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Return five lines of text that say where a search's figures come from and how to read them.
 
-    They are about this tool and its commit, the machine, the base (the user's own job), the method, and the columns of
-    the table that follows. `repeats` is the number of turns. `record` is that of any run: all have the same machine and
+    `job` is the base, and `repeats` the number of turns. `record` is that of any run: all have the same machine and
     code.
     """
     source = record.header["source"]
@@ -202,14 +200,9 @@ def _verdict_on_batch(candidate: Candidate, measured: Measured) -> Verdict:
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
-    With --dry-run the commands are printed and nothing runs. Returns 1 if every size failed, else 0.
-
-    Raises ValueError if an entry of --batches is not a whole number above 0.
+    Returns the exit status: 1 if every size failed, else 0. Raises ValueError if --batches is not a list of sizes.
     """
-    sizes = args.batches.split(",")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise ValueError(f"--batches {args.batches}: must be whole numbers with commas between")
-    batches = [Candidate(name=f"BATCHSIZE={size}", variables=(("BATCHSIZE", size),)) for size in sizes]
+    batches = _batches(args.batches)
     runner = Runner(job)
     if args.dry_run:
         for candidate in batches:
@@ -223,6 +216,17 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     verdicts = [_verdict_on_batch(candidate, measured) for candidate in batches]
     print(f"{as_text(verdicts)}logs    {runner.folder}")
     return 0 if measured.runs else 1
+
+
+def _batches(listed: str) -> list[Candidate]:
+    """Return a candidate for each batch size in a list such as "32,64".
+
+    Raises ValueError if one of them is not a whole number above 0.
+    """
+    sizes = listed.split(",")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ValueError(f"--batches {listed}: must be whole numbers with commas between")
+    return [Candidate(name=f"BATCHSIZE={size}", variables=(("BATCHSIZE", size),)) for size in sizes]
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
@@ -256,10 +260,8 @@ def _refuse_wrong_names(job: env.Job) -> None:
 def main() -> int:
     """Find the fastest strategy for the job that the environment describes, or with --batches measure batch sizes.
 
-    Returns the exit status of `tune` or `sweep`.
-
-    Raises ValueError, before anything runs, if --repeats is too small, the environment does not describe a job that can
-    be trained, or the job has several nodes.
+    Returns the exit status. Raises ValueError, before anything runs, if --repeats is too small, or if the job has
+    several nodes or cannot be trained.
     """
     args = _parse()
     named_files.check_options(args)

@@ -36,13 +36,9 @@ class Candidate:
         return self.is_auto or other.is_auto or bool(self.touches & other.touches)
 
     def exports(self, base_strategy: str) -> dict[str, str]:
-        """Return the environment variables that a run of this candidate sets, beside those of the base.
+        """Return the environment variables that make a run of the base, the user's own job, one of this candidate.
 
-        `base_strategy` is the base's STRATEGY. The candidate changes it as follows:
-
-        - The candidate is Paddle's automatic mode: STRATEGY=auto, without the base's knobs.
-        - The candidate has knobs: they are added to the base's. If both set the same knob, the candidate's value wins.
-        - The candidate has no knobs: STRATEGY is not set here, so that the base's remains.
+        `base_strategy` is the base's STRATEGY. If it and the candidate set the same knob, the candidate's value wins.
         """
         variables = dict(self.variables)
         if self.is_auto:  # this mode takes no other knobs
@@ -51,7 +47,7 @@ class Candidate:
             all_knobs = ",".join((base_strategy, *self.knobs))
             parsed = strategy.parse(all_knobs)  # each knob once: the last value of a knob wins
             variables["STRATEGY"] = strategy.in_words(parsed)
-        return variables
+        return variables  # without STRATEGY, the base's remains
 
 
 BASE = Candidate(name="base")
@@ -61,10 +57,7 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that are worth trying for the job on its device, each as a change to the job's own.
 
-    They are single knobs of STRATEGY, the other mode of Paddle's executor, on AUTO_RANKS GPUs Paddle's automatic mode,
-    and on a CPU fewer ranks with more threads each.
-
-    Raises ValueError if the job's own strategy is the automatic mode, to which no knob can be added.
+    Raises ValueError if the job's own strategy is Paddle's automatic mode, to which no knob can be added.
     """
     if job.model.knobs.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
@@ -72,7 +65,8 @@ def candidates(job: Job) -> list[Candidate]:
     on_gpu = job.cluster.device == "gpu"
     chosen = [Candidate(name=knob, knobs=(knob,)) for knob in _knobs_to_try(job) if _changes_strategy(knob, job)]
     chosen.append(_other_executor(on_gpu=on_gpu))
-    if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:
+    can_run_auto = on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS  # Paddle takes no other number of GPUs
+    if can_run_auto:
         chosen.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not on_gpu:
         chosen += _with_fewer_ranks(job)
@@ -98,8 +92,7 @@ def _other_executor(*, on_gpu: bool) -> Candidate:
 def _knobs_to_try(job: Job) -> Iterator[str]:
     """Yield the knobs of STRATEGY that may make a job faster, such as "cuda_graph=1". Each is tried alone.
 
-    A knob that is on or off is tried with the value that is not its default, and a knob that is a number with several
-    values. Knobs that can do nothing for this job are left out, such as the size of an all-reduce if there is one rank.
+    A knob that is on or off is yielded with the value that is not its default.
     """
     on_gpu = job.cluster.device == "gpu"
     ranks = job.cluster.dgxngpu  # all of the job: a search runs on one node
@@ -118,14 +111,14 @@ def _knobs_to_try(job: Job) -> Iterator[str]:
         yield "fuse_bn_add_act_ops=0"
     else:
         yield "fuse_elewise_add_act_ops=0"
-    if ranks > 1:
-        yield from ("fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64")  # in one all-reduce
+    if ranks > 1:  # how many MB of gradients one all-reduce sums
+        yield from ("fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64")
     if on_gpu:
         yield from _gpu_knobs_to_try(job, is_half_nhwc=is_half_nhwc)
 
 
 def _gpu_knobs_to_try(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
-    """Yield those of the settings to try that act only on GPUs. Each is a trial of its own.
+    """Yield the knobs of STRATEGY that act only on GPUs and may make a job faster. Each is tried alone.
 
     `is_half_nhwc` says that the job computes in half precision with the layout NHWC, which `resnet_unit` needs.
     """
@@ -144,8 +137,8 @@ def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
 
     Each rank takes the images of several as its batch, in as many parts. For 4 ranks with BATCHSIZE=32:
 
-    - DGXNGPU=1, BATCHSIZE=128, gradient_merge=4;
-    - DGXNGPU=2, BATCHSIZE=64, gradient_merge=2.
+        DGXNGPU=1, BATCHSIZE=128, gradient_merge=4
+        DGXNGPU=2, BATCHSIZE=64, gradient_merge=2
     """
     ranks = job.cluster.dgxngpu
     for fewer_ranks in range(1, ranks):

@@ -26,10 +26,9 @@ class Runner:
     """Starts runs of the job by ./run_and_time.sh. Each has its own folder; all have one seed, so the same samples."""
 
     def __init__(self, job: env.Job) -> None:
-        """Prepare the runs of a search: their folder, and the variables that all of them set.
+        """Prepare the runs of a search: their folder, and the variables that all of them set. Nothing is started yet.
 
-        `job` is the base: the user's own job. Each run is this job with the changes of one candidate. Nothing is
-        started or written yet.
+        `job` is the user's own job. Each run is this job with the changes of one candidate.
         """
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         self.folder = Path(job.trials.logdir).resolve() / "tune" / now
@@ -55,8 +54,8 @@ class Runner:
     def run(self, candidate: Candidate, turn: str) -> Record:
         """Run the job once with a candidate's strategy by ./run_and_time.sh, and return the record of its log.
 
-        `turn` names the run's folder, such as "screen_1". If an exception interrupts the wait, as Ctrl-C does, the run
-        is terminated, too. Raises RunError if the run fails, with the reason that it printed.
+        `turn` names the run's folder, such as "screen_1". Raises RunError if the run fails, with the reason that it
+        printed.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
@@ -71,7 +70,7 @@ class Runner:
                 _, stderr = process.communicate()
             finally:
                 is_still_running = process.poll() is None  # only after an exception, such as Ctrl-C
-                if is_still_running:
+                if is_still_running:  # it would go on without this process
                     process.terminate()
                     process.wait()
         if process.returncode:
@@ -82,28 +81,25 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
-        A candidate that has failed is not run again. `title` begins the names of the runs' folders: "screen" ->
-        "screen_1". Raises RunError if the base or the control fails.
+        The runs of turn 1 have folders of the name "screen_1" if `title` is "screen". Raises RunError if the user's own
+        strategy (BASE) or the control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):
             in_order = list(candidates)
-            if turn % 2 == 0:  # so that a slow change, such as heat, affects all candidates alike
+            if turn % 2 == 0:  # so that a slow change, such as heat, affects all candidates equally
                 in_order.reverse()
             for candidate in in_order:
-                has_failed = candidate in measured.failures
+                has_failed = candidate in measured.failures  # in an earlier turn: it would fail again
                 is_done = candidate == CONTROL and turn > 1  # it is for comparing losses, not speed
                 if not has_failed and not is_done:
                     self._measure_once(measured, candidate, f"{title}_{turn}")
         return measured
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
-        """Run a candidate once, and note the outcome in `measured`. Print it on stderr.
+        """Run a candidate once, note the outcome in `measured`, and print it on stderr.
 
-        - The run works: it is added to the candidate's runs.
-        - It fails: the reason is noted, and the candidate's earlier runs are removed. They could not be compared with
-          the base, which has runs of more turns. Do not call this for the candidate again.
-        - The base or the control fails: RunError is raised.
+        A candidate that fails loses its earlier runs, too. Raises RunError if it is the base or the control that fails.
         """
         try:
             record = self.run(candidate, turn)

@@ -31,28 +31,26 @@ def losses(runs: Sequence[Record]) -> Array:
 
 
 def allowed_loss(runs: Sequence[Record]) -> Array:
-    """Return how far a candidate's loss may be from the loss of the first base run, for each window of steps.
+    """Return how far a candidate's loss may be from that of the first base run, for each window of steps.
 
-    `runs` are the base's runs, then the control's, whose input differs by a rounding error. The largest difference
-    between them, up to each window, shows how far rounding errors alone can move a loss.
+    `runs` are the base's runs, then the control's, whose input differs by a rounding error. How far their losses differ
+    shows how far rounding alone moves a loss.
     """
     losses_of_runs = losses(runs)  # [runs, windows]
     first_losses = losses_of_runs[0]
     other_losses = losses_of_runs[1:]
     largest_of_window = np.abs(other_losses - first_losses).max(axis=0)
-    largest_so_far = np.maximum.accumulate(largest_of_window)
+    largest_so_far = np.maximum.accumulate(
+        largest_of_window
+    )  # rounding errors grow: no window allows less than an earlier one
     return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_losses))
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return the verdicts on the base and on each candidate of `measured`, as a dictionary by candidate.
+    """Return the verdicts on the base, the user's own strategy, and on each candidate of `measured`.
 
-    - The base: ok, with its speed.
-    - A candidate with runs: `judge_candidate` compares its speed and its losses with the base's.
-    - A candidate that failed: fatal.
-
-    `base_runs` has the base's run of each turn; the base must not be in `measured`. `allowed` says for each window of
-    steps how far a loss may be from the base's.
+    `base_runs` has the base's run of each turn, which `measured` must not hold. `allowed` says for each window of steps
+    how far a loss may be from the base's.
     """
     base_rates = [rate(run) for run in base_runs]
     base_verdict = Verdict(
@@ -75,10 +73,10 @@ class _SpeedRatio(NamedTuple):
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
-    """Return the verdict on a candidate by its losses and its speed, against the base's runs of the same turns.
+    """Return the verdict on a candidate's losses and speed, compared with the base, the user's own strategy.
 
-    `allowed` says for each window of steps how far a loss may be from the base's. The verdict gives the images/s, their
-    ratio to the base's, and the largest difference of the loss over the allowed one.
+    `base_runs` are of the same turns as `runs`. `allowed` says for each window of steps how far a loss may be from the
+    base's.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -91,9 +89,9 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
         found=f"{speed}; loss {significant(excess, digits=2)}: {outcome.words}",
         figures={
             "images_per_s": rates,  # of each turn
-            "ratio": ratio.mean,
+            "ratio": ratio.mean,  # of the speed to the base's
             "interval_95": (ratio.low, ratio.high),
-            "loss_excess": excess,
+            "loss_excess": excess,  # the largest difference of a loss from the base's over the allowed one
         },
     )
 
@@ -132,15 +130,15 @@ class _Outcome(NamedTuple):
 
 
 def _outcome(loss_excess: float, ratio: _SpeedRatio) -> _Outcome:
-    """Return the status and the words for the comparison of a candidate with the base.
+    """Return whether a candidate is refused, faster, slower or neither, as a status with words.
 
-    `loss_excess` is the largest difference of a loss from the base's over the allowed one: above 1, the candidate is
-    refused. Otherwise the interval of `ratio`, the candidate's speed over the base's, decides.
+    `loss_excess` is the largest difference of a loss from the base's, divided by the allowed one. `ratio` is the
+    candidate's speed over the base's.
     """
     if loss_excess > 1:
         words = f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
         return _Outcome(FATAL, words)
-    if ratio.low > 1:
+    if ratio.low > 1:  # the whole interval is above 1
         return _Outcome(OK, "faster")
     if ratio.high < 1:
         return _Outcome(WARNING, "slower")
@@ -160,11 +158,9 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again.
+    """Return the candidates to measure again: the fastest, and one that joins it with other faster ones.
 
-    - No candidate is faster than the base: none.
-    - No other faster candidate can be joined with the fastest: the fastest.
-    - Otherwise: the fastest, and a new candidate that joins it with all others that can be joined.
+    The list is empty if none is faster than the base, and has one candidate if nothing can be joined with it.
     """
     compatible = _compatible(better(verdicts))
     if not compatible:
@@ -198,8 +194,7 @@ def _joined(compatible: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return a verdict of status ok that states the speed and the GPU memory of a batch size.
 
-    - The speed is the mean over the turns, with a 95 % interval if there are at least two.
-    - The memory is the largest of any measured window, or "not measured" if no window has it, as on a CPU.
+    The speed is the mean over the turns, each of which is one of the `runs`. A CPU reports no memory.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
@@ -207,13 +202,19 @@ def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     if interval is not None:
         interval_words = f"95 % interval over the turns {interval[0]:.2f} to {interval[1]:.2f}"
 
+    memory_mib = _largest_gpu_memory_mib(runs)
+    memory_words = "GPU memory not measured"
+    if memory_mib is not None:
+        memory_words = f"{memory_mib:.0f} MiB of GPU memory"
+    found = f"{statistics.fmean(rates):.2f} images/s, {interval_words}, {memory_words}"
+    return Verdict(check=name, status=OK, found=found)
+
+
+def _largest_gpu_memory_mib(runs: Sequence[Record]) -> float | None:
+    """Return the largest GPU memory in the measured windows of all runs, in MiB; None if no window has it."""
     memories_mib: list[float] = []
     for run in runs:
         for window in run.windows:
             if window.phase == "measured" and window.gpu_memory_mib is not None:
                 memories_mib.append(window.gpu_memory_mib)
-    memory_words = "GPU memory not measured"
-    if memories_mib:
-        memory_words = f"{max(memories_mib):.0f} MiB of GPU memory"
-    found = f"{statistics.fmean(rates):.2f} images/s, {interval_words}, {memory_words}"
-    return Verdict(check=name, status=OK, found=found)
+    return max(memories_mib, default=None)
