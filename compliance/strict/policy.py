@@ -308,8 +308,8 @@ class Policy:
     def _breaches_of_written_rules(self) -> list[Finding]:
         """Return a finding for each rule of written.yaml that the run breaks.
 
-        These rules of MLPerf's texts are about the value of a single key, such as a hyperparameter. The checker of
-        mlperf-logging does not check them. Each is checked with the first event of its key.
+        These rules of the texts of MLPerf are about the value of a single key, such as a hyperparameter. The checker of
+        mlperf-logging does not check them. Each looks at the first event of its key.
         """
         # What a check may also use: the first value of each key, and the number of epochs.
         state = State(self.run.first_values.items())
