@@ -21,8 +21,8 @@ from runlog.text import called, printable
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status. `arguments` are those of the command line; None takes sys.argv.
 
-    The status is 2, with one line on stderr, for wrong use or bad input. It is 1 if the reader of the output goes away,
-    as in `check ... | head`.
+    The status is 2, with one line on stderr, for wrong use or bad input. It is 1 if the output is closed early, as in
+    `check ... | head`.
     """
     parser = _parser()
     complete(parser)
@@ -105,27 +105,31 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> int:
     """Check logs and print the reports, or explain a rule. Return 0 if all logs pass, else 1.
 
-    Raises ValueError for options that do not go together, or if the file for --junit was not written by --junit, before
-    any log is read.
+    Raises ValueError for options that do not go together, before any log is read.
     """
     if options.explain:
         if options.logs:
             raise ValueError("--explain checks no log; ask for it in a command of its own")
         print(forms.explain(options.explain, rules.load(options.ruleset)), end="")
         return 0
+    _refuse_wrong_options(options)
+    form = "json" if options.json else options.format
+    reports = _reports_on(options, hashed=form == "json")
+    as_text_in_form = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
+    print(as_text_in_form(reports), end="")
+    if options.junit:
+        options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
+    return 0 if all(report.passed for report in reports) else 1
+
+
+def _refuse_wrong_options(options: argparse.Namespace) -> None:
+    """Raise ValueError if no log is given, if two forms are, or if the file for --junit is not one of --junit."""
     if not options.logs:
         raise ValueError("no log given; name one, or --explain RULE")
     if options.json and options.format == "github":
         raise ValueError("--json and --format github: one form only")
     if options.junit:
         forms.check_replaceable(options.junit, forms.START_OF_JUNIT)
-    form = "json" if options.json else options.format
-    reports = _reports_on(options, hashed=form == "json")
-    print_form = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
-    print(print_form(reports), end="")
-    if options.junit:
-        options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
-    return 0 if all(report.passed for report in reports) else 1
 
 
 def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:

@@ -69,7 +69,7 @@ class Report:
     findings: tuple[Finding, ...]
     run: LoggedRun = NOTHING
     asked: str | None = None  # the verdict that counts; None: strict for logs of this project, official for others
-    sha256: str | None = None  # of the file, if it was asked for
+    sha256: str | None = None  # of the file; None: it was not computed
     mlperf_logging: JsonObject | None = None  # verdict and messages of its own checker, if it was run
 
     @property
@@ -106,7 +106,7 @@ class Report:
     def as_dict(self) -> JsonObject:
         """Return the report for JSON: the file, both verdicts, which of them counts, and the findings.
 
-        `sha256` is None if it was not asked for.
+        `sha256` is None if it was not computed.
         """
         fields: JsonObject = {
             "file": self.file,
@@ -188,7 +188,7 @@ class Checker:
     def _take_event(self, event: Event) -> None:
         """Keep the facts that an event states, and pass it on to each check of the log.
 
-        Only events whose key the rules or the schema name are facts; each check gets all events.
+        Only an event whose key is in the rules or the schema states facts; each check gets all events.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -200,7 +200,7 @@ class Checker:
             self._check_types(event)
         self._judge.take(event)  # by the official rules
         self._tool_reader.take(event)  # the time and the convergence, as the official tools read them
-        self._order.take(event)  # after `self._run.take`, because checks of the order count this event, too
+        self._order.take(event)  # after `self._run.take`, because checks of the order also count this event
 
     def _check_rank(self, event: Event) -> None:
         """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
@@ -237,7 +237,7 @@ class Checker:
 
         `wanted_benchmark` is the benchmark that the log must be of; None allows any.
         """
-        # Without events or rules for the benchmark, any other finding would mean nothing.
+        # Any other finding on a log without events, or of an unknown benchmark, would mean nothing.
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
         self._complete_facts()
@@ -292,8 +292,8 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return a report with its findings and the facts of its run.
 
-    `benchmark` is the one that the log must be of; None allows any. Raises OSError if the log cannot be read, and
-    ValueError if it is not a regular file.
+    `benchmark` is the one that the log must be of; None allows any. Raises OSError if the log cannot be read,
+    ValueError if it is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
@@ -310,9 +310,9 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 def _findings_on_damaged_log(
     path: Path, findings: tuple[Finding, ...], run: LoggedRun, ruleset: Ruleset
 ) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, joined with those by mlperf-logging's parser.
+    """Return the findings on a log with damaged lines, joined with those of a reading by mlperf-logging's parser.
 
-    That parser may read the damaged lines differently. Some errors are excused in a log of another project.
+    That parser may read a damaged line differently. Some errors are excused in a log of another project.
     """
     revised = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks

@@ -44,9 +44,7 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
-    """Return the lines of one report: its verdicts, findings and notes, and what mlperf-logging's checker says if it
-    ran.
-    """
+    """Return the lines of one report: its verdicts, findings and notes, and the answer of mlperf-logging's checker."""
     rules_by_note: dict[str, list[str]] = {}  # notes of the same text become one line, after the other findings
     lines = _lines_of_verdicts(report)
     for finding in report.findings:
@@ -72,10 +70,12 @@ def _lines_of_verdicts(report: Report) -> list[str]:
 
 
 def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the lines of a report's notes, of which `rules_by_note` has the text and the rules that they are about.
+    """Return the lines of a report's notes. `rules_by_note` has the rules that each note is about.
 
-    info: target-status: epoch 35 reached 0.7601 already and the run went on, as it may
-    info: not applied: rcp-convergence (not a closed run); run-mode (the log has no run_summary that says so)
+    All notes that rules were not applied share the last line:
+
+          info: target-status: epoch 35 reached 0.7601 already and the run went on, as it may
+          info: not applied: rcp-convergence (not a closed run); run-mode (the log has no run_summary that says so)
     """
     lines = []
     not_applied = []
@@ -108,8 +108,10 @@ def as_json(reports: Iterable[Report]) -> str:
 def as_github(reports: Iterable[Report]) -> str:
     """Return the reports as annotations for GitHub's workflow log: a line for each finding, then the report's verdict.
 
-    ::error file=result_0.txt,line=7,title=run-status::status aborted; train until the target is reached
-    result_0.txt: FAIL
+    For instance:
+
+        ::error file=result_0.txt,line=7,title=run-status::status aborted; train until the target is reached
+        result_0.txt: FAIL
     """
     lines = []
     for report in reports:
@@ -151,7 +153,7 @@ def _junit_suite(report: Report) -> list[str]:
     body_of_verdict = "" if report.passed else '<failure message="fail"/>'
     cases = [f'    <testcase classname="{name}" name="verdict">{body_of_verdict}</testcase>']
     failures = 0 if report.passed else 1
-    for finding in sorted(report.findings, key=report.fails, reverse=True):
+    for finding in sorted(report.findings, key=report.fails, reverse=True):  # failures first
         text = f"line {finding.line}: {finding.actual}"
         if report.fails(finding):
             failures += 1
@@ -179,7 +181,7 @@ def explain(name: str, ruleset: Ruleset) -> str:
     if name in ruleset.strict:
         return _explain_strict(ruleset.strict[name])
     key = name.partition(".")[0]  # `run_stop` of `run_stop.order`
-    if key == "events":
+    if key == "events":  # of the rule `events.count`, which is about no key
         return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
     if key in known_keys:
         return _explain_key(key, ruleset)
@@ -191,7 +193,7 @@ def explain(name: str, ruleset: Ruleset) -> str:
 def _explain_strict(rule: StrictRule) -> str:
     """Return a text on a strict rule, which mlperf-logging's checker does not have.
 
-    Its bounds are the numbers that it compares a log with.
+    The bounds of a rule are the numbers that it compares a log with.
     """
     lines = [
         f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)",

@@ -26,7 +26,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Return whether a value is a whole number above 0, of 63 bits at most. 5.0 is one, too."""
+    """Return whether a value is a whole number above 0, of 63 bits at most; 5.0 is one."""
     return is_number(value) and value == int(value) and 0 < value < 2**63
 
 

@@ -174,9 +174,9 @@ def model_name(benchmark: str) -> str:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return how many runs a result takes, and how many are dropped at each end; None if the round has no result of it.
+    """Return how many runs a result takes, and how many are dropped at each end; None if the benchmark is not scored.
 
-    `ruleset` is the version of the round, such as 4.0.0.
+    `ruleset` is that of the round, such as 4.0.0.
     """
     if is_mlperf_benchmark(benchmark):
         return rounds.submission_runs(benchmark, ruleset)  # from mlperf-logging's tables
@@ -228,7 +228,7 @@ def standing(facts: ResultFacts) -> Standing:
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs, at least one.
 
-    A contradiction in any run is one of all. The other facts are those of the first run.
+    What contradicts it in any run, or is unknown, counts for all. The other facts are those of the first run.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))

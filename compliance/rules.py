@@ -39,7 +39,7 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class StrictRule:
-    """A rule that the official checkers lack: a row of strict.yaml, whose head explains the fields."""
+    """A rule that the official checkers do not have: a row of strict.yaml, whose head explains the fields."""
 
     name: str
     kind: str  # "class" in JSON
@@ -203,7 +203,7 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
         assert row["text"] and since, f"{name}: it must name the text that it was read in, and the first ruleset"
         usual_severity = "error"
-        is_in_force = version >= since  # versions compare as texts, because each of their numbers has one digit
+        is_in_force = version >= since  # as texts, which suffices because each of their numbers has one digit
         source += f"; read in: {texts[row['text']]}; in force from ruleset {since} on"
     return StrictRule(
         name=name,

@@ -118,10 +118,10 @@ def job_folder(job: env.Job) -> Iterator[Path]:
         for leftover in folder.iterdir():  # of a job that was killed
             if leftover.name != "lock":
                 leftover.unlink()
-        usual_umask = os.umask(0o077)  # only this user may read the job's files
-        write_files(job, folder, user)
-        os.umask(usual_umask)
         try:
+            usual_umask = os.umask(0o077)  # only this user may read the job's files
+            write_files(job, folder, user)
+            os.umask(usual_umask)
             yield folder
         finally:
             shutil.rmtree(folder)
@@ -139,8 +139,7 @@ def lock_or_fail(lock: IO[str], port: int) -> None:
 def write_files(job: env.Job, folder: Path, user: str) -> None:
     """Write what ssh, sshd and the lifeline need into the job's folder of this node.
 
-    The job's key proves both sides: sshd lets in who has it, and ssh expects it as the host key of every node. `user`
-    is the login name that the first node uses here.
+    The job's key proves both sides: sshd lets in who has it, and ssh expects it as the host key of every node.
     """
     public = copy_key(Path(job.cluster.job_key), folder, user)
     (folder / "authorized_keys").write_text(f"restrict {public}\n")
@@ -200,16 +199,25 @@ def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None
             break
         time.sleep(0.05)
 
-    # The message is about the nodes that cannot join or, if there are none, those that have not joined yet.
+    problem = nodes_that_did_not_join(others, wait_s)
+    if problem:
+        fail(problem)
+
+
+def nodes_that_did_not_join(others: list[Lifeline], wait_s: int) -> str:
+    """Return a message that names the nodes that did not join, each with its problem; empty if all did.
+
+    These are the nodes that cannot join or, if there are none, those that have not joined within `wait_s` seconds.
+    """
     unable = [other for other in others if other.is_final]
     missing = unable or [other for other in others if other.problem]
     if not missing:
-        return
+        return ""
     within = "" if unable else f" within {wait_s} s"
     problems = "; ".join(f"{other.host} (node {other.rank}): {other.problem}" for other in missing[:MOST_NAMED])
     unnamed = len(missing) - MOST_NAMED
     more = f"; and {unnamed} more" if unnamed > 0 else ""
-    fail(f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {problems}{more}")
+    return f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {problems}{more}"
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
@@ -241,8 +249,8 @@ class EarlyEnd(NamedTuple):
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Run a command to its end. Return its exit status, or 128 + n if signal n ended it.
 
-    If a node is lost or this process gets a signal, the command is asked to end, and killed if it is not done JOB_END_S
-    later. The status is then that of `decide_early_end`.
+    If a node is lost or this process gets a signal, the command is asked to end, and killed JOB_END_S later. The status
+    is then that of `decide_early_end`.
     """
     parent = os.getppid()
     signals: list[int] = []

@@ -68,8 +68,8 @@ def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
 def open_messages(path: Path) -> IO[bytes]:
     """Open the file for what the ranks and mpirun print on stderr, emptied, and locked until it is closed.
 
-    The lock tells other jobs that a trial is at work here. Raises FileExistsError if the path is no plain file or
-    another job holds the lock, and another OSError if it cannot be written.
+    Raises FileExistsError if the path is no plain file or another job holds the lock, and another OSError if the file
+    cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -77,7 +77,7 @@ def open_messages(path: Path) -> IO[bytes]:
     # Opened without O_TRUNC, which would empty it before the lock: another job may be writing there.
     messages = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb")
     try:
-        fcntl.flock(messages, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(messages, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it tells other jobs that a trial is at work here
     except BlockingIOError:
         messages.close()
         problem = f"{path} is of another job, which is at work there: wait for it, or set LOGDIR"
@@ -178,7 +178,7 @@ class Trial:
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
         """Wait until mpirun has ended.
 
-        When the time for the ranks is over it is asked to end them, and killed if it still does not end.
+        It is asked to end its ranks when their time is over, and killed if it still does not end.
         """
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
@@ -250,7 +250,7 @@ class Trial:
         )
 
     def _reason_of_signal(self, number: signal.Signals, messages: Messages) -> str:
-        """Return what asked the trial to end: the signal, or more where it is known.
+        """Return what asked the trial to end: the signal, or more if it is known.
 
         A launcher may have been killed, and the words of a rank also say what was saved.
         """
@@ -269,12 +269,7 @@ class Trial:
             return ""
         number = int(ended[1])
         if number == signal.SIGKILL and memory_kills() > self.kills_before:
-            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30  # of the machine
-            return (
-                f"out of memory at BATCHSIZE={os.environ.get('BATCHSIZE')}: the kernel of {os.uname().nodename}, which "
-                f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
-                "or compute the update in parts: STRATEGY=gradient_merge=N"
-            )
+            return _reason_of_memory()
         if number in SIGNALS_OF_LOST_PEER:  # not to blame: it may have ended because it lost another rank
             return ""
         if number == signal.SIGBUS:
@@ -323,6 +318,16 @@ class Trial:
         if any(path.is_file() and path.stat().st_size for path in results_that_are_no_logs):
             return True
         return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
+
+
+def _reason_of_memory() -> str:
+    """Return that the kernel killed a rank for lack of memory, and what to do."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30  # of the machine
+    return (
+        f"out of memory at BATCHSIZE={os.environ.get('BATCHSIZE')}: the kernel of {os.uname().nodename}, which "
+        f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
+        "or compute the update in parts: STRATEGY=gradient_merge=N"
+    )
 
 
 def _advice(messages: Messages) -> str:

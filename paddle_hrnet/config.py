@@ -72,12 +72,10 @@ class Recipe:
         return math.ceil(self.epochs or (self.iterations or 0) / steps_per_epoch(samples, global_batch))
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
-        """Return the recipe's learning rate by step for a data set of `samples` images.
+        """Return the learning rate by step of a training on `samples` images, with `global_batch` of them a step.
 
-        A step takes `global_batch` images. The schedule is as long as `epochs`, if not 0, else as the recipe's own
-        epochs or iterations, which are steps.
-
-        Raises ValueError where the batch is larger than the data set, or the warm-up is not shorter than the schedule.
+        `epochs` is the length of the schedule, or 0 for the recipe's own. Raises ValueError if the batch is larger than
+        the data set, or the warm-up as long as the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         schedule_epochs = epochs or self.epochs
@@ -158,10 +156,10 @@ RECIPES = {recipe.name: recipe for recipe in (SCENES_SMALL, CITYSCAPES_80K, FLIP
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
-    """Return the recipe called `name`, or the default one where the name is empty.
+    """Return the recipe called `name`, or the default one if the name is empty.
 
-    With an `image_size` its crop is a square of that side in pixels; with 0 it stays as it is. Raises ValueError where
-    there is no such recipe.
+    `image_size` is the side in pixels of a square crop, or 0 for the recipe's own. Raises ValueError if there is no
+    such recipe.
     """
     name = name or SCENES_SMALL.name
     if name not in RECIPES:

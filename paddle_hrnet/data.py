@@ -89,9 +89,8 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
-    `source` feeds it a batch at a time (`Loader._read`). The outputs are the images, for each label its highest number
-    but IGNORED, plus 1, the labels and, if not `augmented` (for training), which samples are valid. The highest numbers
-    stay on the CPU, so that the host need not wait for a GPU.
+    They are images, each label's highest class plus 1, labels and, in evaluation, which samples are valid. If
+    `renumbered`, labels are replaced by the table RENUMBERED.
     """
     kinds = [*_KINDS_OF_IMAGE_AND_LABEL]
     if renumbered:
@@ -101,35 +100,49 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
     row_start = rest.pop(0) if renumbered else None
     images = fn.decoders.image(image_bytes, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(label_bytes, device="cpu", output_type=types.GRAY)
-    # The upper left corner is cut out, and filled up where the image is smaller.
-    cut: dict[str, Any] = {"crop": (image.height, image.width), "out_of_bounds_policy": "pad"}
-    cut |= {"crop_pos_x": 0.0, "crop_pos_y": 0.0}
     mirror: Any = 0
-    other_outputs = rest
+    other_outputs = rest  # which samples are valid; in training it becomes empty
     if augmented:
         drawn = _Drawn(*rest)
         images = _with_colours_changed(_resized_window(images, drawn, types.INTERP_LINEAR), drawn)
-        labels = fn.crop(_resized_window(labels, drawn, types.INTERP_NN), **cut, fill_values=float(IGNORED))
+        labels = _resized_window(labels, drawn, types.INTERP_NN)
+        labels = fn.crop(labels, **_upper_left_corner(image), fill_values=float(IGNORED))
         labels = fn.flip(labels, horizontal=drawn.flips)
         mirror = drawn.flips
         other_outputs = []
-    images = fn.crop_mirror_normalize(
+    images = _normalized(images, image, mirror)
+    if row_start is not None:
+        labels = _renumbered(labels, row_start)
+    # It stays on the CPU, so that the host need not wait for a GPU. IGNORED, the largest number, becomes 0.
+    highest_plus_1 = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))
+    other_outputs = [fn.squeeze(labels, axes=[2]), *other_outputs]
+    if device == "gpu":
+        other_outputs = [output.gpu() for output in other_outputs]
+    return images, highest_plus_1, *other_outputs
+
+
+def _upper_left_corner(image: ImageFormat) -> dict[str, Any]:
+    """Return the options with which DALI cuts out the upper left corner, filled up where an image is smaller."""
+    return {
+        "crop": (image.height, image.width),
+        "crop_pos_x": 0.0,
+        "crop_pos_y": 0.0,
+        "out_of_bounds_policy": "pad",
+    }
+
+
+def _normalized(images: Any, image: ImageFormat, mirror: Any) -> Any:
+    """Return DALI's node that brings images to the program's size and type, normalized, and mirrored where wanted."""
+    return fn.crop_mirror_normalize(
         images,
         mirror=mirror,
-        **cut,
+        **_upper_left_corner(image),
         fill_values=0.0,  # mid-grey, after normalization
         mean=[MEAN] * 3,
         std=[STD] * 3,
         dtype=types.FLOAT16 if image.half else types.FLOAT,
         output_layout="CHW",
     )
-    if row_start is not None:
-        labels = _renumbered(labels, row_start)
-    highest = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))  # IGNORED, the last of them, becomes 0
-    other_outputs = [fn.squeeze(labels, axes=[2]), *other_outputs]
-    if device == "gpu":
-        other_outputs = [output.gpu() for output in other_outputs]
-    return images, highest, *other_outputs
 
 
 def _resized_window(images: Any, drawn: _Drawn, interpolation: Any) -> Any:
@@ -148,8 +161,7 @@ def _resized_window(images: Any, drawn: _Drawn, interpolation: Any) -> Any:
 def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
     """Return DALI's node that changes brightness, contrast, saturation and hue of images as drawn.
 
-    The changed images are float32, cut off to the range from 0 to 255. `color_twist` could convert them to uint8
-    instead, which cuts them off too, but this takes four times as long.
+    The changed images are float32, cut off to the range from 0 to 255.
     """
     changed = fn.color_twist(
         images,
@@ -157,7 +169,7 @@ def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
         contrast=drawn.contrast,
         saturation=drawn.saturation,
         hue=drawn.hue,
-        dtype=types.FLOAT,
+        dtype=types.FLOAT,  # with uint8 it cuts off by itself, but takes four times as long
     )
     return dali.min(dali.max(changed, 0.0), 255.0)
 
@@ -176,25 +188,23 @@ def _renumbered(labels: Any, row_start: Any) -> Any:
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are augmented in an epoch, the same on any number of ranks.
 
-    `sizes` [N, 2] are the images' heights and widths in pixels, and `crop` has the height and width of a training crop.
-
-    Brightness, contrast and saturation are each multiplied by a factor 1 + change. The hue is turned by a change in
-    degrees.
+    `sizes` [N, 2] are the images' heights and widths in pixels. `crop` has the size of a training crop.
     """
     # An image's 12 numbers: one for its scale, two for the window, one for the flip, two for each change of colour.
-    drawn = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 up to but not 1
-    scales = _scales(augment, drawn[:, 0])
-    windows = _windows(crop, sizes, scales, drawn_corners=drawn[:, 1:3])
-    flips = drawn[:, 3] < augment.flip
-    brightness_changes = _changes(drawn[:, 4:6], most=augment.colour, probability=augment.colour_probability)
-    contrast_changes = _changes(drawn[:, 6:8], most=augment.colour, probability=augment.colour_probability)
-    saturation_changes = _changes(drawn[:, 8:10], most=augment.colour, probability=augment.colour_probability)
-    hue_changes = _changes(drawn[:, 10:12], most=augment.hue_degrees, probability=augment.colour_probability)
+    random = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 up to but not 1
+    scales = _scales(augment, random[:, 0])
+    windows = _windows(crop, sizes, scales, drawn_corners=random[:, 1:3])
+    is_flipped = random[:, 3] < augment.flip  # with that probability
+    brightness_changes = _changes(random[:, 4:6], most=augment.colour, probability=augment.colour_probability)
+    contrast_changes = _changes(random[:, 6:8], most=augment.colour, probability=augment.colour_probability)
+    saturation_changes = _changes(random[:, 8:10], most=augment.colour, probability=augment.colour_probability)
+    hue_changes = _changes(random[:, 10:12], most=augment.hue_degrees, probability=augment.colour_probability)
     return _Drawn(
         window_starts=windows.starts.astype(np.float32),
         window_ends=windows.ends.astype(np.float32),
         window_sizes=windows.sizes.astype(np.float32),
-        flips=flips.astype(np.int32),
+        flips=is_flipped.astype(np.int32),
+        # These three are factors; the hue is turned by degrees.
         brightness=(1 + brightness_changes).astype(np.float32),
         contrast=(1 + contrast_changes).astype(np.float32),
         saturation=(1 + saturation_changes).astype(np.float32),
@@ -220,17 +230,16 @@ class _Windows(NamedTuple):
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
     """Choose the window of each image that becomes its crop.
 
-    `sizes` [N, 2] are the heights and widths of the images, and `scales` [N] the factors by which they are scaled. In
-    the scaled image the window is as large as the crop, or as the image if that is smaller. `drawn_corners` [N, 2],
-    from 0 to 1, choose its place. DALI cuts the same part out of the unscaled image.
+    `sizes` [N, 2] are the heights and widths of the images in pixels, and `scales` [N] the factors by which they are
+    scaled. `drawn_corners` [N, 2], from 0 to 1, choose the windows' places.
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
-    window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
+    window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])  # of the whole image if it is smaller
     last_starts = scaled_sizes - window_sizes
     place_counts = last_starts + 1  # a window can start at 0, 1, ... and the last start
     scaled_starts = np.floor(drawn_corners * place_counts)
     scaled_ends = scaled_starts + window_sizes
-    return _Windows(
+    return _Windows(  # DALI cuts out the window before it scales
         starts=scaled_starts * sizes / scaled_sizes,
         ends=scaled_ends * sizes / scaled_sizes,
         sizes=window_sizes,
@@ -302,14 +311,11 @@ class Loader(loader.Loader):
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         """Return the inputs of `_pipeline` for a batch of the samples `ids`; `valid` [N] says which of them count.
 
-        They are the images, decompressed if they are PNG, the encoded labels, where each sample's row of RENUMBERED
-        begins if labels are renumbered, and the arrays of `_Drawn` in training, else `valid`.
-
-        Raises RunError for the first pair with a fault (`_read_pair`).
+        Raises RunError for the first pair with a fault.
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
-        further_inputs: list[Array] = []  # in the order above
+        further_inputs: list[Array] = []  # in the order in which the pipeline takes them
         if self._renumbered:
             further_inputs.append(self._row_starts(ids, valid))
         if self._augment is None:
@@ -335,12 +341,7 @@ class Loader(loader.Loader):
     def _read_pair(self, number: int) -> Pair:
         """Read a pair: its encoded image, its label as a greyscale PNG, and the size of both in pixels.
 
-        Raises RunError for the first of these faults, in this order:
-
-        - The image or the label is of a kind that is not taken, they differ in size, or an evaluation pair has another
-          size than the first one (all in `_size_of_pair`).
-        - The image or the label is not whole.
-        - The label cannot be made greyscale.
+        Raises RunError if a file is not whole or of a kind that is not taken, or if a size is wrong.
         """
         (image_name, image), (label_name, label) = self._samples.encoded(number)
         size = self._size_of_pair(number, image, label)  # first: it refuses kinds of files that the rest does not know
@@ -355,8 +356,8 @@ class Loader(loader.Loader):
     def _size_of_pair(self, number: int, image: bytes, label: bytes) -> Size:
         """Return the size in pixels of a pair's encoded image and label.
 
-        Raises RunError if one of them is of a kind that is not taken, if they differ in size, or if the pair is one of
-        an evaluation and has another size than the first one.
+        Raises RunError if one of them is of a kind that is not taken, if their sizes differ, or if an evaluation pair
+        has another size than the first one.
         """
         image_path, label_path = self._samples.paths(number)
         is_evaluation = self._augment is None
@@ -375,7 +376,7 @@ class Loader(loader.Loader):
         require_first_size(image_path, size, size_of_first)
 
     def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
-        """Return a batch of the pipeline's outputs. Raises RunError where a label holds a number that is no class."""
+        """Return a batch of the pipeline's outputs. Raises RunError if a label holds a number that is no class."""
         images, highest_plus_1, *other_outputs = outputs
         highest = highest_plus_1.as_array().astype(int) - 1
         for number, value in zip(ids, highest, strict=True):
@@ -385,7 +386,7 @@ class Loader(loader.Loader):
 
 
 def label_fault(pairs: PairList, number: int) -> str:
-    """Return a message that a pair's label holds a number that is no class; empty where all are classes or ignored.
+    """Return a message that a pair's label holds a number that is no class; empty if all are classes or ignored.
 
     The label is read without DALI.
     """
@@ -409,7 +410,7 @@ def _no_class(pairs: PairList, number: int, value: int) -> str:
 def first_size(pairs: PairList) -> ImageFormat:
     """Read the size of the first image, which all of an evaluation must have.
 
-    Raises ValueError where it cannot be read.
+    Raises ValueError if it cannot be read.
     """
     image, _ = pairs.paths(0)
     size = image_head(image)

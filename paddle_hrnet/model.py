@@ -57,21 +57,16 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 
 
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
-    """Append an exchange between the branches and return the new branches, of the same sizes and widths.
+    """Append an exchange between the branches; return the new ones, of the same sizes and widths.
 
-    Each branch has half the height and width of the one before. A new branch is the ReLU of a sum: the branch itself,
-    and all others brought to its size and number of channels. Larger ones are brought there by `_to_smaller`, smaller
-    ones by `_to_larger`.
-
-    The added layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, as in PaddleSeg. TARGET and SOURCE count
-    the branches from 1.
+    A new branch is the ReLU of a sum: the branch itself, and all others brought to its size and number of channels.
     """
     exchanged = []
     for target, target_branch in enumerate(branches):
         total = target_branch
         for source, source_branch in enumerate(branches):
-            layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"
-            is_larger = source < target
+            layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"  # as PaddleSeg names it
+            is_larger = source < target  # each branch has half the height and width of the one before
             is_smaller = source > target
             if is_larger:
                 addend = _to_smaller(source_branch, source, target, layer, layers)
@@ -132,18 +127,15 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
 
 
 def _backbone(image: static.Variable, layers: Layers) -> list[static.Variable]:
-    """Append the backbone and return its four branches, from 1/4 to 1/32 of the image's size.
-
-    - stem: two convolutions, which make the image's sides a quarter as long.
-    - stage 1: bottleneck blocks in one branch.
-    - stages 2, 3 and 4: in each, first a branch more, of half the last one's size (`_transition`), then the stage's
-      number of modules (`_module`).
-    """
+    """Append the backbone and return its four branches, from 1/4 to 1/32 of the image's size."""
+    # The stem, which makes the image's sides a quarter as long.
     x = layers.conv_bn(image, "backbone.conv_layer1_1", STEM, 3, stride=2)
     x = layers.conv_bn(x, "backbone.conv_layer1_2", STEM, 3, stride=2)
+    # Stage 1 has one branch.
     for number in range(1, BOTTLENECKS + 1):
         x = layers.bottleneck(x, f"backbone.la1.bb_layer2_{number}", STEM, parts=BOTTLENECK)
 
+    # Each of the stages 2 to 4 has a branch more, of half the size of the last one.
     branches = [x]
     for stage, modules in MODULES.items():
         branches = _transition(branches, f"backbone.tr{stage - 1}", layers, count=stage)
@@ -153,24 +145,23 @@ def _backbone(image: static.Variable, layers: Layers) -> list[static.Variable]:
 
 
 def _head(branches: list[static.Variable], image: static.Variable, recipe: Recipe, layers: Layers) -> static.Variable:
-    """Append the classifier of pixels and return its logits at the size of the image.
+    """Append the classifier of pixels, and return its logits [N, K, H, W] at the size of the image.
 
-    All branches are enlarged to the first one's size, and their channels are joined. Two 1x1 convolutions classify each
-    pixel. The result is enlarged to the image's size.
+    `branches` are those of the backbone, from 1/4 to 1/32 of that size.
     """
     largest = branches[0]
     enlarged = [enlarge(branch, largest.shape[2:]) for branch in branches[1:]]
     x = paddle.concat([largest, *enlarged], axis=1)  # [N, 270, H/4, W/4]
     x = layers.conv_bn(x, "head.conv_1", sum(WIDTHS), 1, bias=recipe.head_bias)
-    x = layers.conv(x, "head.cls", recipe.classes, 1, bias=recipe.head_bias)
+    x = layers.conv(x, "head.cls", recipe.classes, 1, bias=recipe.head_bias)  # [N, K, H/4, W/4]
     return enlarge(x, image.shape[2:])
 
 
 def _module(branches: list[static.Variable], stage: int, number: int, layers: Layers) -> list[static.Variable]:
     """Append one module of a stage: BLOCKS residual blocks in each branch, then an exchange; return the new branches.
 
-    The layers' names say which module it is and are those of PaddleSeg: `stage` counts from 2, and `number`, the
-    module's in its stage, from 1.
+    `stage` counts from 2, and `number`, the module's in its stage, from 1. The layers are named by them, as in
+    PaddleSeg.
     """
     module_name = f"st{stage}_{number}"
     prefix = f"backbone.st{stage}.stage_{module_name}"
@@ -184,10 +175,10 @@ def _module(branches: list[static.Variable], stage: int, number: int, layers: La
     return _exchange(deepened, module_name, f"{prefix}.fuse_func", layers)
 
 
-# The last two parts of a variable's name, our layer and value, and those that PaddleSeg has in their place. What stands
-# before them is the same.
 ERRORS_OF_PICKLE = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError)
 BACKBONE = "backbone."  # begins the names of all layers but the head's
+# The last two parts of a variable's name, our layer and value, and those that PaddleSeg has in their place. What stands
+# before them is the same.
 PADDLESEG_LAYERS = {"conv": "_conv", "bn": "_batch_norm", "cls": "cls"}
 PADDLESEG_VALUES = {"w": "weight", "b": "bias", "mean": "_mean", "variance": "_variance"}
 
@@ -231,41 +222,42 @@ class _Reader(pickle.Unpickler):
 def read_pdparams(path: Path) -> dict[str, Array]:
     """Return the arrays of a `.pdparams` file, a pickled dictionary that Paddle saved, by their names in it.
 
-    A tensor may stand there as an array or as (name, array). The keys that Paddle adds for itself are left out.
-
     Raises ValueError if the file cannot be read, is no dictionary of arrays, or would run code when it is loaded.
     """
     try:
         named_files.refuse_unusable(path)
         with path.open("rb") as file:
             loaded = _Reader(file).load()
-        if not isinstance(loaded, dict):
-            raise TypeError(f"a {type(loaded).__name__}")  # gets the file's name below, as any other error
-        arrays = {}
-        for name, value in loaded.items():
-            if not isinstance(name, str) or name.endswith("@@"):  # paddle.save's table of names has such a key
-                continue
-            array = value
-            if isinstance(value, tuple) and len(value) == 2:  # (name, array), as paddle.save writes a tensor
-                array = value[1]
-            if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-                raise TypeError(f"{name} is no array")
-            arrays[name] = array
+        return _arrays_in(loaded)
     except (OSError, *ERRORS_OF_PICKLE) as error:
         raise ValueError(f"{path}: no weights of Paddle ({error}): set PRETRAINED to a .pdparams file") from error
+
+
+def _arrays_in(loaded: Any) -> dict[str, Array]:
+    """Return the arrays of a dictionary that Paddle saved, by name. Raises TypeError if it is anything else."""
+    if not isinstance(loaded, dict):
+        raise TypeError(f"a {type(loaded).__name__}")
+    arrays = {}
+    for name, value in loaded.items():
+        if not isinstance(name, str) or name.endswith("@@"):  # paddle.save's table of names has such a key
+            continue
+        array = value
+        if isinstance(value, tuple) and len(value) == 2:  # (name, array), as paddle.save writes a tensor
+            array = value[1]
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise TypeError(f"{name} is no array")
+        arrays[name] = array
     return arrays
 
 
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     """Return the values that a weights file of PaddleSeg has for a program's variables, by the variables' names.
 
-    The file holds a whole model, or only the backbone, trained on ImageNet. In a backbone's file the layers are named
-    without the prefix "backbone.", and the result has no values for the head.
-
-    Raises ValueError where the file cannot be read, or lacks layers that it should hold, or has them in another shape.
+    A file of the backbone alone has none for the head. Raises ValueError if the file cannot be read, or layers are
+    absent or of another shape.
     """
     loaded = read_pdparams(path)
-    is_whole_model = any(name.startswith(BACKBONE) for name in loaded)
+    is_whole_model = any(name.startswith(BACKBONE) for name in loaded)  # else it is the backbone, without this prefix
     values = {}
     misfits = []
     for variable in program.list_vars():
@@ -273,7 +265,7 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
         if not is_whole_model:
             name_in_file = _name_in_backbone(name_in_file)
         if not name_in_file or not variable.persistable:
-            continue  # no layer that the file should hold
+            continue  # no variable that the file should hold
         value = loaded.get(name_in_file)
         if value is None:
             misfits.append(f"{name_in_file} is absent")

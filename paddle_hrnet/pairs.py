@@ -64,10 +64,8 @@ class PairList:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return what identifies the data set in a log: the path and the size in bytes of each image, and its label.
 
-        A label is a file here, so the text "PATH BYTES" of this file stands for it. `on_progress` counts the files
-        first, then the pairs.
-
-        The sizes in pixels are checked too. Raises ValueError for the first file that a run would fail at.
+        `on_progress` counts the files first, then the pairs. Raises ValueError for the first file that a run would fail
+        at.
         """
         images = [image for image, _ in self.pairs]
         labels = [label for _, label in self.pairs]
@@ -76,20 +74,21 @@ class PairList:
         bytes_of_all = file_sizes(self.root, images + labels, kept_sizes, on_progress)
         image_bytes, label_bytes = np.split(bytes_of_all, [len(images)])
         self._check_pixel_sizes(on_progress)
+        # A label is a file here, for which the text "PATH BYTES" stands.
         label_texts = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
         return Contents(names=images, sizes=image_bytes, labels=label_texts, is_exact=True)
 
     def _check_pixel_sizes(self, on_progress: OnProgress) -> None:
-        """Check, by several threads, the sizes in pixels that the heads of the images and labels state.
+        """Check the sizes in pixels that the heads of the images and labels state.
 
-        Raises ValueError for an image or label that cannot be read or is of a kind that `pictures` refuses, for an
-        image and a label of different sizes, and for an evaluation image of another size than the first one.
+        Raises ValueError for a file that is not taken, for a label of another size than its image, and for an
+        evaluation image of another size than the first one.
         """
         first_image, _ = self.paths(0)
         first_size = image_head(first_image)
 
         def check_block(start: int) -> int:
-            """Check up to PAIRS_AT_ONCE pairs from `start` on; return the number of pairs up to their end."""
+            """Check up to PAIRS_AT_ONCE pairs from number `start` on; return the number after the last one."""
             end = min(start + PAIRS_AT_ONCE, len(self))
             for number in range(start, end):
                 image, label = self.paths(number)
@@ -100,7 +99,7 @@ class PairList:
             return end
 
         with ThreadPoolExecutor(READERS) as readers:
-            for end in readers.map(check_block, range(0, len(self), PAIRS_AT_ONCE)):
+            for end in readers.map(check_block, range(0, len(self), PAIRS_AT_ONCE)):  # raises what a thread raised
                 on_progress(end, len(self))
 
 
@@ -108,7 +107,7 @@ class PairList:
 
 
 def image_head(path: Path) -> Size:
-    """Read an image's size from the head of its file. Raises ValueError where it is not taken."""
+    """Read an image's size from the head of its file. Raises ValueError if it is not taken."""
     content = _head(path, pictures.PNG_HEAD_BYTES)
     if content.startswith(b"\xff"):
         content = _head(path, pictures.HEAD_BYTES)
@@ -116,12 +115,12 @@ def image_head(path: Path) -> Size:
 
 
 def label_head(path: Path) -> Size:
-    """Read a label's size from the head of its file. Raises ValueError where it is not taken."""
+    """Read a label's size from the head of its file. Raises ValueError if it is not taken."""
     return pictures.label_size(os.fspath(path), _head(path, pictures.PNG_HEAD_BYTES))
 
 
 def _head(path: Path, count: int) -> bytes:
-    """Read the first bytes of a file. Raises ValueError where it cannot be read."""
+    """Read the first bytes of a file. Raises ValueError if it cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             return file.read(count)
@@ -130,7 +129,7 @@ def _head(path: Path, count: int) -> bytes:
 
 
 def require_one_size(image_path: Path, image: Size, label_path: Path, label: Size) -> None:
-    """Raise ValueError where a label has another size than its image."""
+    """Raise ValueError if a label has another size than its image."""
     if image != label:
         raise ValueError(
             f"{label_path}: is {label} pixels but its image {image}: replace one of them or remove the pair from the "
@@ -139,7 +138,7 @@ def require_one_size(image_path: Path, image: Size, label_path: Path, label: Siz
 
 
 def require_first_size(path: Path, size: Size, first: Size) -> None:
-    """Raise ValueError where an evaluation image has another size than the first one."""
+    """Raise ValueError if an evaluation image has another size than the first one."""
     if size != first:
         raise ValueError(
             f"{path}: is {size} pixels but the first evaluation image {first}: evaluation takes images of one size"
@@ -150,12 +149,10 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 
 
 def find(root: Path, part: str, classes: int) -> PairList:
-    """Return the pairs, an image and its label each, of `part` (train or val) of the segmentation set below `root`.
+    """Return the pairs of image and label of `part` (train or val) in the segmentation set below `root`.
 
-    They are those of the part's list file or, without one, all pairs in Cityscapes' folders. `classes` is the recipe's
-    number of classes, which is kept in the result.
-
-    Raises ValueError where the list is wrong, the folders hold no images, or a file is absent.
+    They are those of the part's list file or, without one, of Cityscapes' folders. Raises ValueError if there are none,
+    the list is wrong, or a file is absent.
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)
@@ -167,7 +164,7 @@ def find(root: Path, part: str, classes: int) -> PairList:
 def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[str, str]:
     """Return the paths of an image and its label, relative to `root`.
 
-    The label may be another file than the listed one (`_existing_label`). Raises ValueError where one of the two files
+    The label may be another file than the listed one (`_existing_label`). Raises ValueError if one of the two files
     is absent.
     """
     image = folders.relative(listed.image)
@@ -180,7 +177,7 @@ def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[
 
 
 def _find_list(root: Path, part: str) -> Path | None:
-    """Return the list file of a part, under the first of the names LISTS that there is; None where there is none.
+    """Return the list file of a part, under the first of the names LISTS that there is; None if there is none.
 
     Raises ValueError for a pipe or a folder of such a name.
     """
@@ -192,13 +189,10 @@ def _find_list(root: Path, part: str) -> Path | None:
 
 
 def _existing_label(folders: lists.Folders, label: str) -> str:
-    """Return the path of the label file to read, which is `label` or the other label file of Cityscapes.
+    """Return the path of the label file to read: `label`, or Cityscapes' other file if only that is there.
 
-    Cityscapes has two for an image. One holds train ids, which are classes. The other holds label ids, which are turned
-    into classes when they are read. Where `label` is the first one and absent, and the second one is there, the second
-    one is returned:
-
-    `NAME_gtFine_labelTrainIds.png` -> `NAME_gtFine_labelIds.png`
+    The latter has label ids, which are turned into classes as they are read: `NAME_gtFine_labelTrainIds.png` ->
+    `NAME_gtFine_labelIds.png`
     """
     if not label.endswith(LABEL_END) or folders.has(label):
         return label
@@ -222,7 +216,7 @@ def _pairs_in_folders(root: Path, part: str) -> Iterator[Listed]:
     """Yield the pairs of `part` (train or val) in Cityscapes' folders, each with the image's path for messages.
 
     The label of `leftImg8bit/PART/CITY/NAME_leftImg8bit.png` is `gtFine/PART/CITY/NAME_gtFine_labelTrainIds.png`. It is
-    not looked at here. Raises ValueError where there are no images.
+    not looked at here. Raises ValueError if there are no images.
     """
     folder = root / "leftImg8bit" / part
     images = sorted(folder.glob(f"*/*{IMAGE_END}"))

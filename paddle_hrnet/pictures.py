@@ -42,7 +42,7 @@ class Size(NamedTuple):
 def image_size(name: str, content: bytes) -> Size:
     """Read the size of an image from its file, or from the first HEAD_BYTES of it.
 
-    Raises ValueError where it is neither a PNG of 8 bits of RGB nor an upright JPEG.
+    Raises ValueError if it is neither a PNG of 8 bits of RGB nor an upright JPEG.
     """
     if content.startswith(encoded.JPEG_START):
         return _jpeg_size(name, content)
@@ -55,7 +55,7 @@ def image_size(name: str, content: bytes) -> Size:
 def label_size(name: str, content: bytes) -> Size:
     """Read the size of a label from its file, or from the first PNG_HEAD_BYTES of it.
 
-    Raises ValueError where it is no PNG of 8 bits of greyscale or of a palette.
+    Raises ValueError if it is no PNG of 8 bits of greyscale or of a palette.
     """
     depth, colour_type, size = _png_header(name, content, "no PNG file, as a label must be")
     if colour_type != PALETTE and (depth, colour_type) != (8, GREY):
@@ -66,8 +66,7 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
 
-    Raises ValueError if the size is not stated in it. It is also raised if EXIF says that the picture is stored
-    rotated: the label, a PNG without EXIF, need not be rotated in the same way.
+    Raises ValueError if no size is stated in it, or if EXIF says that the picture is stored turned.
     """
     size = encoded.jpeg_size(content)
     if size is None:
@@ -75,7 +74,7 @@ def _jpeg_size(name: str, content: bytes) -> Size:
     if b"Exif\0" in content[:HEAD_BYTES]:
         with Image.open(io.BytesIO(content)) as opened:
             orientation = opened.getexif().get(ORIENTATION, UPRIGHT)
-        if orientation != UPRIGHT:
+        if orientation != UPRIGHT:  # the label, a PNG without EXIF, need not be turned in the same way
             raise ValueError(
                 f"{name}: is stored turned (EXIF orientation {orientation}), so that its label may lie otherwise: turn "
                 "it upright and remove the tag, or remove it from the list"
@@ -92,7 +91,7 @@ class _Header(NamedTuple):
 
 
 def _png_header(name: str, content: bytes, otherwise: str) -> _Header:
-    """Read a PNG's header. Raises ValueError where the file is none, with `otherwise` for what it is."""
+    """Read a PNG's header. Raises ValueError if the file is none, with `otherwise` for what it is."""
     if not content.startswith(encoded.PNG_START) or len(content) < PNG_HEAD_BYTES:
         raise ValueError(f"{name}: is {otherwise}: {FIX}")
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
@@ -122,16 +121,19 @@ class _WholeHeader(NamedTuple):
 def as_grey(content: bytes) -> bytes:
     """Return a label's PNG as a greyscale PNG with the same number in each pixel.
 
-    A PNG without a palette is returned as it is. The decoder would turn the numbers of a palette into colours.
-
-    Raises ValueError if Pillow cannot decode a palette PNG of fewer than 8 bits.
+    The decoder would turn the numbers of a palette into colours. Raises ValueError if Pillow cannot decode a palette
+    PNG of fewer than 8 bits.
     """
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
     if colour_type != PALETTE:
         return content
     if depth != 8:
         return _grey_by_pillow(content, width, height)
-    # With 8 bits the compressed pixels are the same bytes: only the header says greyscale, and the palette is dropped.
+    return _grey_by_header(content)
+
+
+def _grey_by_header(content: bytes) -> bytes:
+    """Return a palette PNG of 8 bits as a greyscale PNG: another header, no palette, the same compressed pixels."""
     grey = bytearray(encoded.PNG_START)
     for chunk in encoded.png_chunks(content):
         body = content[chunk.body_start : chunk.body_end]
@@ -157,8 +159,8 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 def inflated(content: bytes, rows: int) -> bytes:
     """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG, for speed.
 
-    ISA-L decompresses in a third of the time that DALI's zlib takes, and DALI then only copies. A file of another kind,
-    or a damaged one, is returned as it is: DALI decodes it, or says what is wrong.
+    ISA-L decompresses in a third of DALI's time. Any other file, or a damaged one, is returned as it is: DALI decodes
+    it, or says what is wrong.
     """
     if not content.startswith(encoded.PNG_START):
         return content
@@ -181,7 +183,7 @@ def inflated(content: bytes, rows: int) -> bytes:
 
 
 def _image_data(content: bytes) -> bytes | None:
-    """Return the compressed pixels of a PNG, joined from its IDAT chunks; None where a checksum is wrong."""
+    """Return the compressed pixels of a PNG, joined from its IDAT chunks; None if a checksum is wrong."""
     parts = []
     view = memoryview(content)  # of which a slice copies nothing
     for chunk in encoded.png_chunks(content):

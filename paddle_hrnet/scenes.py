@@ -36,13 +36,9 @@ def write(folder: Path) -> None:
 
 
 def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], scenes: int) -> None:
-    """Write scenes into a folder in Cityscapes' layout, and their list PART.txt; `scenes` is their number.
+    """Write `scenes` scenes into a folder in Cityscapes' layout, and their list PART.txt.
 
-    The scenes show the `digits` at `digit_indices`. A line of the list is `image label`, as paths
-    below the folder.
-
-    The random numbers of a scene are seeded by `scenes` and the scene's own number. `scenes` differs between train and
-    val, so a scene of train looks unlike that of the same number of val.
+    They show the `digits` at `digit_indices`. A line of the list is `image label`, as paths below the folder.
     """
     indices_by_scene = _deal_out(digit_indices, scenes)
     lines = []
@@ -54,6 +50,7 @@ def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices:
             ink = digits.images[index] / embedded.FULL_INK  # from 0 to 1
             shown.append((ink, int(digits.labels[index])))
 
+        # The number of scenes differs between train and val: scenes of one number look unlike in both.
         pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
         for path, array in ((image, pixels), (label, labels)):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -83,19 +80,16 @@ def _ground(rng: np.random.Generator) -> Array:
 
 
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
-    """Draw a scene of DIGITS digits on textured ground, all at random; return its pixels and their labels.
+    """Draw a scene of digits on textured ground; return its pixels [HEIGHT, WIDTH, 3] and their labels, both uint8.
 
-    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. Each has a square of CELL pixels to itself. Where
-    there is enough ink, a pixel has the digit's class, else GROUND. Both results are uint8, the pixels [HEIGHT, WIDTH,
-    3].
-
-    Keep the order of the draws from `rng`: with another order the same seed gives another scene.
+    `shown` has each digit's ink [8, 8], from 0 to 1, and its class.
     """
+    # Keep the order of the draws from `rng`: with another order the same seed gives another scene.
     pixels = _ground(rng)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)
 
     # Each digit is brighter than its ground by a colour of its own, where there is ink.
-    for cell, (digit, digit_class) in enumerate(shown):
+    for cell, (digit, digit_class) in enumerate(shown):  # a cell is a square of CELL pixels
         row, column = divmod(cell, WIDTH // CELL)
         size = int(rng.integers(DIGIT_MIN, DIGIT_MAX + 1))
         top = CELL * row + rng.integers(0, CELL - size + 1)

@@ -45,8 +45,8 @@ class HRNet(Workload):
     def training_loss(self, batch: int) -> static.Variable:
         """Append the forward pass of a training step to Paddle's default program; return its loss, a scalar.
 
-        The inputs are `image` [batch, 3, H, W] and `label` [batch, H, W]. The loss is the mean cross entropy over the
-        pixels whose label is not IGNORED. Where the recipe says so, batch normalizations span the ranks.
+        It is the mean cross entropy over the pixels whose label is not IGNORED. The inputs are `image` [batch, 3, H, W]
+        and `label` [batch, H, W].
         """
         height = self.image.height
         width = self.image.width
@@ -56,7 +56,7 @@ class HRNet(Workload):
         label = static.data("label", [batch, height, width], "uint8")
         label = paddle.unsqueeze(paddle.cast(label, "int64"), 1)
         loss = functional.cross_entropy(logits, label, axis=1, ignore_index=config.IGNORED)
-        if self.recipe.sync_bn and self.ranks > 1:
+        if self.recipe.sync_bn and self.ranks > 1:  # batch normalization by the statistics of all ranks
             sync_bn.span_ranks(static.default_main_program())
         return loss
 
@@ -108,26 +108,23 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
     """Return how many pixels have each label (row) and each prediction (column): [K, K] int64 for K classes.
 
     `logits` are [N, K, H, W], `label` [N, H, W] uint8. Pixels labelled IGNORED count nowhere.
-
-    Each pixel is given the number of its cell in the flattened matrix, label x K + prediction. An ignored one is given
-    the number of an additional cell behind the last. The pixels of each cell are counted, and that cell is cut off.
     """
     cells = classes * classes
     label = paddle.cast(label, "int64")
     prediction = paddle.argmax(logits, axis=1)
-    additional_cell = paddle.full_like(label, cells)  # behind the last, for ignored pixels; it is cut off below
+    additional_cell = paddle.full_like(label, cells)  # after the last one, for ignored pixels
     is_ignored = paddle.equal(label, paddle.full_like(label, config.IGNORED))
+    # The cells of the flattened matrix are numbered by label x K + prediction.
     cell = paddle.where(is_ignored, additional_cell, label * classes + prediction)
     counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=cells + 1)
-    counts = paddle.slice(counts, [0], [0], [cells])
+    counts = paddle.slice(counts, [0], [0], [cells])  # all but the additional cell
     return paddle.reshape(counts, [classes, classes])
 
 
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
     """Append the evaluation of images [N, 3, H, W] to Paddle's default program; return its logits [N, K, H, W].
 
-    The network runs on the image at each size of the recipe's `eval_scales`. With `eval_flip` it runs on the mirrored
-    image, too, whose logits are mirrored back. All logits are brought back to the image's size and added up.
+    They are summed over the sizes of the recipe's `eval_scales` and, with `eval_flip`, over the mirrored images, too.
     """
     height, width = pixels.shape[2:]
     networks = [_logits]

@@ -68,7 +68,7 @@ class Recipe:
         """Return the learning rate by step of a training on `samples` images, with `global_batch` of them a step.
 
         `epochs` is the length of the schedule, or 0 for the recipe's own. Raises ValueError if the batch is larger than
-        the data set, or the warm-up is not shorter than the schedule.
+        the data set, or the warm-up as long as the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         scale = 1.0 if self.base_batch is None else global_batch / self.base_batch  # of the rate, by the batch
@@ -148,10 +148,10 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of the closed division of MLPerf for a global batch, made of its reference runs.
+    """Return the recipe of the closed division of MLPerf for a global batch.
 
-    Training ends with the first evaluation after the learning rate has fallen to its end. Raises ValueError if
-    MLPERF_POINTS has no reference point for this batch.
+    Its hyperparameters are those of the reference runs. Training ends with the first evaluation after the learning rate
+    has fallen to its end. Raises ValueError if MLPERF_POINTS has no reference point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(

@@ -48,8 +48,8 @@ Images = ImageList | Records
 def find(root: Path, part: str, classes: int) -> Images:
     """Return the images of `part` (train or val) of the data set in the folder `root`.
 
-    A file PART.sizes.json, if there is one, adds the size of the largest image and, for packed images, what they were
-    packed from. Raises ValueError if the images are absent, not whole or wrongly listed, or if that file is damaged.
+    Packed images go before files. Raises ValueError if the images are absent, not whole or wrongly listed, or if
+    PART.sizes.json, which may tell more of them, is damaged.
     """
     images: Images | None = _packed(root, part, classes)
     if images is None:  # no packed images, so the part must be image files
@@ -71,8 +71,8 @@ class _Noted(NamedTuple):
 def _read_sizes_file(sizes_file: Path) -> _Noted:
     """Return what PART.sizes.json, which tools.pack wrote, says of a part's images.
 
-    The file is as `{"width": 500, "height": 375, "source": {...}}`, where `source` may be missing. Raises ValueError if
-    the file is damaged.
+    The file is as `{"width": 500, "height": 375, "source": {...}}`, where `source` may be missing. Raises ValueError
+    for any damage.
     """
     try:
         content = json.loads(sizes_file.read_bytes())
@@ -87,7 +87,7 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
 
 
 def _packed(root: Path, part: str, classes: int) -> Records | None:
-    """Find the packed images of a part; None where there are none. Raises ValueError where they are not whole."""
+    """Find the packed images of a part; None if there are none. Raises ValueError if they are not whole."""
     packed = root / recordio.FILE.format(part)
     if named_files.is_file(packed):
         return recordio.find(packed, packed.with_suffix(".idx"), classes)
@@ -124,9 +124,8 @@ def _pipeline(
 ) -> Any:
     """Build the DALI pipeline of normalized images for a program; return its outputs, images first.
 
-    `source` feeds it encoded images, labels and more. Training has an `augment`; evaluation has none, and a `resize`
-    instead, the pixels of the shorter side before the crop. The decoder reserves memory for the `largest` size, if
-    known.
+    `source` feeds it encoded images, labels and more. `augment` is given for training alone; `resize`, in pixels of the
+    shorter side, counts for evaluation alone. The decoder reserves memory for the `largest` size, if known.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
@@ -202,10 +201,10 @@ class _Sides(NamedTuple):
 
 
 def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
-    """Return where an image is cropped, for training: nodes of DALI's graph, in shares of the image's sides.
+    """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
-    It is the first drawn crop that fits or, if none does, the largest one allowed, at the centre, as in torchvision.
-    `image_shape` is the node of the image's height and width in pixels.
+    The first drawn crop that fits is taken or, as in torchvision, the largest one allowed, at the centre. `image_shape`
+    is the node of the image's height and width in pixels.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
@@ -269,10 +268,10 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Each image gets CROP_TRIES crops of a square with side 1, with random areas and logarithms of aspects, and one
-    place.
+    Each image gets CROP_TRIES crops of a square with side 1, and one place. Areas and logarithms of aspects are
+    uniformly random between the bounds of `augment`.
     """
-    # Columns of an image's random numbers: an area for each crop, an aspect for each crop, x and y, and the flip.
+    # An image's random numbers: an area for each crop, an aspect for each crop, x and y of the place, and the flip.
     random = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
     random_areas = random[:, :CROP_TRIES]
     random_aspects = random[:, CROP_TRIES : 2 * CROP_TRIES]

@@ -78,7 +78,7 @@ class ClassFolders(NamedTuple):
 def find(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) with their labels: those of its list, else of its class folders.
 
-    Raises ValueError where both are absent or wrong. The message names the line, or what to do.
+    Raises ValueError if it has neither, or if they are wrong.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
@@ -94,8 +94,8 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 def read_list(root: Path, part: str, classes: int) -> ImageList:
     """Return the images and labels of `part` (train or val) in the file PART_list.txt of `root`.
 
-    A line is `path label`, the path absolute or relative to `root`. Raises ValueError if the list is absent, empty or
-    wrong, or a listed file is absent. The message names the line.
+    A line is `path label`, the path absolute or relative to `root`. Raises ValueError if the list is absent or wrong,
+    or a listed file is absent.
     """
     list_file = root / LIST.format(part)
     if not named_files.is_file(list_file):
@@ -126,7 +126,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
     Raises ValueError if there are more folders than `classes` or none, if one has no image, or if they are not those of
-    training. The result's notes have what is less serious.
+    training.
     """
     listed = class_folders(root, part)
     count = len(listed.names)

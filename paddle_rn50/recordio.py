@@ -37,8 +37,8 @@ HEAD_FIELDS = np.dtype(
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
     """Return where the records of the RecordIO file `packed` lie, by the offsets in its index.
 
-    A line of the index is `key offset`, in any order; records are numbered by offset. `classes` is how many classes
-    their labels may have. Raises ValueError if the index is absent, or cannot be this file's.
+    A line of the index is `key offset`, in any order. `classes` is how many classes the labels may have. Raises
+    ValueError if the index is absent, or cannot be this file's.
     """
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
@@ -124,8 +124,7 @@ def _flag(part: int, parts: int) -> int:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole record; a label that is no whole number becomes -1, no class.
 
-    The payload is an IRHeader with a label, further labels that count instead, and the image. Raises ValueError if the
-    record is damaged, or holds anything but an image with one label.
+    Raises ValueError if the record is damaged, or holds anything but an image with one label.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -134,7 +133,7 @@ def parse(record: bytes) -> Parsed:
     image_start = IR_HEADER.size + FURTHER_LABEL.size * further_labels
     if further_labels > 1 or image_start >= len(payload):
         raise ValueError(_other_kind(further_labels, len(payload) - image_start))  # says what the record holds
-    if further_labels == 1:
+    if further_labels == 1:  # it counts, and the one in the header does not
         (label,) = FURTHER_LABEL.unpack_from(payload, IR_HEADER.size)
     if not float(label).is_integer():
         label = -1
@@ -172,21 +171,18 @@ class _Part(NamedTuple):
 
 
 def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _Part:
-    """Return the part of a record that begins at a byte. Raises ValueError if it is damaged or out of order.
-
-    A part is MAGIC, a word with a flag (upper 3 bits) and a length (lower 29), the content, and a filling up to a
-    multiple of 4 bytes.
-    """
+    """Return the part of a record that begins at a byte. Raises ValueError if it is damaged or out of order."""
     if position + HEAD.size > len(record):
         raise ValueError("it is damaged: it ends within its head")
     magic, flag_and_length = HEAD.unpack_from(record, position)
+    # The upper 3 bits are the flag, the lower 29 the length of what follows the head.
     flag = flag_and_length >> FLAG_SHIFT
     length = flag_and_length & MOST_BYTES
     start = position + HEAD.size
     end = start + length
     if magic != MAGIC or flag not in expected_flags or end > len(record):
         raise ValueError(f"it is damaged: no whole part at its byte {position}")
-    return _Part(flag, record[start:end], end=end + _filling_bytes(length))
+    return _Part(flag, record[start:end], end=end + _filling_bytes(length))  # each part fills a multiple of 4 bytes
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:
@@ -203,7 +199,7 @@ def contents(records: Records, heads: Array) -> Contents:
     """Return names, sizes in bytes and labels of all images, almost all by the first bytes of their records.
 
     `heads` [records, bytes] uint8 has these bytes, whose fields are HEAD_FIELDS. Raises ValueError for the first record
-    that is damaged or of another kind.
+    that is seen to be damaged or of another kind.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]
     labels = _labels(fields)
@@ -262,8 +258,8 @@ def _has_image_and_class(fields: Array, records: Records) -> Array:
 def _read_whole(records: Records, number: int) -> Parsed:
     """Read all bytes of one record and return its image and label.
 
-    Raises ValueError where it is damaged, of another kind, or has a label that is no class. The message names the
-    record and says what to do.
+    Raises ValueError, which names the record and says what to do, if it is damaged, of another kind, or has a label
+    that is no class.
     """
     content = records.content(number)
     try:

@@ -49,7 +49,7 @@ class Form:
     name: str  # recordio | tfrecord
     first_label: int  # the number that the form has for label 0
     head_bytes: int  # first bytes of a record that are looked at before a run
-    parse: Callable[[bytes], Parsed]  # of a whole record; raises ValueError where it is damaged
+    parse: Callable[[bytes], Parsed]  # of a whole record; raises ValueError if it is damaged
     contents: Callable[["Records", Array], Contents]  # by all heads [records, head_bytes]; raises ValueError
 
 
@@ -106,7 +106,7 @@ class Records:
             return file.read(place.size)
 
     def _parse_record(self, content: bytes, number: int) -> Parsed:
-        """Parse a record. Raises RunError where it is damaged, or its label is none of the recipe's classes."""
+        """Parse a record. Raises RunError if it is damaged, or its label is none of the recipe's classes."""
         try:
             parsed = self.format.parse(content)
         except ValueError as error:
@@ -127,15 +127,15 @@ class Records:
         return f"{self.files[place.file]}, record {number} at byte {place.offset}"
 
     def encoded(self, number: int) -> list[tuple[str, bytes]]:
-        """Name and read the encoded image of a record. Raises RunError where the record is damaged."""
+        """Name and read the encoded image of a record. Raises RunError if the record is damaged."""
         images, _ = self.read(np.array([number]))
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the names and sizes of all images and, for RecordIO, their labels, by the first bytes of each record.
 
-        `on_progress` is called with the number of records read so far and of all. Raises ValueError for the first
-        record that is seen to be damaged or of another kind.
+        `on_progress` is called with the records read so far and their number. Raises ValueError for the first record
+        that is seen to be damaged or of another kind.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)

@@ -44,7 +44,7 @@ EXAMPLE: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Exam
 
 
 def files_of(root: Path, part: str) -> tuple[Path, ...]:
-    """Find the files of `part` (train or val) in a folder. Raises ValueError where one of a numbered set is absent."""
+    """Find the files of `part` (train or val) in a folder. Raises ValueError if one of a numbered set is absent."""
     for pattern in PATTERNS[part]:
         files = tuple(sorted(path for path in root.glob(pattern) if path.suffix != ".idx"))
         count = files[0].name.rpartition("-of-")[2] if files else ""
@@ -98,10 +98,10 @@ def parse(record: bytes) -> Parsed:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return each record's number as its name, and the size of its message in bytes. There are no labels.
+    """Return each record's number as its name, and the size of its message in bytes. No labels: they lie inside.
 
-    These lie inside the messages. `heads` [records, LENGTH_BYTES] uint8 has the length of each message. Raises
-    ValueError for the first record whose length is not the index's, and if the very first one holds no image.
+    `heads` [records, LENGTH_BYTES] uint8 has the lengths. Raises ValueError if one is not the index's, or if the first
+    record holds no image.
     """
     lengths = heads.view(LENGTH)[:, 0]  # [records]
     message_bytes = lengths.astype(np.int64)

@@ -55,10 +55,11 @@ def _value(point: Point[Any]) -> Table:
 
 
 def _metadata(kind: type | None) -> Table:
-    """Return the JSON Schema of an event's metadata: the fields of the dataclass `kind`, if any, behind two others.
+    """Return the JSON Schema of an event's metadata.
 
-    The two are `file` and `lineno`, which the logger (mlperf-logging's mllog) adds to each event by itself.
+    It has what the logger adds, and the fields of the dataclass `kind`, if there is one.
     """
+    # mlperf-logging's mllog adds these two to each event by itself.
     by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
     if kind is None:
         return _object(by_logger, required=list(by_logger))
@@ -97,11 +98,16 @@ def _type(kind: Any) -> Table:
         return {"type": "array", "items": _type(arguments[0])}
     if origin is dict:
         return {"type": "object", "additionalProperties": _type(arguments[1])}
-    hints = typing.get_type_hints(kind, include_extras=True)  # any other type is a dataclass
+    return _dataclass(kind)  # a log holds no other types
+
+
+def _dataclass(kind: Any) -> Table:
+    """Return the JSON Schema of a dataclass. A field with the default None may be absent, so it is not required."""
+    hints = typing.get_type_hints(kind, include_extras=True)
     properties = {}
     required = []
     for field in dataclasses.fields(kind):
         properties[field.name] = _type(hints[field.name])
-        if field.default is not None:  # with the default None it may be absent
+        if field.default is not None:
             required.append(field.name)
     return _object(properties, required)

@@ -159,14 +159,13 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
             bytes_read += len(piece)  # also the offset of what follows the piece
             text = open_line.text + piece
-            if piece.endswith(b"\n"):
-                yield from _entries(text, open_line.number, open_line.offset)
-                open_line = _OpenLine(text=b"", number=open_line.number + 1, offset=bytes_read)
-            elif piece.endswith(b"\r"):  # as a progress bar writes it: it ends an event, but counts as no line
-                yield from _entries(text, open_line.number, open_line.offset)
-                open_line = _OpenLine(text=b"", number=open_line.number, offset=bytes_read)
-            else:  # only the last piece of a block has no end: its end is in the next block, or the stream ends here
+            if not piece.endswith((b"\n", b"\r")):  # the last piece of a block: the line may go on in the next one
                 open_line = open_line._replace(text=_kept_of_open_line(text))
+                continue
+            yield from _entries(text, open_line.number, open_line.offset)
+            # A carriage return, as a progress bar writes it, ends an event, but begins no line.
+            next_number = open_line.number + 1 if piece.endswith(b"\n") else open_line.number
+            open_line = _OpenLine(text=b"", number=next_number, offset=bytes_read)
     yield from _entries(open_line.text, open_line.number, open_line.offset)  # the last line may lack a line feed
 
 

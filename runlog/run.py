@@ -98,7 +98,7 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Note what an event says of the run: its phase, and what the list for the event's key takes of it."""
+        """Update `phase` by an event, and keep what the event tells in the list or dictionary for its key."""
         key = event.key
         metadata = event.metadata
         self.phase = _PHASE_AFTER.get(key, self.phase)
@@ -181,13 +181,13 @@ def _rate_of_this_project(event: Event) -> Rate:
 def _rate_of_other_submitter(event: Event) -> Rate:
     """Return the throughput from an event of another submitter's log.
 
-    The event's value is the images/s, or a JSON object with them as "throughput" or else "imgs_sec". The rate's number
-    is the epoch's, or the step's if the event has no epoch. What the event lacks is None.
+    The event's value is the images/s, or a JSON object with them as "throughput" or else "imgs_sec". What the event
+    does not have is None.
     """
     images_per_s = event.value
     if isinstance(images_per_s, dict):
         images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
-    number = event.metadata.get("epoch_num", event.metadata.get("step"))
+    number = event.metadata.get("epoch_num", event.metadata.get("step"))  # of the epoch or else the step
     return Rate(line=event.line, key=event.key, number=scalar(number), images_per_s=scalar(images_per_s))
 
 

@@ -83,11 +83,18 @@ def as_text(verdicts: Iterable[Verdict]) -> str:
             columns.append(visible(verdict.where).ljust(where_width))
         columns.append(visible(verdict.found))
         lines.append("  ".join(columns).rstrip())
-        if verdict.status == OK:
-            continue
         margin = " " * (status_width + 2)  # below the column of the checks
-        if verdict.wanted:
-            lines.append(f"{margin}wanted: {visible(verdict.wanted)}")
-        if verdict.fix:
-            lines.append(f"{margin}do: {visible(verdict.fix)}")
+        lines += [f"{margin}{line}" for line in _lines_below(verdict)]
     return "\n".join([*lines, ""]) if lines else ""
+
+
+def _lines_below(verdict: Verdict) -> list[str]:
+    """Return what was wanted and what to do, each as a line; none for a verdict that is ok."""
+    lines: list[str] = []
+    if verdict.status == OK:
+        return lines
+    if verdict.wanted:
+        lines.append(f"wanted: {visible(verdict.wanted)}")
+    if verdict.fix:
+        lines.append(f"do: {visible(verdict.fix)}")
+    return lines

@@ -55,8 +55,8 @@ class RunLog:
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
         """Open the log of a run for writing: a new file or, with `append`, one to which lines are to be added.
 
-        If `path` is None, as on all ranks but the first, nothing is written. Raises ValueError if the file exists
-        already, as results are never overwritten, or cannot be opened.
+        If `path` is None, nothing is written. Raises ValueError if the file exists already, as results are never
+        overwritten, or cannot be opened.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
@@ -105,8 +105,8 @@ class RunLog:
 def open_log(path: Path | None) -> Iterator[RunLog]:
     """Create the log of a run at `path`, and close it at the end of the `with` block.
 
-    An exception in the block is logged as the end of the run, and raised again. If `path` is None, as on all ranks but
-    the first, nothing is written. Raises ValueError if the log cannot be created.
+    An exception in the block is logged as the end of the run, and raised again. If `path` is None, nothing is written.
+    Raises ValueError if the log cannot be created.
     """
     log = RunLog(path)
     try:

@@ -14,9 +14,8 @@ from scoring.record import InputError, TooFewRunsError
 def main(argv: list[str] | None = None) -> int:
     """Run the command that the first argument names, and return its exit status.
 
-    `argv` are the words after the program's name; None means those of this process. An argument or file that cannot be
-    used gives 2, too few runs for a score 1, each with one line on stderr. If a reader, as `| head`, closes the pipe,
-    it is 0.
+    `argv` are the words after the program's name; None takes those of this process. The status is 2 for an argument or
+    file that cannot be used, 1 for too few runs.
     """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
@@ -29,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         named_files.check_options(options)
         status: int = options.main(options)
         return status
-    except BrokenPipeError:
+    except BrokenPipeError:  # a reader of the output, such as `| head`, has closed the pipe
         drop_output()
         return 0
     except TooFewRunsError as error:

@@ -41,12 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the runs of the logs in each form that was asked for: Parquet, TensorBoard, MLflow. Returns 0.
+    """Write the runs of the logs in each form that the command line names. Returns 0.
 
-    Parquet has one table of all runs. The others have a folder or a run for each log, named by its place on the command
-    line and its file: `0-run`.
-
-    Raises InputError if no form was asked for, an output exists already, or a package is not installed.
+    Raises InputError if it names none, if an output exists already, or if a package is not installed.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")
@@ -107,17 +104,14 @@ def to_tensorboard(record: Record, folder: Path) -> None:
 def to_mlflow(record: Record, uri: str, name: str) -> None:
     """Write a run to the MLflow tracking server at `uri`, as a new run called `name`.
 
-    - Its experiment has the name of the run's model, and is created if it does not exist.
-    - The run's facts become parameters, and the values over its steps become metrics.
-    - An aborted run is marked FAILED, any other FINISHED.
-
-    Raises InputError if mlflow is not installed.
+    Its facts become parameters, and the values over its steps become metrics. Raises InputError if mlflow is not
+    installed.
     """
     mlflow = _optional_package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)
     start_ms = None if record.run_start_s is None else int(record.run_start_s * 1000)
     run = client.create_run(
-        _experiment_id(client, record.model or "unnamed model"),
+        _experiment_id(client, record.model or "unnamed model"),  # runs of one model share an experiment
         run_name=name,
         start_time=start_ms,
         tags={"log.file": record.file, "log.sha256": record.sha256},
@@ -147,8 +141,7 @@ def _experiment_id(client: Any, name: str) -> str:
 def _scalars(record: Record) -> Iterator[Scalar]:
     """Yield each value that a run's windows measured, then the result of each evaluation.
 
-    A window without a step gets its index among the windows, from 0. `_step_of_evaluation` gives an evaluation its
-    step. The time of an evaluation is None: the record does not have it.
+    A window without a step gets its index among the windows, from 0. The time of an evaluation is not known.
     """
     for number, window in enumerate(record.windows):
         step = window.step if window.step is not None else number

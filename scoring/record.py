@@ -53,7 +53,7 @@ class Window:
 
     @property
     def images_per_s(self) -> float | None:
-        """Global throughput of the window: images / seconds, or None if it lacks one of them."""
+        """Global throughput of the window: images / seconds; None if one of them is not known."""
         return self.images / self.seconds if self.images is not None and self.seconds else None
 
     @property
@@ -170,8 +170,7 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the run whose previous part is the log `earlier`.
 
-        A log may be rotated while its run goes on. Then the earlier part has no end, this one has no beginning, and its
-        first row follows the last one there, as far as the format shows it.
+        A log may be rotated while its run goes on. Then the earlier part has no end, and this one has no beginning.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
@@ -183,27 +182,26 @@ class Record:
     def _has_beginning(self, last_before: Window) -> bool:
         """Return whether this log has the beginning of its run. `last_before` is the last row of the log before.
 
-        An MLLOG file says it by an event. In any other the beginning is missing if the first row counts its steps from
-        a row that is not there, or is of a later epoch than `last_before`: all runs of a program begin with the same
-        epoch.
+        All runs of a program begin with the same epoch, so a first row of a later epoch than `last_before` is no
+        beginning.
         """
         if self.format == "mllog":
-            return self.run_start_s is not None
+            return self.run_start_s is not None  # an event of such a file says it
         first = self.windows[0]
-        if first.steps is None:
+        if first.steps is None:  # the row counts its steps from an earlier row, which is not in this log
             return False
         return _epochs_between(last_before, first) <= 0
 
     @property
     def run_span(self) -> Span | None:
-        """The time from run_start to run_stop, or None if the log lacks one of them."""
+        """The time from run_start to run_stop; None if one of them is not known."""
         if self.run_start_s is None or self.run_stop_s is None:
             return None
         return Span(self.run_start_s, self.run_stop_s)
 
     @property
     def run_time_s(self) -> float | None:
-        """The seconds from run_start to run_stop, or None if the log lacks one of them."""
+        """The seconds from run_start to run_stop; None if one of them is not known."""
         span = self.run_span
         return None if span is None else span.seconds
 
@@ -227,7 +225,7 @@ class Record:
 
     @property
     def device_kinds(self) -> str | None:
-        """The models of the devices without their numbers, so that runs on one device and on eight are alike.
+        """The models of the devices without their numbers, so that it is the same for one device and for eight.
 
         If the header does not describe nodes, this is the accelerator, or else the platform.
         """
@@ -235,11 +233,9 @@ class Record:
         return ", ".join(sorted(names)) or self.accelerator or self.platform
 
     def _kinds_of_nodes(self) -> set[NodeKind]:
-        """Return the kinds of nodes that the header describes. The set is empty for logs that are not our own.
+        """Return the kinds of nodes that the header describes; none for logs that are not our own.
 
-        - A node with GPUs: their number, and the name of the first one. All are taken to be of this model.
-        - A node without GPUs: its CPU.
-        - A node that states neither is left out.
+        All GPUs of a node are taken to be of the first one's model. A node with neither GPUs nor a CPU is left out.
         """
         kinds = set()
         for node in nodes_of(self):
@@ -256,8 +252,8 @@ class Record:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    Its epoch must be that of the last row or the next one. Its step must be further by no more steps than the longest
-    row covers. Steps may be counted anew in each epoch, from `first_step` on.
+    Its step must be further by no more steps than the longest row covers. Steps may be counted anew in each epoch, from
+    `first_step` on.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)
@@ -298,7 +294,7 @@ def recipe_target(record: Record) -> float | None:
 
 
 def section(record: Record, name: str) -> JsonObject:
-    """Return a section of the record's header, or an empty table if the header lacks it or it is no table."""
+    """Return a section of the record's header; an empty table if it is missing or no table."""
     return _table_in(record.header, name)
 
 
@@ -316,6 +312,6 @@ def nodes_of_header(header: JsonObject) -> list[JsonObject]:
 
 
 def _table_in(header: JsonObject, name: str) -> JsonObject:
-    """Return the table `name` of a header, or an empty table if the header lacks it or it is no table."""
+    """Return the table `name` of a header; an empty table if it is missing or no table."""
     table = header.get(name)
     return table if isinstance(table, dict) else {}

@@ -20,6 +20,7 @@ from runlog.digits import significant, six_digits
 from runlog.reader import Event, dataclass_of
 from runlog.text import printable
 
+_QUOTIENT_ERROR = 1e-6  # as a share; a log may write the quotient with seven digits
 LOSSES_KEPT = 1000  # of a run, to compare it with others
 THROUGHPUT_RULE = "throughput-agrees"
 
@@ -327,9 +328,10 @@ class Measured:
             self._stated_times_of_open_epoch.append(stated)
 
     def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
-        """Report a breach if the images/s of an epoch are not its images over its seconds."""
+        """Report a breach if the images/s of an epoch are not its images over its seconds, but for rounding."""
         rate = stated.images / stated.time_s
-        if abs(stated.images_per_s - rate) > self._most_clock_difference * rate:
+        most_difference = rate * (ROUNDING_ERROR_S / stated.time_s + _QUOTIENT_ERROR)
+        if abs(stated.images_per_s - rate) > most_difference:
             actual = f"{six_digits(stated.images_per_s)} images/s; its images over its time are {six_digits(rate)}"
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 

@@ -48,3 +48,10 @@ class TrainedPart(NamedTuple):
 
     epoch_ms: float
     line: int
+
+
+class TimedEvaluation(NamedTuple):
+    """How long an evaluation took, and the line of its eval_stop."""
+
+    took_ms: float
+    line: int

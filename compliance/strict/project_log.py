@@ -21,8 +21,9 @@ from runlog.text import printable
 
 _MOST_ENERGY_DIFFERENCE = 0.01  # as a share
 _LEAST_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the run
-_MOST_SHARE_OF_DUE = 1.5  # of the telemetry samples that are due in all
+_MOST_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
 _MOST_EXTRA_SAMPLES_PER_NODE = 10  # beyond that share, for short runs
+_FORWARD_SHARE = 1 / 3  # of the arithmetic of a training step; the backward pass takes twice as much
 _LEAST_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators if passes fuse some
 
 
@@ -71,7 +72,7 @@ class ProjectLog:
             yield from self._wrong_statements(self.run.summary)
         yield from self._wrong_ending()
         yield from self.order.measured.faults
-        yield from self._window_beyond_peak()
+        yield from self._rates_beyond_peak()
         yield from self._early_end()
         yield from self._wrong_number_of_telemetry_samples()
         yield from self._impossible_accuracies()
@@ -194,8 +195,8 @@ class ProjectLog:
         hardware = self.run.header_section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
-    def _window_beyond_peak(self) -> Iterator[Fault]:
-        """Yield a fault if a window of a ResNet run has more images/s than the run's devices can reach at their peak.
+    def _rates_beyond_peak(self) -> Iterator[Fault]:
+        """Yield a fault for a window or an evaluation of a ResNet run that is faster than its devices at their peak.
 
         The devices are all GPUs of the nodes in the header, or in a run on CPUs all cores. The peak depends on the
         images' size, whose setting must be a number of pixels.
@@ -213,11 +214,24 @@ class ProjectLog:
         peak_images_per_s = most_images_per_s(cards, cores, pixels)  # by the cores only if there are no cards
         if peak_images_per_s is None:
             return
+        devices = f"{len(cards)} cards" if cards else f"{cores} cores"
+        bound = f"the peak of its {devices} is below {six_digits(peak_images_per_s)} at {pixels} px"
         fastest = self.order.measured.fastest
         if fastest.images_per_s > peak_images_per_s:
-            devices = f"{len(cards)} cards" if cards else f"{cores} cores"
-            bound = f"the peak of its {devices} is below {six_digits(peak_images_per_s)} at {pixels} px"
             yield Fault(fastest.line, f"a window of {six_digits(fastest.images_per_s)} images/s; {bound}")
+        yield from self._evaluation_beyond_peak(peak_images_per_s, bound)
+
+    def _evaluation_beyond_peak(self, peak_images_per_s: float, bound: str) -> Iterator[Fault]:
+        """Yield a fault if the shortest evaluation took less time than eval_samples need at the devices' peak.
+
+        `peak_images_per_s` is that of training; `bound` says it in words. An evaluation has the forward pass alone.
+        """
+        samples = self.run.stated_count(schema.EVAL_SAMPLES)
+        least_ms = 1000 * samples * _FORWARD_SHARE / peak_images_per_s
+        shortest = self.order.shortest_evaluation
+        if shortest is not None and shortest.took_ms + self.run.clock_tolerance_ms < least_ms:
+            took = f"an evaluation of {samples} samples in {shortest.took_ms:.0f} ms"
+            yield Fault(shortest.line, f"{took}; in training {bound}")
 
     def _cards_of(self, nodes: list[JsonObject]) -> list[str]:
         """Return the names of the GPUs of the nodes; empty for a run on CPUs."""

@@ -7,7 +7,7 @@ from typing import Any
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
 from compliance.rules import FindingCollector
 from compliance.strict.measured import Measured
-from compliance.strict.parts import NUMBER_FIELD_BY_KIND, START_KEYS, STOP_KEYS, OpenPart, TrainedPart
+from compliance.strict.parts import NUMBER_FIELD_BY_KIND, START_KEYS, STOP_KEYS, OpenPart, TimedEvaluation, TrainedPart
 from runlog import schema
 from runlog.digits import significant
 from runlog.reader import Event
@@ -37,6 +37,7 @@ class RunOrder:
         self._open_parts: dict[str, OpenPart] = {}  # by kind: block, epoch and eval
         # The last evaluation, from its start until its accuracy comes. It waits while it is open, and may wait longer.
         self._waiting_evaluation: OpenPart | None = None
+        self.shortest_evaluation: TimedEvaluation | None = None  # None: the log has no eval_stop
         self._evaluated_in_epoch_ms = 0.0  # the time of the evaluations in the open epoch
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.RUN_START.key: self._take_run_start,
@@ -306,6 +307,8 @@ class RunOrder:
         if evaluation is None:
             return
         took_ms = self._keep_duration(evaluation, event)
+        if self.shortest_evaluation is None or took_ms < self.shortest_evaluation.took_ms:
+            self.shortest_evaluation = TimedEvaluation(took_ms, event.line)
         if "epoch" in self._open_parts:
             self._evaluated_in_epoch_ms += took_ms
 

@@ -35,8 +35,8 @@ MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are 
 def command(options: argparse.Namespace) -> int:
     """Print the audit of a results repository; write it as an HTML page or a CSV table too, if the options name one.
 
-    Returns 0, whatever the audit finds. Raises ValueError if there are no logs, or if a file other than an earlier
-    audit would be overwritten.
+    Returns 0, whatever the audit finds. Raises ValueError if there are no logs, or a file that is no earlier audit
+    would be overwritten.
     """
     if options.html:
         # The template up to the first value that is filled in: every page of an earlier audit begins so.
@@ -62,8 +62,8 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs in a results repository (a folder or tar archive). Return a row for each submission.
 
-    `ruleset` is a version such as 4.0.0; None takes the rules of the round in whose folder a log lies. Raises
-    ValueError if an archive cannot be read, or the rules for a log are not known.
+    `ruleset` is the version of the rules; None takes that of the round in each folder's path. `envelope` adds a second
+    test of convergence. Raises ValueError if an archive cannot be read or a round has no rules.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)
@@ -94,9 +94,9 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 
 
 def _candidate_for_screen(folder: Folder) -> Candidate:
-    """Return what the screen for cherry-picked runs needs of a submission; it may have no runs.
+    """Return the runs of a submission that are screened for cherry-picking: closed ones that pass the official checker.
 
-    A `group` is compared within itself: its submissions have the same round, benchmark and global batch.
+    They are compared with those of other submissions in the same `group`.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
@@ -159,6 +159,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     strict = _score_if_possible(compared, folder.ruleset, "strict")
     test = _test_if_possible(logs, folder.ruleset, official)
     judged = _judged_reports(folder, compared, questions_by_log)
+    asked = _ask_about_other_factor(judged, folder.scaling, test)
     readable = [report for report in logs if report.run is not NOTHING]
     first_run = readable[0].run if readable else NOTHING
     return Submission(
@@ -182,7 +183,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         standing=standing_of(readable, folder.ruleset) if readable else None,
         envelope=_test_against_envelope(test) if envelope else None,
         problem=_problem_of_submission(judged, len(logs), official, strict),
-        questions=tuple(_questions(_ask_about_other_factor(judged, folder.scaling, test))),
+        questions=tuple(_questions(asked)),
     )
 
 
@@ -325,7 +326,7 @@ def _compare_with_envelope(comparison: Comparison) -> Convergence:
 
 
 def _questions(reports: Sequence[Report]) -> list[Question]:
-    """Return one question for each rule that the logs of a submission break, with the first breach as its example.
+    """Return one question for each rule that the logs of a submission break.
 
     Errors come before warnings, and then the rules by name. Findings of severity `info` are no questions.
     """
@@ -334,20 +335,7 @@ def _questions(reports: Sequence[Report]) -> list[Question]:
         for finding in report.findings:
             if finding.severity != "info":
                 breaches_by_rule[finding.rule].append(_Breach(printable(str(report.path)), finding))
-    questions = []
-    for rule, breaches in breaches_by_rule.items():
-        first = breaches[0]
-        question = Question(
-            rule=rule,
-            kind=first.finding.kind,
-            official=first.finding.official,
-            severity=first.finding.severity,
-            logs=len({breach.file for breach in breaches}),
-            file=first.file,
-            line=first.finding.line,
-            actual=printable(first.finding.actual, 1000),
-        )
-        questions.append(question)
+    questions = [_question_about_rule(breaches) for breaches in breaches_by_rule.values()]
     return sorted(questions, key=lambda question: (question.severity, question.rule))  # "error" < "warning"
 
 
@@ -356,3 +344,18 @@ class _Breach(NamedTuple):
 
     file: str
     finding: Finding
+
+
+def _question_about_rule(breaches: Sequence[_Breach]) -> Question:
+    """Return the question about all breaches of one rule. It shows the first, and says how many logs have one."""
+    first = breaches[0]
+    return Question(
+        rule=first.finding.rule,
+        kind=first.finding.kind,
+        official=first.finding.official,
+        severity=first.finding.severity,
+        logs=len({breach.file for breach in breaches}),
+        file=first.file,
+        line=first.finding.line,
+        actual=printable(first.finding.actual, 1000),
+    )

@@ -59,7 +59,7 @@ class Submission:
     scaling_file: float | None = None  # of scaling.json, which the official minutes are multiplied by
     convergence: str = ""
     standing: Standing | None  # None: no log can be read
-    envelope: Envelope | None = None  # only where it was asked for
+    envelope: Envelope | None = None  # only with the option --envelope
     problem: str
     questions: tuple[Question, ...]
 

@@ -162,17 +162,11 @@ def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRul
     """
     if run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return []
-    samples = run.stated_count(schema.TRAIN_SAMPLES)
-    minutes = run.minutes
-    if not samples or not run.evaluations or minutes is None or minutes <= 0:
-        return []  # the speed is not known
-    images = samples * run.evaluations[-1].epoch
-    images_per_s = images / minutes / 60
-
+    images_per_s = _images_per_s(run)
     model = str(description.get("accelerator_model_name"))
     accelerators = _number_of_accelerators(description)
-    peak_of_one = most_images_per_s([model], cores=0)  # no CPU counts
-    if not accelerators or peak_of_one is None:
+    peak_of_one = most_images_per_s([model], cores=0)  # without CPUs
+    if images_per_s is None or not accelerators or peak_of_one is None:
         return []
     peak_of_all = peak_of_one * accelerators
     if images_per_s <= peak_of_all:
@@ -180,6 +174,16 @@ def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRul
     by_log = f"{six_digits(images_per_s)} images/s by its epochs and time"
     actual = f"{by_log}; {accelerators} {printable(model)} do {six_digits(peak_of_all)} at most"
     return [breach(rule, actual, line=run.first_lines.get(schema.RUN_STOP.key))]
+
+
+def _images_per_s(run: LoggedRun) -> float | None:
+    """Return the images per second over the whole run: the samples of its epochs by its time; None if not known."""
+    samples = run.stated_count(schema.TRAIN_SAMPLES)
+    minutes = run.minutes
+    if not samples or not run.evaluations or minutes is None or minutes <= 0:
+        return None
+    images: float = samples * run.evaluations[-1].epoch
+    return images / minutes / 60
 
 
 def _number_of_accelerators(description: Description) -> int:
@@ -212,8 +216,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     """Return whether a node has fewer or more usable cores, by its log, than the described processors can have.
 
-    A job may be allowed to use a part of the cores, at least half. A log may count threads, of which a core runs up to
-    two.
+    False if the description or the log does not state them.
     """
     usable_cores: Any = node.get("cores")
     # These numbers are 0 if the description does not state them.
@@ -222,8 +225,8 @@ def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     threads = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
     if cores == 0 or not is_count(usable_cores):
         return False
-    fewest_cores = cores / 2
-    most_threads = max(threads, 2 * cores)
+    fewest_cores = cores / 2  # a job may be allowed to use only a part of the cores
+    most_threads = max(threads, 2 * cores)  # a log may count threads, up to two for each core
     return bool(usable_cores < fewest_cores or usable_cores > most_threads)
 
 

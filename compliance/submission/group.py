@@ -60,7 +60,7 @@ class Comparison:
 class ConvergenceTest:
     """The outcome of a submission's test against the reference convergence points.
 
-    `scaling` multiplies the submission's minutes: 1 if the runs were not tested or failed; None if it is not known.
+    `scaling` multiplies the submission's minutes: 1 if the test was not applied or failed; None if it is unknown.
     """
 
     status: str  # PASSED, FAILED, NOT_APPLIED or NOT_KNOWN (no points, or a log that rcp_checker cannot read)
@@ -79,7 +79,7 @@ class ConvergenceTest:
         """
         if self.status not in (PASSED, FAILED):
             return f"{self.status}: {self.reason}"
-        words = f"{self.status}ed: {self.reason}"
+        words = f"{self.status}ed: {self.reason}"  # "passed" or "failed"
         if self.comparison is not None:
             mean = self.comparison.result.mean
             point = self.comparison.result.point
@@ -99,8 +99,8 @@ def one_submission(
 ) -> SubmittedBenchmark:
     """Return the one benchmark that all logs are of, and how many runs make a result of it.
 
-    Raises ValueError if a log has no events, its benchmark is not scored, or the logs are of different submissions. If
-    the logs are copies, the messages name the originals.
+    Raises ValueError if a log has no events, its benchmark is not scored, or the logs are of different submissions.
+    Messages name the originals of copies.
     """
     shown_logs = [report.path for report in checked]
     if original_of_copy is not None:

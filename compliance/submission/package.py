@@ -184,8 +184,8 @@ class _SubmittedLogs(NamedTuple):
 def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: Ruleset) -> _SubmittedLogs:
     """Copy and check all logs, choose the runs that are scored, and leave their logs at their places in the package.
 
-    Raises RefusedError if the logs are not of one submission that can be scored, and ValueError if there are too few or
-    one is no regular file.
+    Raises RefusedError if the logs cannot be scored together, and ValueError if there are too few or one is no regular
+    file.
     """
     incoming = stage / "incoming"  # the copies of all logs
     copies = copy_and_check(incoming, logs, ruleset)
@@ -199,8 +199,7 @@ def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: 
 def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
     """Return the benchmark of the copied logs, and how many runs make a result of it.
 
-    Raises RefusedError if the logs are not of one submission that can be scored, and ValueError if there are too few of
-    them.
+    Raises RefusedError if the logs cannot be scored together, and ValueError if there are too few of them.
     """
     try:
         benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
@@ -245,7 +244,7 @@ def contents_of(
     """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
     Nothing outside the folder is read, so `verify` can compute them again. Raises ValueError if the description cannot
-    be read, or the logs are not of one submission that can be scored.
+    be read or the logs cannot be scored.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
@@ -262,7 +261,7 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # these would explain the missing score; the origin does not
+    if score.minutes is None and not refusals:  # any refusal so far explains why there is no score
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)

@@ -48,7 +48,7 @@ def _write_site(folders: Sequence[Path], out: Path, key: Path | None) -> None:
     twice.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    # The folder is built beside `out` and renamed at the end, so it is never there half done.
+    # The folder is built next to `out` and renamed at the end, so it is never there half done.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="publishing-") as scratch:
         stage = Path(scratch) / "site"
         _copy_packages(folders, stage)

@@ -1,6 +1,7 @@
 """The runs of one submission against the reference convergence points: their hyperparameters and their convergence."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from compliance.check import Report
 from compliance.logged_run import LoggedRun, is_number
@@ -12,10 +13,10 @@ from runlog.text import printable
 
 
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield the findings on closed runs of one submission that are compared with the MLPerf reference.
+    """Yield the findings of a comparison of closed runs of one submission with the reference of MLPerf.
 
-    A reference point has the hyperparameters of the reference at one global batch, and the epochs that it took to the
-    target. The runs must use the same, and must not converge faster than chance explains.
+    At the same global batch, a run must have the reference's hyperparameters, and must not converge faster than chance
+    explains.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
@@ -77,11 +78,16 @@ def _other_hyperparameters(
     wanted = wanted_by_batch[batch]
     if wanted["optimizer"] != optimizer:
         return [note(rule, f"not applied: the reference point is of {wanted['optimizer']}")]
+    return _differences_from_reference(run, wanted, rule)
+
+
+def _differences_from_reference(run: LoggedRun, wanted: Mapping[str, Any], rule: StrictRule) -> list[Finding]:
+    """Return a breach of `rule` for each of the `wanted` hyperparameters that the run states with another value."""
     findings = []
     for name, wanted_value in wanted.items():
         if name == "optimizer" or name.endswith("decay_steps"):
             continue  # the steps are in iterations, and a log may count them in epochs
-        key = f"{optimizer}_{name}"  # as logs name it: `lars_epsilon`
+        key = f"{wanted['optimizer']}_{name}"  # as logs name it: `lars_epsilon`
         if key in run.first_values and run.first_values[key] != wanted_value:
             actual = f"{key} is {printable(run.first_values[key], 30)}; the reference point has {wanted_value}"
             findings.append(breach(rule, actual, line=run.first_lines.get(key)))

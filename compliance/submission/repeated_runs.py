@@ -29,8 +29,8 @@ class _FirstSeen:
 def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Finding]:
     """Return a question for each run that an earlier submission also has, by the run's log.
 
-    Two logs are of the same run if they share a mark, such as the exact times of their parts. `folders` has the
-    submissions; the earlier ones come first.
+    Earlier means earlier in `folders`. Two logs are of the same run if they share a mark, such as the exact times of
+    its parts.
     """
     question_by_log: dict[LogInTree, Finding] = {}
     first_seen: dict[Mark, _FirstSeen] = {}
@@ -69,7 +69,7 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     other = earlier.folder
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
     fix = "ask which system ran it"
-    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):  # `Dell-power` beside `Dell`
+    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):  # `Dell-power` and `Dell`
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
     if _are_of_different_rounds(folder, other):

@@ -182,7 +182,7 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
     names_in_tree = layout.names_above_results[len(root_names) :]  # the names of the round, then the submitter's
-    is_submitter_the_root = root_names != () and layout.names_above_results == root_names
+    is_submitter_the_root = root_names != () and layout.names_above_results == root_names  # as /data/Dell
     if names_in_tree:
         submitter = names_in_tree[-1]
     elif is_submitter_the_root:

@@ -42,7 +42,7 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
           "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
               same-configuration, system-description (others' logs name no system)
 
-    The brackets have the versions of the rules, and the last line the checks and what they do not see.
+    The brackets have the versions of the rules, and the last line the checks.
     """
     lines: list[str] = []
     section = ""

@@ -75,8 +75,8 @@ def check_logs(
     benchmark: str | None = None,  # that all logs must be of; None: any
     system: Path | None = None,  # the file of a system description that the logs must not contradict
     official: OfficialChecker | None = None,  # also ask mlperf-logging's checker about each log
-    receipt: bool = False,  # write the verdict and the SHA-256 of each log into a file beside it
-    hashed: bool = False,  # add the SHA-256 of each log to its report; `receipt` does so, too
+    receipt: bool = False,  # write the verdict and the SHA-256 of each log into a file next to it
+    hashed: bool = False,  # add the SHA-256 of each log to its report; `receipt` does so as well
     by: str | None = None,  # the verdict that counts; None: strict for logs of this project, official for others
 ) -> list[Report]:
     """Check logs, and compare the runs of each submission. Return a report for each log, in the order of `logs`.
@@ -142,13 +142,14 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    Logs are of one submission if they state the same names, or have the same benchmark and folder: one log of five may
-    say `Dell Inc.` instead of `Dell`.
+    Logs of a submission state the same names, or have the same benchmark and folder: one log may say `Dell Inc.`
+    instead of `Dell`.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
     group_by_folder: dict[tuple[str, Path], list[Report]] = {}
     for report in checked:
+        # Upper or lower case, and blanks, make no other name.
         names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
         benchmark = names[0]
         folder = (benchmark, report.path.parent)
@@ -210,8 +211,8 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    It says what they share, such as `its times are those of result_0.txt`. ResNet runs that end at one accuracy, if
-    they are too many, are breaches as well.
+    The breach says what they share, such as `its times are those of result_0.txt`. Too many ResNet runs with one last
+    accuracy are breaches as well.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
@@ -244,7 +245,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
         return same_run
     # The bound is minus the decimal logarithm of a chance: 20 is a chance of 1e-20.
     most_chance = 10 ** -ruleset.strict["runs-differ"].bounds["equal_intervals"]
-    # Any one of these is evidence only between runs of this project, whose logs are known well enough.
+    # A single equal part shows it only for this project's benchmarks, whose chances were measured.
     return (
         describe_equal_mark(run, other, name_of_other)
         or describe_resemblance(run, other, name_of_other, most_chance=most_chance)
@@ -294,7 +295,8 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
     hyperparameter_rule = ruleset.strict["same-hyperparameters"]
     for report in members[1:]:
         actual = _configuration(report.run)
-        differing = [name for name in wanted | actual if actual.get(name) != wanted.get(name)]
+        names_of_both = wanted | actual  # hyperparameters first
+        differing = [name for name in names_of_both if actual.get(name) != wanted.get(name)]
         if not differing:
             continue
         rule = ruleset.strict["same-configuration"]
@@ -307,7 +309,7 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
 
 
 def _differences_in_words(names: Sequence[str], actual: JsonObject, wanted: JsonObject, name_of_first: str) -> str:
-    """Return the first three of the values that differ, each beside the first run's, and how many more there are."""
+    """Return the first three values that differ, each with that of the first run, and how many more there are."""
     shown = []
     for name in names[:_DIFFERENCES_SHOWN]:
         value = _shown_setting(actual.get(name))
@@ -384,7 +386,7 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
 def _finding_on_unpredicted_rejection(messages: Sequence[str], rule: StrictRule) -> Finding:
     """Return the finding that mlperf-logging's checker rejects a log which was predicted to pass.
 
-    It has `official` set, so that the log fails the official verdict, too.
+    It has `official` set, so that the log also fails the official verdict.
     """
     first_messages = "; ".join(messages[:2]) or "no message"
     return replace(breach(rule, f"it rejects the log: {first_messages}"), official=True)

@@ -124,13 +124,15 @@ def choose_median_runs(
 ) -> tuple[Sequence[Report], str]:
     """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
 
-    Of 7 runs, if a result takes 5, there are 3 sets that follow one another in the order of their start. The set with
-    the median score is scored.
+    Of 7 runs, if a result takes 5, there are 3 sets of runs that started one after the other. The set with the median
+    score is chosen.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
-    if runs_of_result is None or len(checked) <= runs_of_result.runs:
-        return checked, ""  # None: `score_runs` refuses the benchmark
+    if runs_of_result is None:  # a benchmark that is not scored; `score_runs` refuses it
+        return checked, ""
+    if len(checked) <= runs_of_result.runs:
+        return checked, ""
 
     def score_of_set(runs: Sequence[Report]) -> float:
         """Return the minutes of some of the runs; infinite if they have no score."""
@@ -149,10 +151,8 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of their convergence.
 
-    `compared` has the reports of `check_between_runs`. `by` is the verdict that decides which runs count, "official" or
-    "strict"; None takes strict for logs of this project, official for others.
-
-    Raises ValueError if the logs are not of one submission that is scored, or a strict score would mix batches.
+    `compared` has the reports of `check_between_runs`. `by` is "official" or "strict", the verdict that drops runs;
+    None takes that of the first report. Raises ValueError if these logs cannot be scored together.
     """
     first = compared[0]
     benchmark = one_submission(compared, ruleset)
@@ -307,20 +307,24 @@ def _problem_of_score(
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
     """Return why too few runs are left for a mean; empty if they suffice."""
     if judged.failed_runs > runs_of_result.dropped:
-        broken_rules: set[str] = set()
-        for run in judged.runs:
-            broken_rules.update(run.broken_rules)
-        shown_rules = ", ".join(sorted(broken_rules))
-        allowed = _allowed_to_drop(runs_of_result)
-        problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
-        # Today's checker asks for MXNet's names of tensors. The checker of the MLPerf round in which the logs were
-        # submitted may not have asked, so a published result may fail only here.
-        if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
-            problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
-        return problem
+        return _problem_of_failed_runs(judged, _allowed_to_drop(runs_of_result))
     if mean.minutes is None:
         return "no run is left"
     return ""
+
+
+def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
+    """Return a sentence on the rules that too many runs break. `allowed` is how many may be dropped, such as `one`."""
+    broken_rules: set[str] = set()
+    for run in judged.runs:
+        broken_rules.update(run.broken_rules)
+    shown_rules = ", ".join(sorted(broken_rules))
+    problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
+    # Today's checker asks for MXNet's names of tensors. The checker of the MLPerf round in which the logs were
+    # submitted may not have asked, so a published result may fail only here.
+    if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
+        problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
+    return problem
 
 
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:

@@ -30,7 +30,23 @@ class Candidate:
 def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     """Return the chances of the candidates that converged so early that chance hardly explains it, by their indices.
 
-    Each is compared with the runs of other organisations in its group, if there are at least as many as its own.
+    Any of those that are compared could be early by accident, so each chance is multiplied by their number
+    (Bonferroni's correction).
+    """
+    chance_by_index = _chances_of_compared(candidates)
+    number_compared = len(chance_by_index)
+    unusual_chances = {}
+    for index, chance in chance_by_index.items():
+        corrected = min(1.0, chance * number_compared)
+        if corrected <= UNUSUAL:
+            unusual_chances[index] = corrected
+    return unusual_chances
+
+
+def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
+    """Return the chance that the runs of a candidate are early by accident, by the candidate's index.
+
+    Candidates are left out if there are fewer runs of other organisations in their group than of their own.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -41,15 +57,7 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
         others = _runs_of_others(candidate, groups[candidate.group])
         if runs and len(others) >= len(runs):
             chance_by_index[index] = chance_of_sooner(runs, others)
-
-    # Any of those compared could be early by accident, so each chance is multiplied by their number (Bonferroni).
-    number_compared = len(chance_by_index)
-    unusual_chances = {}
-    for index, chance in chance_by_index.items():
-        corrected = min(1.0, chance * number_compared)
-        if corrected <= UNUSUAL:
-            unusual_chances[index] = corrected
-    return unusual_chances
+    return chance_by_index
 
 
 def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[float]:

@@ -255,22 +255,34 @@ def _storage(root: Path) -> dict[str, str | None]:
 def _network(root: Path) -> dict[str, str | None]:
     """Return the field with the active InfiniBand ports and network cards below `root`; None if there are none.
 
-    An example is `2x Ethernet 25 Gb/s`. Cards that state no speed, such as virtual ones, are left out.
+    They are counted by kind and rate, such as `2x Ethernet 25 Gb/s`.
     """
-    counts: Counter[str] = Counter()
+    counts = Counter([*_active_infiniband_ports(root), *_network_cards(root)])
+    if not counts:
+        return {"host_networking": None}
+    return {"host_networking": ", ".join(f"{count}x {name}" for name, count in sorted(counts.items()))}
+
+
+def _active_infiniband_ports(root: Path) -> list[str]:
+    """Return the kind and the rate of each active InfiniBand port, such as `InfiniBand or RoCE 100 Gb/sec (4X EDR)`."""
+    ports = []
     for port in (root / "sys/class/infiniband").glob("*/ports/*"):
         rate = _text_of(port / "rate")
         state = _text_of(port / "state") or ""
         if rate and "ACTIVE" in state:
-            counts[f"InfiniBand or RoCE {rate}"] += 1
+            ports.append(f"InfiniBand or RoCE {rate}")
+    return ports
+
+
+def _network_cards(root: Path) -> list[str]:
+    """Return the kind and the rate of each network card that states its speed, such as `Ethernet 25 Gb/s`."""
+    cards = []
     for card in (root / "sys/class/net").glob("*"):
         megabits_per_s = _text_of(card / "speed")
         is_device = (card / "device").exists()  # a bridge, or another card made by software, has none
         if is_device and megabits_per_s and megabits_per_s.isdecimal():
-            counts[f"Ethernet {six_digits(int(megabits_per_s) / 1000)} Gb/s"] += 1
-    if not counts:
-        return {"host_networking": None}
-    return {"host_networking": ", ".join(f"{count}x {name}" for name, count in sorted(counts.items()))}
+            cards.append(f"Ethernet {six_digits(int(megabits_per_s) / 1000)} Gb/s")
+    return cards
 
 
 def _accelerators() -> dict[str, str | None]:

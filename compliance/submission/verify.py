@@ -195,7 +195,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     present_hashes = {name: sha256(path) for name, path in package.files_below(folder).items()}
     problems = Problems(
         unwanted=f"is none of commit {commit}",
-        missing=f"is missing from commit {commit}",  # a file of the commit, which the package lacks
+        missing=f"is missing from commit {commit}",  # the commit has it, the package does not
         altered=f"differs from commit {commit}",
     )
     differences = judge_differences("code", wanted_hashes, present_hashes, problems)
@@ -207,7 +207,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
     """Return the verdict on code that was not compared, because of this `error` in reading its commit from git.
 
-    It is only unknown, not fatal, if there is no git or no checkout here.
+    It is fatal if this shows a fault of the package, and unknown if there is just no git or no checkout here.
     """
     if not (folder / "run_and_time.sh").is_file():
         return judged("code", False, "there is no run_and_time.sh")

@@ -50,10 +50,8 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for.
 
-        `run` has the facts that the state depends on, such as the recipe: a run that resumes from a checkpoint must
-        have equal ones. `start` is where the training begins.
-
-        Raises ValueError on rank 0 if the folder has checkpoints and the run does not go on from them.
+        `run` has the facts that the state depends on, such as the recipe. Raises ValueError on rank 0 if the folder has
+        checkpoints and the run does not go on from them.
         """
         # Fixed for the run: what is asked for, and of which run.
         self._settings = job.checkpoints
@@ -103,8 +101,8 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        One is due if CHECKPOINT_MINUTES have passed on rank 0, or a signal asked any rank to end the run. After the
-        latter, RunError is raised. Every rank must call this after the same step. `window` is for other hooks.
+        Every rank must call this after the same step. Raises RunError if a signal asked any rank to end the run, after
+        a checkpoint is written. `window` is for other hooks.
         """
         if not self._active:
             return 0.0
@@ -112,12 +110,12 @@ class Keeper(Hook):
         self._catch_signals()
         # The ranks agree on both, so that every rank takes the same branch below: all must save, or none.
         stopped_by = self._signal_on_any_rank()
-        is_due_on_first_rank = self._ranks.comm.bcast(self._is_due())
+        is_due_on_first_rank = self._ranks.comm.bcast(self._is_due())  # by CHECKPOINT_MINUTES
 
         steps_before_epoch = (epoch - 1) * self._steps_per_epoch
         position = self._position(step=step, epoch=epoch, epoch_step=step - steps_before_epoch)
         if stopped_by != NO_SIGNAL:
-            self._save_and_stop(main, position, signal.Signals(stopped_by))
+            self._save_and_stop(main, position, signal.Signals(stopped_by))  # raises RunError
         if is_due_on_first_rank:
             started_s = time.perf_counter()
             self._save(main, position)
@@ -173,14 +171,12 @@ class Keeper(Hook):
     def _save(self, main: Any, position: Position) -> None:
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
-        - Every rank sends rank 0 its statistics of batch normalization (BN), which differ from rank to rank. A rank
-          other than 0 does nothing else.
-        - If rank 0 is still writing the checkpoint before, this one is left out, and the log says so.
-        - Otherwise rank 0 copies the state, begins to write it in a thread, and returns.
+        If rank 0 is still writing the checkpoint before, this one is left out.
         """
         started_s = time.monotonic()
         # A checkpoint that is left out counts, too: a disk that is too slow should not be asked again at once.
         self._last_checkpoint_s = started_s
+        # Statistics of batch normalization (BN) differ from rank to rank; rank 0 has the rest of the state itself.
         own_statistics = {name: np.array(value) for name, value in state.statistics(main)}
         statistics_by_rank = self._ranks.comm.gather(own_statistics)
         if statistics_by_rank is None:  # MPI gives the gathered values to rank 0 alone
@@ -208,10 +204,9 @@ class Keeper(Hook):
         return dict(self._copies)
 
     def _write(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> None:
-        """Write a checkpoint in the thread that this runs in, and leave the outcome in `self._outcome`.
+        """Write a checkpoint, in a thread of its own, and leave its event or the OSError that came in `self._outcome`.
 
-        The outcome is the checkpoint's event or, if it was not written, the OSError that says why. `_report` logs it
-        later on the main thread, because this one must not write the log.
+        `_report` logs the outcome later on the main thread, as this one must not write the log.
         """
         try:
             self._outcome = self._write_file(arrays, position, blocked_s)
@@ -219,11 +214,10 @@ class Keeper(Hook):
             self._outcome = error
 
     def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> schema.Checkpoint:
-        """Write a checkpoint's file, and remove the oldest ones beyond CHECKPOINT_KEEP; return its event for the log.
+        """Write a checkpoint's file and remove the oldest ones beyond CHECKPOINT_KEEP; return its event for the log.
 
-        `blocked_s` is how long the training waited for the copy of its state.
-
-        Raises OSError if the state has an infinite value, or the disk has no room for it or fails.
+        `blocked_s` is how long the training waited for the copy of its state. Raises OSError if the state is not
+        finite, or the disk is full or fails.
         """
         started_s = time.monotonic()
         _require_finite(arrays)
@@ -242,7 +236,7 @@ class Keeper(Hook):
         )
 
     def _require_room(self, arrays: dict[str, Array]) -> None:
-        """Create the folder of the checkpoints; raise OSError where its disk has no room for the arrays and SPARE."""
+        """Create the folder of the checkpoints; raise OSError if its disk has no room for the arrays and SPARE."""
         self._folder.mkdir(parents=True, exist_ok=True)
         needed = sum(value.nbytes for value in arrays.values()) + SPARE
         free = shutil.disk_usage(self._folder).free

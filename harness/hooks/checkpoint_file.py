@@ -33,24 +33,14 @@ def _canonical(header: dict[str, Any]) -> bytes:
 def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
     """Write arrays and metadata as a checkpoint file, complete under its name or not at all.
 
-    The file is in the form of safetensors: 8 bytes with the header's length, the header as JSON, and the bytes of the
-    arrays. The metadata gets a SHA-256 over the header and the arrays. The arrays must be contiguous.
-
-    Raises OSError where the file cannot be written.
+    The form is that of safetensors. The arrays must be contiguous. Raises OSError if the file cannot be written.
     """
-    header = _header(arrays, metadata)
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
-    digest = hashlib.sha256(_canonical(header))
-    for content in contents:
-        digest.update(content)
-    header["__metadata__"]["sha256"] = digest.hexdigest()
-    header_text = _canonical(header)
-    bytes_to_fill = -len(header_text) % LENGTH_BYTES  # so that the arrays begin at a multiple of 8 bytes
-    header_text += b" " * bytes_to_fill
-
+    header_text = _with_checksum(_header(arrays, metadata), contents)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
+            # The length of the header, the header as JSON, and the bytes of the arrays.
             file.write(len(header_text).to_bytes(LENGTH_BYTES, "little") + header_text)
             file.writelines(contents)
             file.flush()
@@ -73,6 +63,20 @@ def _header(arrays: dict[str, Array], metadata: dict[str, Any]) -> dict[str, Any
     return header
 
 
+def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
+    """Return a header as it is written: with the SHA-256 over itself and the arrays, and filled up with blanks.
+
+    The header is changed by this. `contents` are the bytes of each array.
+    """
+    digest = hashlib.sha256(_canonical(header))  # without the checksum, which is put in afterwards
+    for content in contents:
+        digest.update(content)
+    header["__metadata__"]["sha256"] = digest.hexdigest()
+    header_text = _canonical(header)
+    bytes_to_fill = -len(header_text) % LENGTH_BYTES  # so that the arrays begin at a multiple of 8 bytes
+    return header_text + b" " * bytes_to_fill
+
+
 def _flush_folder(folder: Path) -> None:
     """Wait until the names of a folder's files are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -90,11 +94,9 @@ class Contents(NamedTuple):
 
 
 def read(path: Path) -> Contents:
-    """Return the arrays and the metadata of a checkpoint file that `write` has written.
+    """Return the arrays and the metadata of a checkpoint file; the arrays are read-only views of the file's bytes.
 
-    The arrays are read-only views of the file's bytes.
-
-    Raises ValueError where the file is damaged or no checkpoint, OSError where it cannot be read.
+    Raises ValueError if the file is damaged or no checkpoint, and OSError if it cannot be read.
     """
     data = path.read_bytes()
     length = int.from_bytes(data[:LENGTH_BYTES], "little")
@@ -108,10 +110,10 @@ def read(path: Path) -> Contents:
 
 
 def _contents(header: dict[str, Any], body: memoryview) -> Contents:
-    """Return what a checkpoint file holds, by its header and its body, the bytes of the arrays.
+    """Return the arrays and the metadata of a checkpoint file by its header and `body`, the bytes of the arrays.
 
-    Raises ValueError if the checksum is wrong, or an array lies outside the body. For a header of another form than
-    that of `write` Python raises the error of whatever operation it does not allow, as KeyError or TypeError.
+    Raises ValueError if the checksum is wrong or an array lies outside the body, and KeyError, TypeError or the like
+    for a header of another form.
     """
     written_sha256 = header["__metadata__"]["sha256"]
     metadata = {name: text for name, text in header["__metadata__"].items() if name != "sha256"}
@@ -129,7 +131,7 @@ def _contents(header: dict[str, Any], body: memoryview) -> Contents:
 
 
 def _array(name: str, entry: dict[str, Any], body: memoryview) -> Array:
-    """Return the array of a header's entry. Raises ValueError where it lies outside the file."""
+    """Return the array of a header's entry. Raises ValueError if it lies outside the file."""
     begin, end = entry["data_offsets"]
     dtype = np.dtype(_DTYPES[entry["dtype"]])
     shape = tuple(entry["shape"])
@@ -154,10 +156,9 @@ class Position:
 
 
 def folder_of(checkpoints: CheckpointSettings, log: Path) -> Path:
-    """Return the folder of a run's checkpoints: CHECKPOINT_DIR or, if that is empty, one beside its log.
+    """Return the folder of a run's checkpoints: CHECKPOINT_DIR or, if that is empty, one next to its log.
 
-    All runs that go on from each other have one folder. For `log` result_0.txt the one beside it is
-    result_0.checkpoints.
+    All runs that go on from each other have one folder: result_0.checkpoints for the `log` result_0.txt.
     """
     if checkpoints.folder:
         return Path(checkpoints.folder)

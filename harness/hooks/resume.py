@@ -38,8 +38,8 @@ FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, gl
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     """Return where the run starts: at step 0 or, with RESUME=auto, at the newest good checkpoint of its folder.
 
-    Rank 0 reads the checkpoint; all ranks get its position, and rank 0 its arrays. `run` has what the state depends on,
-    such as the recipe. Raises ValueError on rank 0 if the checkpoint's run had another one. Every rank must call this.
+    Every rank must call this; only rank 0 gets the arrays. `run` has what the state depends on, such as the recipe.
+    Raises ValueError on rank 0 if it differs in the checkpoint.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
@@ -53,9 +53,8 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
     """Return the start at the newest checkpoint that is not damaged, with its arrays; at step 0 if there is none.
 
-    A warning is printed for each damaged checkpoint that is skipped, and if no good one is left. `run` has what this
-    run's state depends on, `ranks` is the number of its ranks. Raises ValueError if this run cannot go on from the
-    newest good checkpoint; older ones are not looked at then.
+    `run` has what this run's state depends on, `ranks` is the number of its ranks. Raises ValueError if this run cannot
+    go on from that checkpoint.
     """
     folder = folder_of(job.checkpoints, Path(job.trials.result_file))
     for path in newest_first(folder):
@@ -78,8 +77,7 @@ def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
 def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:
     """Raise ValueError if the job has another global batch or seed than the run of the checkpoint at `path`.
 
-    `position` is that of the checkpoint and says both. `ranks` is the number of this job's ranks. A job with SEED=-1
-    takes over the checkpoint's seed.
+    `position` is the checkpoint's and has both. `ranks` is the number of this job's ranks.
     """
     if position.global_batch != job.global_batch:
         raise ValueError(
@@ -102,10 +100,7 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from, if it starts from one.
 
-    Statistics of batch normalization differ from rank to rank: each rank gets its own, or the mean if the number of
-    ranks has changed. Every rank must call this.
-
-    Raises ValueError on rank 0 if the checkpoint lacks a tensor of the program.
+    Every rank must call this. Raises ValueError on rank 0 if a tensor of the program is not in the checkpoint.
     """
     if not start.is_from_checkpoint:
         return
@@ -123,8 +118,7 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
     """Return a checkpoint's arrays, by name, in the memory layout that the program's tensors have.
 
-    A checkpoint has each array in the layout of the network. A pass over the program may have given the tensor another
-    layout: then the array is brought into it.
+    A checkpoint has the layout of the network, which a pass over the program may have changed.
     """
     forms = stored.forms(main)  # of the variables that a pass stores in another layout, by name
     in_layout = {}
@@ -138,16 +132,13 @@ def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dic
 def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
     """Set every tensor of rank 0's program to the value that a checkpoint's arrays have for it.
 
-    `statistics` are the names of the BN statistics. The arrays have these for each rank, as `rank0/NAME`. The loss
-    scale is left out if `_why_loss_scale_begins_anew` has a reason: it stays as the start-up program set it, and a
-    warning is printed.
-
-    Raises ValueError for a tensor that the checkpoint does not have in the program's shape.
+    `statistics` are the names of the tensors that differ from rank to rank. Raises ValueError for a tensor that the
+    checkpoint does not have in the program's shape.
     """
     tensors = dict(state.tensors(main))
     why_anew = _why_loss_scale_begins_anew(arrays, tensors)
     for name, tensor in tensors.items():
-        if why_anew and state.is_loss_scale(name):
+        if why_anew and state.is_loss_scale(name):  # it stays as the start-up program set it
             continue
         name_in_checkpoint = f"rank0/{name}" if name in statistics else name
         value = arrays.get(name_in_checkpoint)
@@ -161,8 +152,7 @@ def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Progra
 def _why_loss_scale_begins_anew(saved: Iterable[str], here: Iterable[str]) -> str:
     """Return why a run cannot go on from the loss scale of a checkpoint; empty if it can.
 
-    It cannot if the loss scale was fixed there and is dynamic here, or the reverse. `saved` are the names of the
-    checkpoint's arrays, and `here` are those of the program's tensors.
+    `saved` are the names of the checkpoint's arrays, and `here` those of the program's tensors.
     """
     was_dynamic = state.has_dynamic_loss_scale(saved)
     is_dynamic = state.has_dynamic_loss_scale(here)
@@ -176,9 +166,10 @@ def _why_loss_scale_begins_anew(saved: Iterable[str], here: Iterable[str]) -> st
 def _restore_statistics(
     saved_ranks: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
 ) -> None:
-    """Set the BN statistics of each rank from the `arrays` of a checkpoint, whose run had `saved_ranks` ranks.
+    """Set each rank's statistics of batch normalization from a checkpoint's arrays, which only rank 0 has.
 
-    `statistics` are their names. Every rank must call this. Only rank 0 has the arrays, and sends each rank its values.
+    `statistics` are their names, and `saved_ranks` is the number of ranks that the checkpoint's run had. Every rank
+    must call this.
     """
     own_tensors = {name: tensor for name, tensor in state.tensors(main) if name in statistics}
     values_of_each_rank = None
@@ -194,12 +185,11 @@ def _statistics_of_each_rank(
 ) -> list[dict[str, Array]]:
     """Return the BN statistics of these names, by name, for each of the `ranks` of this run.
 
-    If the checkpoint's run had as many ranks, rank n gets those of its rank n. Else all ranks get the mean over its
-    `saved_ranks` ranks. The arrays are named as rank0/NAME.
+    They are the saved ones, or their mean over all `saved_ranks` if the number of ranks has changed.
     """
     saved = []
     for rank in range(saved_ranks):
-        saved.append({name: arrays[f"rank{rank}/{name}"] for name in names})
+        saved.append({name: arrays[f"rank{rank}/{name}"] for name in names})  # as a checkpoint names them
     if saved_ranks == ranks:
         return saved
     mean = {}

@@ -33,8 +33,8 @@ class Sampler(Hook):
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """Prepare to sample this node every `every_s` seconds into the file `path`; nothing is started yet.
 
-        `job_gpus` is how many of the node's GPUs the job uses: the first of those that CUDA shows, in its order. If
-        `prometheus` is not empty, it names a file that is overwritten by each sample, for the collector of Prometheus.
+        `job_gpus` is how many of the node's GPUs the job uses, the first that CUDA shows. `prometheus` is a file for
+        the collector of Prometheus, overwritten by each sample; empty: none.
         """
         self._path = path
         self._every_s = every_s
@@ -69,8 +69,7 @@ class Sampler(Hook):
     def _run(self) -> None:
         """Take a sample every `every_s` seconds and write it to the file, until `close` is called; runs in the thread.
 
-        Where a sample takes longer than that, the next one follows at once. A file that cannot be written, or is there
-        already, ends the sampling with a warning, and not the run.
+        A file that cannot be written, or is there already, ends the sampling with a warning, and not the run.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +77,7 @@ class Sampler(Hook):
                 due_s = time.monotonic()
                 while True:
                     self._sample_into(file)
-                    due_s = max(due_s + self._every_s, time.monotonic())
+                    due_s = max(due_s + self._every_s, time.monotonic())  # at once if the sample took longer
                     is_closed = self._stop.wait(due_s - time.monotonic())
                     if is_closed:
                         return
@@ -86,18 +85,12 @@ class Sampler(Hook):
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def _sample_into(self, file: TextIO) -> None:
-        """Take a sample and append it to the file as a line of JSON.
-
-        If a file for Prometheus is wanted, the sample also replaces its content. The collector of Prometheus may read
-        that file at any time, so a temporary file is written and renamed.
-
-        What `summary` and `readings` return later is kept up to date: peaks, power, number of samples and CPU time.
-        """
+        """Take a sample, append it to the file as a line of JSON, and keep what the log needs of it."""
         sample = self.sample()
         self._keep_for_log(sample)
         file.write(json.dumps(sample) + "\n")
         file.flush()
-        if self._prometheus:
+        if self._prometheus:  # renamed when it is complete, as the collector may read it at any time
             prometheus_file = Path(self._prometheus)
             temporary = prometheus_file.with_name(f".{prometheus_file.name}.tmp")
             temporary.write_text(prometheus(sample))
@@ -108,8 +101,7 @@ class Sampler(Hook):
     def sample(self) -> dict[str, Any]:
         """Return the node's readings of now, by the names that a line of the telemetry file has.
 
-        They are of the CPU, the memory, the disks, the network, this process and every GPU that CUDA shows. Counters of
-        the disks and the network are in bytes since the machine started. What cannot be read is None.
+        Bytes of the disks and the network are counted since the machine started. What cannot be read is None.
         """
         memory = psutil.virtual_memory()
         disk = psutil.disk_io_counters()
@@ -165,21 +157,20 @@ class Sampler(Hook):
     def summary(self) -> dict[str, Any]:
         """Return what was measured on this node; `summarize` takes one such dictionary from each node.
 
-        Peaks and energy are of the job's GPUs on this node, and None where they were not measured. `energy_j` counts
-        from the first step on. `images` counts those of all ranks, and `sampler_cpu_s` is what the sampling thread
-        took.
+        Peaks and energy are of the job's GPUs on this node, and None if they were not measured. `images` are those of
+        all ranks.
         """
         begin_j = self._energy_begin_j
         end_j = self._energy_j()
         energy_j = None
         if begin_j is not None and end_j is not None:
-            energy_j = end_j - begin_j
+            energy_j = end_j - begin_j  # from the first step on
         return {
             "samples": self._samples,
             **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},  # memory_mib and temperature_c
             "energy_j": energy_j,
             "images": self._images,
-            "sampler_cpu_s": round(self._cpu_s, 4),
+            "sampler_cpu_s": round(self._cpu_s, 4),  # of the sampling thread
             "elapsed_s": round(time.monotonic() - self._started_s, 3),
         }
 
@@ -187,9 +178,7 @@ class Sampler(Hook):
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     """Return the telemetry summary of a run from the `Sampler.summary` of each of its nodes.
 
-    Peaks are the largest of the nodes; energy and samples are summed. `joules_per_image` divides the energy from the
-    first step to the end, evaluations included, by the images trained on. `sampler_cpu_share` is that of the node where
-    sampling took most of a core.
+    Energy is counted from the first step to the end, evaluations included; what was not measured is None.
     """
     energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]  # each node counts those of all ranks
@@ -202,17 +191,18 @@ def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
         energy_j=None if energy_j is None else round(energy_j, 3),
         joules_per_image=joules_per_image,
         samples=sum(node["samples"] for node in nodes),
+        # Of a core, on the node where sampling took most.
         sampler_cpu_share=max(round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes),
     )
 
 
 def _most(values: list[float | None]) -> float | None:
-    """Return the largest of the values that are known; None where none is."""
+    """Return the largest of the values that are known; None if none is."""
     return max((value for value in values if value is not None), default=None)
 
 
 def _sum(values: list[float | None]) -> float | None:
-    """Return the sum of the values; None where there is no value, or one is not known."""
+    """Return the sum of the values; None if there is no value, or one is not known."""
     total = 0.0
     for value in values:
         if value is None:
@@ -224,7 +214,7 @@ def _sum(values: list[float | None]) -> float | None:
 def _infiniband_bytes() -> dict[str, int | None]:
     """Return the bytes sent and received over all ports of InfiniBand since the machine started.
 
-    They are None on a node without such a port, or where one does not tell.
+    They are None on a node without such a port, or if one cannot be read.
     """
     return {
         "infiniband_sent_bytes": _port_bytes("port_xmit_data"),
@@ -293,8 +283,7 @@ class Tracer(Hook):
     def step_begins(self, step: int) -> None:
         """Start Paddle's profiler at the first step that is traced; do nothing at any other step, nor on a CPU.
 
-        A run that goes on from a checkpoint may begin behind the first step that PROFILE names: the profiler then
-        starts at the run's own first step, if that is traced.
+        That may be a later step than PROFILE names first, if the run goes on from a checkpoint.
         """
         has_kernels = self._kernels is not None  # as on a GPU
         has_started = self._profiler is not None
@@ -340,11 +329,10 @@ class Tracer(Hook):
 def of_rank(course: CourseSettings, cluster: ClusterSettings, ranks: Ranks, log: Path) -> list[Hook]:
     """Return the hooks by which this rank measures the run, so far as the job's settings ask for them.
 
-    If TELEMETRY_S is not 0, the first rank of each node has a Sampler of the node's sensors. If PROFILE names steps,
-    rank 0 has a Tracer of these. Both write files beside `log`, the log of the run. Any other rank has none.
+    They write files next to `log`, the log of the run.
     """
     hooks: list[Hook] = []
-    if course.telemetry_s and ranks.local_rank == 0:
+    if course.telemetry_s and ranks.local_rank == 0:  # the first rank of each node
         node_number = ranks.rank // cluster.dgxngpu
         path = log.with_suffix(f".node{node_number}.telemetry.jsonl")
         job_gpus = cluster.dgxngpu if cluster.on_gpu else 0

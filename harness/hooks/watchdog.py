@@ -45,15 +45,12 @@ class Watchdog:
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
         """Look every TICK_S whether the process makes progress; end it, with its stacks on stderr, if it does not.
 
-        A process makes no progress if its last `beat` was `limit_s` ago, and the extra time of that beat is over. This
-        never returns.
-
-        If the interpreter itself is stuck, this thread does not run. So each look also starts a timer of faulthandler
-        anew, which runs in C. If the looks stop, the timer runs out, writes the stacks and ends the process.
+        The limit counts from the last `beat` and its extra time. This never returns.
         """
         while True:
-            # When this thread ends the process by itself, the timer still runs, and must not run out first. That takes
-            # up to a tick until the thread looks, and GRACE_S for the end.
+            # A timer of faulthandler, in C, ends the process if this thread cannot run: the interpreter may be stuck.
+            # Each look starts it anew. It must not run out before this thread has ended the process by itself, which
+            # takes up to a tick until it looks, and GRACE_S for the end.
             longest_s = max(limit_s, self._seconds_left(limit_s))
             faulthandler.dump_traceback_later(longest_s + TICK_S + GRACE_S, exit=True)
             time.sleep(TICK_S)
@@ -100,21 +97,20 @@ class Clock:
     def _read_offset_s(self) -> float:
         """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
 
-        The wall clock is read between two readings of the steady one, and compared with their mean. If the kernel
-        stopped this process in between, as on a busy machine, these lie far apart, and the pause could look like a
-        clock that was set: then all three are read again, MOST_READINGS times at most. The last reading counts.
+        The wall clock is read between two readings of the steady one, and compared with their mean.
         """
         for _ in range(self.MOST_READINGS):
             before_s = self._steady()
             wall_s = self._wall()
             after_s = self._steady()
+            # Else this process was stopped in between, and the pause could look like a clock that was set.
             if after_s - before_s < self.LONGEST_PAUSE_S:
                 break
         mean_steady_s = (before_s + after_s) / 2
         return wall_s - mean_steady_s
 
     def set_by_s(self) -> float:
-        """Return the seconds by which the clock was set since the last call: below 0 where back, 0 if tolerable."""
+        """Return the seconds by which the clock was set since the last call: below 0 if back, 0 if tolerable."""
         offset_s = self._read_offset_s()
         moved_s = offset_s - self._offset_s
         self._offset_s = offset_s

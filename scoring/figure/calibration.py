@@ -78,9 +78,9 @@ def _width(row: Mapping[str, float]) -> Width:
 
 
 def width_for(widths: Sequence[Width], windows: int) -> Width | None:
-    """Return the width for a number of windows: the last of `widths` that needs no more of them.
+    """Return the width for a number of windows: the last of `widths` that needs no more; None if all need more.
 
-    `widths` are in ascending order of the windows that they need. Returns None if all of them need more.
+    `widths` are in ascending order of the windows that they need.
     """
     chosen = None
     for width in widths:
@@ -95,8 +95,5 @@ def kind_of(record: Record) -> str:
 
 
 def smallest_difference() -> float:
-    """Return the least difference between figures that counts as one, as a share of a figure.
-
-    Like hosts differ by as much.
-    """
+    """Return the share of a figure by which like hosts (hosts of one kind) differ: less is not called a difference."""
     return calibration().smallest_difference

@@ -83,13 +83,10 @@ class Comparison:
 
 
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
-    """Return systems side by side, each with its ratio to the first one, which is the base.
+    """Return named systems side by side, each with its ratio to the first one, which is the base.
 
-    `named_scores` are pairs of a system's name and its score. `given_spread` is how far single runs of a system lie
-    apart, which the interval of a single run needs; None estimates it from the scores. There are warnings for settings
-    that differ, and for an efficiency above 1 on another number of devices.
-
-    Raises InputError for fewer than two systems, for figures of different kinds, and for a run that is given twice.
+    `given_spread` is how far single runs of a system lie apart; None estimates it from the scores. Raises InputError
+    for fewer than two systems, figures of several kinds, or a run given twice.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -103,6 +100,7 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
         between_runs = given_spread or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between_runs)
         has_other_device_count = row.devices != base.records[0].devices
+        # On as many devices, an efficiency above 1 only says that the system is faster.
         if row.efficiency is not None and has_other_device_count:
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
             row = dataclasses.replace(row, efficiency=_if_plausible(row.efficiency))
@@ -171,12 +169,10 @@ def excludes_1(interval: tuple[float, float]) -> bool:
 
 
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
-    """Return the scaling efficiency: speedup / (devices / devices of the base).
+    """Return the scaling efficiency, such as 0.75 for 6 times the speed on 8 times the devices.
 
-    For example, 6 times as fast on 8 times as many devices is 0.75.
-
-    Returns None if a log does not say its devices, or if the two systems are known to differ in more than devices. The
-    speedup then has other causes too.
+    Returns None if a log does not say its devices, or if the systems differ in more than devices: the speedup then has
+    other causes too.
     """
     base_devices = base.records[0].devices
     devices = other.records[0].devices
@@ -198,23 +194,22 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far single runs of one system lie apart, to judge the ratio of `other` to `base`; None if not known.
+    """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
 
-    It is pooled over those of `scores` that have several runs of one system with both. A score without a precision may
-    be of one system with an FP32 and with an FP16 score; so any two of these scores are compared.
+    It is pooled over those of `scores` that have several runs of this system. Returns None if there are none, or if two
+    of the scores contradict each other.
     """
-    repeats = []
-    values_of_repeats = []
+    repeated = []  # scores of several runs
     for candidate in scores:
         is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
-        values = _run_values(candidate)
-        all_converged = all(math.isfinite(value) for value in values)
-        if is_of_their_system and all_converged and len(values) > 1:
-            repeats.append(candidate)
-            values_of_repeats.append(values)
-    pairs = itertools.combinations([base, other, *repeats], 2)
-    if not all(_are_of_one_system(one, another) for one, another in pairs):
+        if is_of_their_system and len(candidate.runs) > 1 and _all_converged(candidate):
+            repeated.append(candidate)
+    # All pairs: a score without a precision is of one system with one of FP32 and with one of FP16, but these are not.
+    pairs = itertools.combinations([base, other, *repeated], 2)
+    all_are_of_one_system = all(_are_of_one_system(one, another) for one, another in pairs)
+    if not all_are_of_one_system:
         return None
+    values_of_repeats = [_run_values(candidate) for candidate in repeated]
     pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
         return None
@@ -223,10 +218,10 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _are_of_one_system(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are repeats of one system, so that single runs lie equally far apart in both.
+    """Tell whether the runs of two scores are repeats of one system.
 
-    Their logs must say the same devices and global batch, be of the same machine and hardware, and not differ in a fact
-    of FACTS_OF_ONE_SYSTEM, such as the precision. A fact that a log does not give does not differ.
+    Both must say the devices and the global batch, and have one machine. They differ in a fact of FACTS_OF_ONE_SYSTEM
+    only if both give it.
     """
     record = one.records[0]  # the runs of one score are repeats already
     other_record = other.records[0]
@@ -273,8 +268,8 @@ _SINGLE_RUN_OF_UNKNOWN_SPREAD = RatioInterval(
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
     """Return the 95 % interval of the ratio of two scores' figures, other / base, or why there is none.
 
-    `between_runs` is how far single runs of a system lie apart; None if not known. An interval without width is
-    refused: it would say that the ratio is exact, where the figures only have too few digits.
+    `between_runs` is how far single runs of a system lie apart; None if not known. An interval without width would
+    wrongly say that the ratio is exact: it counts as none.
     """
     interval = _interval_by_protocol(base, other, between_runs)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):
@@ -285,8 +280,7 @@ def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None =
 def _interval_by_protocol(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, by the method that fits the runs, or why there is none.
 
-    With several runs on both sides it follows from these, by the average that the protocol takes. A single run needs
-    `between_runs`, how far single runs of a system lie apart; None if not known.
+    `between_runs` is how far single runs of a system lie apart, which only a single run needs; None if not known.
     """
     if len(base.runs) < 2 or len(other.runs) < 2:
         return _interval_of_single_run(base, other, between_runs)
@@ -318,12 +312,12 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, if at least one of the two scores has a single run.
+    """Return the 95 % interval of the ratio other / base, where at least one of the two scores has a single run.
 
-    A single run does not show how far repeats of it lie apart, so the width comes from `between_runs`. Without it there
-    is no interval, and `basis` says why.
+    A single run does not show how far repeats lie apart: `between_runs` does. If there is no interval, `basis` says
+    why.
     """
-    reason = _why_not_given_by_single_runs(base, other)
+    reason = _why_spread_between_runs_does_not_apply(base, other)
     if reason is not None:
         return RatioInterval(None, reason)
     if between_runs is None:
@@ -340,15 +334,15 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     return RatioInterval(bounds, f"one run against {most_runs}: {between_runs.source}")
 
 
-def _why_not_given_by_single_runs(base: Score, other: Score) -> str | None:
-    """Return why the spread of single runs cannot give the interval of the ratio of two scores; None if it can.
+def _why_spread_between_runs_does_not_apply(base: Score, other: Score) -> str | None:
+    """Return why the spread between single runs does not give an interval of the ratio of two scores; None if it does.
 
-    At least one of the two has a single run. The spread gives the standard error of a single run or of a mean, but not
-    that of a median or an olympic mean. The figure of a run that did not converge is infinite.
+    At least one of the two scores has a single run.
     """
-    if not all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)]):
+    if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
     most_runs = max(len(base.runs), len(other.runs))
+    # The spread gives the standard error of a single run or of a mean, but of no other average.
     if most_runs > 1 and base.protocol.over_runs != "mean":
         figures = f"{base.protocol.over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
@@ -357,10 +351,9 @@ def _why_not_given_by_single_runs(base: Score, other: Score) -> str | None:
 
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two means of runs, by Welch's t.
+    """Return the 95 % interval of the ratio of two means of runs, by Welch's t. Each side has two runs or more.
 
-    Each side has two runs or more. If they are of several hosts, and some host has several runs, each host counts as
-    one value.
+    If some host has several runs, each host counts as one value (`independent_values`).
     """
     base_repeats = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_repeats = independent_values(_run_values(other), hosts_of_runs(other.records))
@@ -378,6 +371,11 @@ def _counts_in_words(base: IndependentValues, other: IndependentValues) -> str:
     if base_unit == other_unit:
         return f"{len(base.values)} and {len(other.values)} {other_unit}"
     return f"{len(base.values)} {base_unit} and {len(other.values)} {other_unit}"
+
+
+def _all_converged(score: Score) -> bool:
+    """Tell whether all runs of a score reached their target."""
+    return all(math.isfinite(value) for value in _run_values(score))
 
 
 def _run_values(score: Score) -> list[float]:

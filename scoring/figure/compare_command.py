@@ -62,11 +62,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def comparison_lines(result: Comparison) -> list[str]:
-    """Return the lines that `compare` prints.
-
-    These are the protocol, then for each system its figure, levels of repetition, MLPerf standing, ratio to the base
-    and warnings, and at last the warnings and footnotes about all systems. The base itself has no ratio.
-    """
+    """Return the lines that `compare` prints: the protocol, the lines of each system, then warnings and footnotes."""
     counts = [len(row.score.runs) for row in result.rows]
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
     base = result.rows[0]

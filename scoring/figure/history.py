@@ -44,7 +44,7 @@ def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> 
     if past_mean is None or len(past.values) < LEAST_RUNS:
         return None
     new_mean = new.mean_of_runs
-    if new_mean is not None:
+    if new_mean is not None:  # there are several new values
         return spread.ratio_interval(past_mean, new_mean)
     return spread.single_run_interval(
         ratio=new.values[0] / past_mean.value,
@@ -56,12 +56,10 @@ def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> 
 
 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
-    """Return the `last` rows of the trend that a new result belongs to, oldest first, without the new runs themselves.
+    """Return the `last` rows of the trend that a new result belongs to, without the new runs themselves.
 
-    A trend is the rows of one `Series`: same system, workload, precision and protocol. `rows` are all rows of the
-    history. `system` names the machine of the new runs; None takes it from their logs.
-
-    Raises InputError if the new runs are of two trends, or if nothing names their machine.
+    `rows` are all rows of the history. `system` names the machine; None takes it from the new runs' logs. Raises
+    InputError if these are of two trends, or name no machine.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     series = new_rows[0].series
@@ -75,7 +73,7 @@ def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | N
 
 
 class Judgement(NamedTuple):
-    """The verdict on a new result beside the past ones."""
+    """The verdict on a new result, compared with the past ones."""
 
     is_lower: bool
     text: str  # what is printed: the verdict, the new figure and what it was compared with
@@ -84,9 +82,7 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    A trend is the runs of one system, workload, precision and protocol. `hosts` names the host of each past run; None
-    if not known. The ratio of the two means must be below 1 by more than like hosts differ, and its 95 % interval below
-    1. If the past does not suffice for an interval, it cannot be told.
+    `hosts` names the host of each past run; None if not known. With too few past runs or hosts, it cannot be told.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
@@ -94,11 +90,8 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
 
     past_repeats = independent_values(past_values, hosts)
-    new_hosts = hosts_of_runs(result.records)
-    new_repeats = independent_values(new_values, new_hosts)
-    past_shows_hosts = hosts is not None and len(set(hosts)) > 1
-    if past_shows_hosts and new_hosts is not None:
-        new_repeats = means_of_hosts(new_values, new_hosts)  # several runs of one host are one repeat here too
+    past_is_of_several_hosts = hosts is not None and len(set(hosts)) > 1
+    new_repeats = _repeats_of_new_runs(result, past_is_of_several_hosts)
     interval = interval_of_new_to_past(past_repeats, new_repeats)
     if interval is None:
         return _cannot_be_told(new_figure, _too_few_in_words(len(past), len(past_repeats.values)))
@@ -111,6 +104,18 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     counted_past = _past_levels_in_words(past_values, hosts)  # 10 runs +-0.31%; one host
     compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({counted_past})"
     return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
+
+
+def _repeats_of_new_runs(result: Score, past_is_of_several_hosts: bool) -> IndependentValues:
+    """Return the values of the new runs that count as independent repeats: of each run, or of each host.
+
+    If the past shows how far hosts differ, several new runs of a single host are one repeat too.
+    """
+    values = [run.value for run in result.runs]
+    hosts = hosts_of_runs(result.records)
+    if past_is_of_several_hosts and hosts is not None:
+        return means_of_hosts(values, hosts)
+    return independent_values(values, hosts)
 
 
 def _cannot_be_told(new_figure: str, reason: str) -> Judgement:
@@ -136,10 +141,9 @@ def _too_few_in_words(runs: int, independent_count: int) -> str:
 
 
 def _verdict(ratio: float, high: float) -> str:
-    """Return the verdict on the ratio of a new mean to the past one.
+    """Return the verdict on the ratio of a new mean to the past one; `high` is the upper bound of its 95 % interval.
 
-    `high` is the upper bound of the ratio's 95 % interval: the ratio is LOWER only if this is below 1. It must also be
-    below 1 by more than like hosts (hosts of one kind) differ.
+    A ratio is not LOWER if it is nearer to 1 than like hosts (hosts of one kind) differ.
     """
     if high >= 1:
         return "not shown to be lower"
@@ -152,9 +156,7 @@ def _verdict(ratio: float, high: float) -> str:
 def page(rows: Sequence[Row]) -> str:
     """Return the HTML page of a history, with a chart of the throughput for each `Series`.
 
-    A series is the runs of one system, workload, precision and protocol. `rows` are all runs of the history, oldest
-    first. The template history.html draws the charts from zero up, with a dashed line where the commit of the code
-    changes.
+    `rows` are all runs of the history, oldest first.
     """
     # `finalize`: each value passes `visible`, which escapes what does not print, before it is escaped for HTML.
     environment = jinja2.Environment(
@@ -227,18 +229,17 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
 def _score_of_runs(args: argparse.Namespace) -> Score:
     """Return the score of the logs that the command line names, as the mean of their throughputs.
 
-    The history keeps single runs, so one is enough, whatever the protocol and --runs say.
-
-    Raises InputError if no logs are given, if the protocol does not measure throughput, or if the logs cannot be
-    scored.
+    One run is enough, whatever the protocol says: the history keeps single runs. Raises InputError without logs, for a
+    protocol of no throughput, and as `score` does.
     """
     if not args.logs:
         raise InputError(f"history {args.action} takes logs of one system")
     protocol = protocol_of(args)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {protocol.name} measures no throughput, which a history is made of")
-    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # an olympic mean would refuse a single run
-    return score(read_records(args), protocol, skip=args.skip, system=args.system)
+    # An olympic mean would refuse a single run.
+    protocol_of_any_runs = dataclasses.replace(protocol, runs=1, over_runs="mean")
+    return score(read_records(args), protocol_of_any_runs, skip=args.skip, system=args.system)
 
 
 def _add_runs(args: argparse.Namespace) -> int:
@@ -259,8 +260,7 @@ def _add_runs(args: argparse.Namespace) -> int:
 def _check_runs(args: argparse.Namespace) -> int:
     """Compare the runs of the logs with the last runs of their trend in the history, and print the verdict.
 
-    Nothing is added to the history. If it holds the runs of the logs already, they are left out of the past runs.
-    Returns 1 if the runs are lower, else 0.
+    Nothing is added to the history. Returns 1 if the runs are lower, else 0.
     """
     result = _score_of_runs(args)
     with opened(args.file) as connection:

@@ -71,17 +71,14 @@ TABLE = f"CREATE TABLE IF NOT EXISTS run ({', '.join(COLUMNS)}, record BLOB, PRI
 def row_of(result: Score, index: int, system: str | None) -> Row:
     """Return the history's row of the run at `index` of a score.
 
-    `system` names the machine; None takes it from the log. Raises InputError if neither names one, because runs of two
-    machines must never share a trend.
-
-    Anything else that the log does not say is written in words, such as `batch unsaid`. Only an unknown revision is
-    None.
+    `system` names the machine; None takes it from the log. Raises InputError if neither names one. Other unknown facts
+    are said in words, such as `batch unsaid`; only an unknown revision is None.
     """
     record = result.records[index]
     started = start_of(record)
     date = datetime.datetime.fromtimestamp(started.seconds, datetime.timezone.utc)
     machine = system or record.machine
-    if machine is None:
+    if machine is None:  # runs of two machines must never share a trend
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     commit = section(record, "source").get("commit")
     return Row(
@@ -121,11 +118,8 @@ def _storable(text: str) -> str:
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the history's file, and close it at the end of the block.
 
-    With `new`, the file is made if it does not exist, and what the block writes is committed at its end. Without `new`,
-    it can only be read.
-
-    Raises InputError if the file is absent and not `new`, is no history, or is of a later version, and for any other
-    error of SQLite, also in the block.
+    With `new`, the file is made if it does not exist, and may be written to. Raises InputError for a file that cannot
+    be used, and for any error of SQLite in the block.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
@@ -210,7 +204,6 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
     `system` names the machine; None takes it from the logs. A run is known by the digest of its log and the protocol.
-    If its row differs only in the log's path or date, as that of a copied log, the old row stays.
     """
     old_rows = {(row.sha256, row.protocol): row for row in rows_of(connection)}
     new = 0
@@ -238,8 +231,7 @@ def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None
 def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[str] | None:
     """Return the host of each row's run, such as `node1`, or `node1, node2` for a run on several hosts.
 
-    The hosts are read from the record that the history keeps of the run. Returns None if a record does not name all of
-    its hosts. Raises InputError for a record that cannot be read.
+    Returns None if the kept record of a run does not name all of its hosts. Raises InputError if it cannot be read.
     """
     hosts = []
     for row in rows:

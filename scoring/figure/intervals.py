@@ -28,8 +28,7 @@ class Intervals:
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
 
-    They need a figure that is made of windows, because their widths were calibrated for such figures. For any other
-    figure there are none, and `method` says why. The deviation is that of the windows' rates; None without windows.
+    If widths are not calibrated for such a figure, there are none and `method` says why.
     """
     deviation = spread.sd(run.rates)  # there are no rates if the figure is not made of windows
     reason = _why_not_calibrated(record, protocol)
@@ -41,11 +40,9 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     """Return why the figure of a single run has no interval by calibrated widths; None if it may have one.
 
-    A calibrated width says how far the mean of a run's windows may be off, as published logs have shown. So the figure
-    must be a mean of windows, each of which was measured by itself. `protocol.over_steps` is how the protocol makes the
-    figure of a run.
+    Such a width says how far the mean of a run's separately measured windows may be off.
     """
-    # The first two figures are not made of windows: one is read as it is, and one is the time between two stamps.
+    # The first two figures are not made of windows.
     if protocol.over_steps == "own_summary":
         return "the log says one figure"
     if protocol.over_steps in ("run_time", "between_stamps"):
@@ -61,9 +58,8 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return the two intervals of a single run's figure, by widths that were calibrated on published logs.
 
-    `interval_95` is where the mean of the whole run lies, and `repeat_95` where the figure of another run lies. Both
-    are missing, and `method` says why, if the windows are too few or too uneven. `kind` is EPOCHS, for windows that are
-    whole epochs, or ROWS. `deviation` is that of the windows' rates.
+    `kind` is that of the windows, EPOCHS or ROWS. `deviation` is that of their rates. Without intervals, `method` says
+    why: the windows are too few or too uneven.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]
@@ -106,8 +102,7 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    If there is none, `method` says why: the runs are too few for the protocol's average, or print one and the same
-    figure. The figure of a run that did not converge is infinite: of a mean, the caller must refuse it first.
+    If there is none, `method` says why. If the protocol takes a mean, all runs must have converged.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])
@@ -135,8 +130,7 @@ def _interval_by_protocol(
 ) -> _IntervalOfRuns:
     """Return the interval of several runs, by the method for the protocol's figure: median, olympic mean or mean.
 
-    That of a mean is Student's t. `hosts` names the host of each run; None if not known. `runs_in_words` is such as
-    "7 runs of one host".
+    `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
     """
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)

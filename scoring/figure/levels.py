@@ -34,10 +34,10 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    `values` are the figures of the runs, and `rates` those of each run's windows. Windows vary within a run, runs
-    within a host. `hosts` names each run's host; if it is None, all runs are one group. A run that did not converge is
-    only counted.
+    `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; None if
+    not known.
     """
+    # The figure of a run that did not converge is infinite. Such a run is only counted.
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
     if hosts is None:
@@ -71,10 +71,9 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
-    """Return a level of repetition: how many values its groups have in all, and how far the values vary within a group.
+    """Return how many values the groups of a level have in all, and how far the values vary within a group.
 
-    `name` says which level it is: windows, runs or hosts. The groups are, for instance, the runs of each host. If no
-    group has two finite values, the level gives the reason `if_no_pair`.
+    `name` is that of the level: window, run or host. If no group has two finite values, `if_no_pair` is the reason.
     """
     count = sum(len(values) for values in groups)
     finite_groups = []
@@ -105,12 +104,9 @@ def level_in_words(level: Level) -> str:
 
 
 def _counted_in_words(level: Level) -> str:
-    """Return how many values a level has, and how far they vary.
+    """Return how many values a level has, and how far they vary: `one run` or `3 runs +-0.31%`.
 
-    - The count is not known: the reason, such as `hosts: the logs do not name their hosts`.
-    - No value or one: `no run` or `one run`.
-    - The deviation is not known: the reason stands in its place, such as `2 runs (one run of each host)`.
-    - Otherwise: `3 runs +-0.31%`.
+    A reason stands in for what is not known, as in `2 runs (one run of each host)`.
     """
     why_unknown = level.unknown  # why there is no count, or else why there is no deviation
     if level.count is None:
@@ -187,8 +183,8 @@ class IndependentValues(NamedTuple):
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
     """Return the values that count as independent repeats of a system: those of its runs, or the means of its hosts.
 
-    Runs on one host lie closer together than hosts do. So the hosts count if some host has several runs, and there are
-    two or more. `hosts` names the host of each run; None if not known.
+    Hosts count if some host has several runs, because these lie closer together than hosts do. `hosts` names the host
+    of each run; None if not known.
     """
     if hosts is None or not _some_host_ran_twice(hosts):
         return IndependentValues(values, [1] * len(values), are_hosts=False)

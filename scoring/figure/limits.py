@@ -10,13 +10,10 @@ from scoring.record import Record, config_of, nodes_of
 
 
 def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
-    """Return the share of the GPUs' peak FLOP/s that training takes (MFU), such as 0.35.
+    """Return the share of the GPUs' peak FLOP/s that training takes (MFU), such as 0.35; the mean for several runs.
 
-    `images_per_s` is the rate of all devices together. The peak is that of the GPU model at the run's precision. For
-    several runs, the shares are averaged.
-
-    Returns None if there are no runs, or if one of these is not known for some run: the model and its image size, the
-    GPU model and its peak, the number of devices.
+    `images_per_s` is the rate of all devices together. Returns None without runs, or if some run's model, GPU model,
+    peak or number of devices is not known.
     """
     shares = []
     for record in records:
@@ -42,9 +39,10 @@ def _peak_flop_per_s(record: Record) -> float | None:
 def _card_of_all_gpus(record: Record) -> Card | None:
     """Return the row of `cards.csv` for the GPU model of a run.
 
-    Returns None if the log does not describe its GPUs, if they are of several models, or if the table lacks the model.
+    Returns None if the log does not describe its GPUs, if they are of several models, or if the table has no such
+    model.
     """
-    cards = set()  # holds None for a GPU that the table lacks
+    cards = set()  # holds None for a GPU that is not in the table
     for node in nodes_of(record):
         gpus = node.get("gpus")
         if not isinstance(gpus, list):
@@ -75,10 +73,9 @@ def _image_side(record: Record, side: str) -> int:
 
 
 def images_per_joule(records: Sequence[Record]) -> float | None:
-    """Return how many images are trained for each joule that the GPUs take.
+    """Return how many images are trained for each joule that the GPUs take from the first step to the end.
 
-    The energy is counted from the first step to the end, evaluations included. For several runs it is
-    1 / mean of their joules per image. Returns None if there are no runs, or if a log does not give its energy.
+    For several runs it is 1 / mean joules per image. Returns None without runs, or if a log does not give its energy.
     """
     joules_per_image = []
     for record in records:

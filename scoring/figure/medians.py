@@ -11,14 +11,13 @@ from runlog.stats import CONFIDENCE
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median as (low, high); None for fewer than five values.
 
-    The interval at depth k runs from the k-th least value to the k-th greatest. The bounds lie between the deepest
-    interval of 95 % confidence or more and the next one. Five values give their least and greatest, of 93.75 %.
+    It lies between two intervals of ordered values: the narrowest of 95 % or more, and the next one inside it.
     """
     n = len(values)
     if n < 5:
         return None
     ordered = sorted(values)
-    if n == 5:
+    if n == 5:  # their widest interval has 93.75 %
         return ordered[0], ordered[-1]
 
     outer_depth = _deepest_of_enough_confidence(n)
@@ -47,9 +46,8 @@ def _deepest_of_enough_confidence(n: int) -> int:
 def _weight_of_inner_bounds(k: int, n: int) -> float:
     """Return how far the 95 % bounds lie from the outer bounds towards the inner ones: 0 is the outer, 1 the inner.
 
-    The outer bounds are the `k`-th least and the k-th greatest of n values, of 95 % confidence or more. The inner
-    bounds, at k + 1, have less. The formula is that of Hettmansperger and Sheather, Statistics & Probability Letters 4,
-    1986.
+    The outer bounds are the `k`-th least and the k-th greatest of n values, the inner ones those at k + 1. See
+    Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
     """
     outer_confidence = _confidence_at_depth(k, n)
     inner_confidence = _confidence_at_depth(k + 1, n)
@@ -69,8 +67,8 @@ def _confidence_at_depth(depth: int, n: int) -> float:
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
-    It is that of Hodges and Lehmann (Annals of Mathematical Statistics 34, 1963): the bounds are the k-th least and the
-    k-th greatest of all quotients other / base. It assumes that both sets have one distribution but for a factor.
+    It is that of Hodges and Lehmann (Annals of Mathematical Statistics 34, 1963), from all quotients other / base. It
+    assumes that both sets have one distribution but for a factor.
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:
@@ -84,11 +82,10 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 
 
 def _rank_of_bounds(m: int, n: int) -> int:
-    """Return the rank k for a 95 % interval of the ratio of two sets, of m and n values; 0 for too few values.
+    """Return the rank of the 95 % bounds among the ordered quotients of m and n values; 0 for too few values.
 
-    The interval runs from the k-th least of their m * n quotients to the k-th greatest. It is wholly above the true
-    ratio if fewer than k quotients are below. Their number U is the statistic of Mann and Whitney, so k is the greatest
-    rank for which U < k has a chance of 2.5 % or less.
+    It is the greatest k for which U < k has a chance of at most 2.5 %. U is the number of quotients below the true
+    ratio, the statistic of Mann and Whitney.
     """
     # With one set divided by the true ratio, both have one distribution, and all C(m + n, m) rankings one probability.
     most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them
@@ -104,9 +101,8 @@ def _rank_of_bounds(m: int, n: int) -> int:
 def _rankings_by_u(m: int, n: int) -> list[int]:
     """Return how many rankings of m and n values have each Mann-Whitney U, as a list by U from 0 to m * n.
 
-    U is the number of pairs in which the first set has the greater value. For m = 1 and n = 2: [1, 1, 1]. The count for
-    U is the coefficient of q**U in the Gaussian binomial (Andrews, The Theory of Partitions, 1976), the product, for k
-    from 1 to m, of
+    For m = 1 and n = 2 it is [1, 1, 1]. The counts are the coefficients of the powers of q in the Gaussian binomial
+    (Andrews, The Theory of Partitions, 1976): the product, for k from 1 to m, of
 
         (1 - q**(n + k)) / (1 - q**k)
     """
@@ -130,8 +126,7 @@ def _multiplied_by_one_minus_power(coefficients: Sequence[int], power: int) -> l
 def _divided_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
     """Return the coefficients of a polynomial in q over 1 - q**power, cut off at the length of `coefficients`.
 
-    quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient. So each
-    coefficient of the quotient is that of the polynomial plus the one that is `power` places lower in the quotient.
+    quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient.
     """
     quotient = [0] * power  # stands for the places below q**0, and is taken off at the end
     for place, coefficient in enumerate(coefficients):

@@ -23,8 +23,8 @@ def add_score_options(
 ) -> None:
     """Add the options that choose a protocol (--protocol, --skip and --runs), and those for what logs do not say.
 
-    `protocol` is the default of --protocol. If the caller chooses by the logs instead, `default_in_words` says how in
-    the help. Without either, the user must give it. `convert` reads the texts of --devices and --batch.
+    `protocol` is the default of --protocol; `default_in_words` describes one that the caller chooses. Without either,
+    the user must give it. `convert` reads --devices and --batch.
     """
     shown_default = protocol or default_in_words
     text = "a name, or a YAML file of your own"

@@ -100,8 +100,7 @@ class Protocol:
     def _runs_in_words(self, counts: Sequence[int]) -> str:
         """Return how many runs go into a figure: `1 run`, `5 runs` or `5 to 7 runs`.
 
-        `counts` are the numbers of runs of the systems. They count as at least the number that the protocol asks for.
-        Before the benchmark is known, the number of some protocols is open.
+        `counts` are the numbers of runs of the systems. Each counts as at least the number that the protocol asks for.
         """
         if self._number_of_runs_is_open():
             return "as many runs as MLPerf asks for of the benchmark"
@@ -125,13 +124,10 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 
 
 def find(name: str) -> Protocol:
-    """Return the protocol that `--protocol` names: a built-in one, or one of a user's YAML file.
+    """Return the protocol that `--protocol` names: a built-in one, or one of a user's file as in `own.yaml:fast`.
 
-    - `window`: the built-in protocol of that name.
-    - `own.yaml:fast`: the protocol `fast` of own.yaml.
-    - `own.yaml`: the only protocol of own.yaml.
-
-    Raises InputError if there is no such protocol, with the names of those there are, and for an invalid file.
+    The part after the colon may be left out if the file has one protocol. Raises InputError if there is none of that
+    name, and for an invalid file.
     """
     file, _, name_in_file = name.partition(":")
     if not file.endswith((".yaml", ".yml")):

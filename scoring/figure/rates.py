@@ -16,22 +16,17 @@ def are_rates_of_one_device(record: Record) -> bool:
 
 
 def devices_per_printed_rate(record: Record) -> int:
-    """Return the factor that turns the rates that a log prints into rates of all devices.
-
-    - The log prints rates of all devices: 1.
-    - It prints rates of one device, or does not say of how many: the number of devices.
-    - This number is not known: 1, so that the rates stay those of one device; see `are_rates_of_one_device`.
-    """
+    """Return the factor that turns the rates that a log prints into rates of all devices."""
     if record.rate_scope == "global":
         return 1
-    return record.devices or 1
+    return record.devices or 1  # if their number is not known, the rates stay those of one device
 
 
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
     """Return the images/s of all devices in a window or an epoch; None if its row says too little.
 
-    The measured rate, its images over its seconds, goes before the rate that it prints, unless `printed`. The batch
-    over the printed step time comes last. If the number of devices is not known, it may be the rate of one device.
+    With `printed`, the rate that the row prints goes before the measured one. If the number of devices is not known,
+    the rate may be of one device.
     """
     measured_rate = item.images_per_s
     printed_rate = _printed_rate_of_all(record, item)
@@ -51,7 +46,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
     """Return the batch of all devices over the step time that a row prints; None if one of the two is not known."""
     devices = record.devices
     prints_rates_of_all = record.rate_scope == "global"
-    # The rate of one device may stand in for that of all, but not beside printed rates of all devices.
+    # The rate of one device may stand in for that of all, unless the log also prints rates of all devices.
     if devices is None and not prints_rates_of_all:
         devices = 1
     if item.printed_step_time_s and devices and record.batch_per_device:
@@ -62,7 +57,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
     """Return the images/s of a window or an epoch as `rate_of` does. Raises InputError if its row says too little.
 
-    If the row prints a step time, it lacks only the batch or the number of devices. The error then asks for that one.
+    The error asks for the batch or the number of devices if only that is missing.
     """
     rate = rate_of(record, item, printed=printed)
     if rate is None and item.printed_step_time_s is not None:
@@ -75,8 +70,8 @@ def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
 def images_per_step(record: Record) -> int:
     """Return the images of one step on all devices; of one device if the number of devices is not known.
 
-    In the second case the unit of the figure says `per device`. Raises InputError if the batch of one device is not
-    known, or if the log prints rates of all devices without their number.
+    Raises InputError if the batch of one device is not known, or if the log prints rates of all devices without their
+    number.
     """
     if record.devices is None and record.rate_scope == "global":
         raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
@@ -88,8 +83,7 @@ def images_per_step(record: Record) -> int:
 class Work(NamedTuple):
     """The images of each window, and the seconds that they took.
 
-    If the log prints only rates, just the ratio of the two has a meaning: the images are some number that the seconds
-    fit, such as 1 image in 1 / rate seconds.
+    If the log prints only rates, just their ratio has a meaning, such as 1 image in 1 / rate seconds.
     """
 
     images: Sequence[float]
@@ -104,7 +98,7 @@ class Work(NamedTuple):
 def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the images and seconds of each window: as measured if all rows give both, else at the printed speed.
 
-    Raises InputError if the log lacks something that is needed, such as the batch.
+    Raises InputError if something that is needed is not known, such as the batch.
     """
     measured = _measured_work(record, chosen)
     if measured is not None:
@@ -113,10 +107,10 @@ def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
 
 
 def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the images and seconds of each window: those of a step at the speed that its row prints, times its steps.
+    """Return the images and seconds of each window, at the speed that its row prints.
 
-    So a window of 20 steps weighs twice as much as one of 10. If a window lacks its steps, all windows weigh the same.
-    Raises InputError if the log lacks something that is needed, such as the batch.
+    A window of 20 steps weighs twice as much as one of 10; all weigh the same if some window does not say its steps.
+    Raises InputError if something is not known, such as the batch.
     """
     unweighted = _unweighted_work_at_printed_speed(record, chosen)
     weights = steps_as_weights(chosen)
@@ -126,13 +120,9 @@ def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
 
 
 def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
-    """Return the images and seconds that the windows' rows measured; None if they do not give both.
+    """Return the images and seconds that the windows' rows measured; None if not all rows give them.
 
-    - All rows give seconds and images: these.
-    - All give seconds and steps, but not all give images: the seconds, and steps * batch of all devices.
-    - Otherwise: None.
-
-    Raises InputError in the second case if that batch is not known.
+    Raises InputError if the images must be computed from the steps, and the batch is not known.
     """
     seconds = _values_if_in_all(chosen, "seconds")
     if not seconds:
@@ -142,20 +132,18 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
         return Work(images, seconds)
     steps = _values_if_in_all(chosen, "steps")
     if steps:
-        batch = images_per_step(record)  # of all devices
-        return Work([count * batch for count in steps], seconds)
+        batch_of_all_devices = images_per_step(record)
+        return Work([count * batch_of_all_devices for count in steps], seconds)
     return None
 
 
 def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds for each window, which give the speed of its row but not the length of the window.
-
-    The printed step times give it, unless rows print rates of all devices. If the number of devices is not known, it is
-    the speed of one device.
+    """Return equally many images for each window, and the seconds that they take at the speed of its row.
 
     Raises InputError if a row gives no speed, or the batch or the number of devices is needed and not known.
     """
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
+    # Printed rates of all devices go first: they need no batch and no number of devices.
     if step_times and not _all_print_rates_of_all_devices(record, chosen):
         return Work([images_per_step(record)] * len(chosen), step_times)
     return work_at_printed_rates(record, chosen)
@@ -167,12 +155,10 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 
 
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds for each window, which give the rate of its row but not the length of the window.
+    """Return equally many images for each window, and the seconds that they take at the rate of its row.
 
-    All windows get the same number of images, so that they weigh the same: 8 devices with 100 images/s each give 8
-    images in 0.01 s. If some rows print no rate, the rates are made from what each of them gives.
-
-    Raises InputError if a row gives no rate, or the batch or the number of devices is needed and not known.
+    For example, 8 devices that print 100 images/s each give 8 images in 0.01 s. Raises InputError if the log does not
+    say enough, such as the batch.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:

@@ -14,14 +14,13 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
     """Raise InputError if the runs are not repeats of one system, or if two logs are of the same run.
 
     Repeats agree in the facts of IN_COMMON and in the framework. A fact that a log does not say agrees with any other.
-    But if one does not say its framework, all must have one format: each is that of one framework.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
 
     names_of_frameworks = [_said_framework_name(record) for record in records]
     _refuse_difference("framework", records, names_of_frameworks)
-    if None in names_of_frameworks:
+    if None in names_of_frameworks:  # a format stands in for a framework: each is of one only
         _refuse_difference("format", records, [record.format for record in records])
     refuse_same_run_twice(records)
 

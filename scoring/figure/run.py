@@ -42,16 +42,14 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the figure of one run under a protocol, with the lines of the log that it comes from.
 
-    `skip` is the number of --skip; None takes the protocol's own. It says how many windows to drop at the start or,
-    between time stamps, at which row to start, counted from 1. Protocols of whole runs refuse it.
-
-    Raises InputError if the log lacks what the protocol needs, or contradicts itself.
+    `skip` is the number of --skip; None takes the protocol's own. Raises InputError if the log does not have what the
+    protocol needs, or contradicts itself.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
 
     if protocol.over_steps == "between_stamps":
-        return _figure_between_stamps(record, protocol, start_number=skip)
+        return _figure_between_stamps(record, protocol, start_number=skip)  # here --skip is the row to start at
     if protocol.over_steps == "run_time":
         if skip:
             raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
@@ -64,17 +62,18 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 
 
 def _refuse_contradictions(record: Record) -> None:
-    """Raise InputError if the log gives the same thing in two ways so far apart that no figure can be trusted.
+    """Raise InputError if the log gives one thing in two ways so far apart that no figure can be trusted.
 
-    The importer has compared the ways, and has marked such a comparison as `refused`. The error is about the first one.
-    It also names the facts that the user gave as options, because one of these may be the mistake.
+    The error is about the first such contradiction.
     """
-    given = ""
+    from_options = ""  # a fact that the user gave may be the mistake
     if record.from_options:
-        given = f", {' and '.join(record.from_options)} from the options"
+        from_options = f", {' and '.join(record.from_options)} from the options"
     for check in record.checks:
-        if check.refused:
-            raise InputError(f"{record.file}: no figure, as two ways to it contradict each other{given}: {check}")
+        if check.refused:  # by the importer, which has compared the two ways
+            raise InputError(
+                f"{record.file}: no figure, as two ways to it contradict each other{from_options}: {check}"
+            )
 
 
 class _Average(NamedTuple):
@@ -88,10 +87,8 @@ class _Average(NamedTuple):
 def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> RunFigure:
     """Return the figure of the chosen windows of a run, in images/s.
 
-    `chosen` are printed rows or, under `epoch_rates`, summaries of whole epochs. `over_steps` is how the protocol
-    averages them. The figure keeps rows for the warnings about windows, but no epochs.
-
-    Raises InputError if a row does not give its speed, or the batch or the number of devices is needed and not known.
+    `chosen` are printed rows or, under `epoch_rates`, summaries of epochs. Raises InputError as `_average_of_windows`
+    does.
     """
     average = _average_of_windows(record, chosen, over_steps)
     are_epochs = over_steps == "epoch_rates"
@@ -101,17 +98,14 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ove
         windows=len(chosen),
         first_line=chosen[0].line,
         last_line=chosen[-1].line,
-        chosen=() if are_epochs else tuple(chosen),
+        chosen=() if are_epochs else tuple(chosen),  # the warnings about windows are not for epochs
         rates=tuple(average.rates),
         windows_interval_95=average.interval_95,
     )
 
 
 def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> _Average:
-    """Return the average of the windows' images/s, with the rate of each window and an interval of the average.
-
-    `over_steps` names the average: of rates, of which printed or measured ones go first, all images over all seconds,
-    or 1 over the mean of the seconds per image.
+    """Return the average of the windows' images/s that `over_steps` names, with each window's rate and an interval.
 
     Raises InputError if a row does not give its speed, or the batch or the number of devices is needed and not known.
     """
@@ -151,15 +145,15 @@ def _average_by_times(work: Work, value: float) -> _Average:
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
     """Return the 95 % interval of `value`, an average of the windows' images/s, as (low, high).
 
-    It is made from that of the mean of `seconds_per_image`: a long time is a low rate. It is then moved to `value`,
-    which may weigh windows by their length. None if the times are too few or too uneven.
+    It follows from that of the mean seconds per image. Returns None if the windows are too few or too uneven.
     """
     interval_of_mean_time = series.series_interval(seconds_per_image)
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
-    value_times_mean_time = value * math.fsum(seconds_per_image) / len(seconds_per_image)  # 1, unless it weighs windows
-    return value_times_mean_time / high_time, value_times_mean_time / low_time
+    # The interval of 1 / mean time is scaled to `value`, which differs from it if windows weigh by their length.
+    factor = value * math.fsum(seconds_per_image) / len(seconds_per_image)
+    return factor / high_time, factor / low_time  # a long time is a low rate
 
 
 class StampedRow(NamedTuple):
@@ -171,12 +165,10 @@ class StampedRow(NamedTuple):
 
 
 def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int | None) -> RunFigure:
-    """Return the images/s between the time stamps of two rows, the start and the end: batch * steps / seconds.
+    """Return the images/s between the time stamps of two rows: batch of all devices * steps / seconds.
 
-    The start is the row where the warm-up ends, or that of `start_number` if the user gave --skip. The end is the last
-    row within the steps that the protocol takes, or of the log.
-
-    Raises InputError if the log is too short, does not say the batch, or has time stamps that do not advance.
+    `start_number` is the number of --skip; None starts where the protocol's warm-up ends. Raises InputError if the log
+    is too short or says too little, or if its stamps do not advance.
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)
@@ -200,8 +192,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
 def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     """Return the rows of the log that have a time stamp and a known number of steps done.
 
-    Raises InputError if there are none. The error names the protocol, and says whether the stamps or the steps are
-    missing.
+    Raises InputError if there are none, and says whether the stamps or the steps are missing.
     """
     rows = []
     for window, position in zip(record.windows, positions(record), strict=True):
@@ -210,19 +201,18 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     if rows:
         return rows
     if any(window.end_s is not None for window in record.windows):
-        lacks = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
+        says = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
     else:
-        lacks = "needs time stamps on the rows; the log has none"
-    raise InputError(f"{record.file}: protocol {protocol.name} {lacks}")
+        says = "needs time stamps on the rows; the log has none"
+    raise InputError(f"{record.file}: protocol {protocol.name} {says}")
 
 
 def _start_row(
     record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start_number: int | None
 ) -> StampedRow:
-    """Return the stamped row where the measurement starts.
+    """Return the stamped row where the measurement starts. Raises InputError if the log has no such row.
 
-    `start_number` is the number that the user gives as --skip. It counts the `stamped` rows from 1. If it is None, the
-    measurement starts at the row where the protocol's warm-up ends. Raises InputError if there is no such row.
+    `start_number` is the number of --skip, which counts the `stamped` rows from 1; None if the user did not give it.
     """
     if start_number is None:
         return _row_ending_warm_up(record, protocol.skip, stamped)
@@ -245,12 +235,12 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after `start`, up to the last one that is at most so many `steps` later.
 
-    Raises InputError if there is none, or the log ends more than one step too early. One step is accepted: a log that
-    counts from 0 prints its row 20 after 21 steps, so that a warm-up of 20 steps takes one of those after it.
+    Raises InputError if there is none, or if the log ends more than one step too early.
     """
     last_position = start.position + steps
     rows = [row for row in stamped if start.position < row.position <= last_position]
     steps_in_log = max(0, stamped[-1].position - start.position)
+    # A log that counts from 0 prints its row 20 after 21 steps, so a warm-up of 20 steps may use up one of `steps`.
     fewest_steps_accepted = steps - 1
     if not rows or steps_in_log < fewest_steps_accepted:
         raise too_short(record, steps, steps_in_log)
@@ -260,8 +250,7 @@ def _rows_of_next_steps(
 def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> float:
     """Return the seconds from the time stamp of the row `start` to that of the later row `end`.
 
-    Raises InputError if the clock was set back anywhere between the two, or if the stamp of `end` is not after that of
-    `start`: the stamps are then too coarse to measure by.
+    Raises InputError if the clock was set back between them, or if the stamps do not advance.
     """
     first_line = start.window.line
     last_line = end.window.line
@@ -283,13 +272,10 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
     """Return the row at whose time stamp a warm-up of `steps_to_skip` steps ends.
 
-    It is the row at which exactly so many steps were done, else the row that prints this number in a log that counts
-    from 0, else the first with more. A row that fits exactly is taken even if an earlier one has more steps.
-
     Raises InputError if the log ends before so many steps are done.
     """
     exact_rows = [row for row in stamped if row.position == steps_to_skip]
-    if exact_rows:
+    if exact_rows:  # an exact fit goes before an earlier row with more steps
         return exact_rows[0]
     counts_from_0 = record.first_step == 0  # such a log prints 20 after 21 steps
     printing_rows = [row for row in stamped if row.window.step == steps_to_skip]
@@ -330,11 +316,9 @@ TRAINING_ON_AFTER_STOP = ("minigo",)
 
 
 def _run_time_figure(record: Record) -> RunFigure:
-    """Return the minutes from a run's start to its stop.
+    """Return the minutes from a run's start to its stop; infinite for a run that did not reach its target.
 
-    The figure is infinite if the run has no stop, or if its status is not `success`: it did not reach the target. Its
-    last line is that of the stop, or the last of the log without a stop. Raises InputError if the log has no start, or
-    if the clock was set during the run.
+    Raises InputError if the log has no start, or if the clock was set during the run.
     """
     if record.run_start_s is None:
         raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")

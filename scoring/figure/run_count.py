@@ -21,10 +21,8 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    Dropped runs are those that an olympic mean leaves out at each end. A number of runs that the user gave (--runs) is
-    kept. Any protocol but one `by_benchmark` is returned unchanged.
-
-    Raises InputError if --runs is too few for those dropped, or if without it the benchmark is not known.
+    The number of --runs, if given, is kept. Raises InputError if it is too few for those dropped, or, without it, if
+    the number of MLPerf is not known.
     """
     if not protocol.by_benchmark:
         return protocol
@@ -45,8 +43,8 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
     """Return how many runs MLPerf asks for of a benchmark, and how many of them are dropped at each end.
 
-    Raises InputError, about the log `file`, if the benchmark is not known, or if its numbers differ between the rounds
-    of MLPerf: a log does not say its round.
+    Raises InputError, about the log `file`, if the benchmark is not known, or if its numbers depend on the round of
+    MLPerf.
     """
     if benchmark is None:
         says = "names no benchmark, so the number of runs is not known"
@@ -57,7 +55,7 @@ def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
     if not different_numbers:
         says = f"names benchmark {benchmark!r}, of which the number of runs is not known"
         raise InputError(f"{file}: the log {says}; give --runs N")
-    if len(different_numbers) > 1:
+    if len(different_numbers) > 1:  # a log does not say its round
         listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
         says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
         raise InputError(f"{file}: the log {says}; give --runs N")
@@ -81,8 +79,8 @@ def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
 def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> None:
     """Raise TooFewRunsError if the protocol cannot average the runs at all.
 
-    An olympic mean drops the `dropped_runs` least and greatest figures, and must keep one. A run that did not converge
-    has an infinite figure: it must be one of those dropped. `unit` is the unit of the figures that an error lists.
+    A run that did not converge has an infinite figure, which only an olympic mean may drop. `unit` is that of the
+    figures.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     if is_olympic and len(runs) <= 2 * protocol.dropped_runs:

@@ -20,12 +20,9 @@ class Start(NamedTuple):
 
 
 def start_of(record: Record) -> Start:
-    """Return when a run started, by the first of these that gives a plausible date.
+    """Return when a run started: by its run_start, the stamp of its first row, or the last change of its file.
 
-    - Its run_start, in seconds from 1970.
-    - The time stamp of its first row, taken as seconds from 1970.
-    - That stamp, taken as seconds from the year 1.
-    - Otherwise, the last change of its file. For example, a stamp that counts from midnight gives no date.
+    The first plausible date of these counts. A stamp may be in seconds from 1970 or from the year 1.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")
@@ -39,6 +36,7 @@ def start_of(record: Record) -> Start:
         if _is_date(unix_s):
             return Start(unix_s, "first_row")
 
+    # For example, stamps that count from midnight give no date.
     return Start(Path(record.file).stat().st_mtime, "file")
 
 

@@ -195,11 +195,9 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    `skip` is the number of --skip; None takes the protocol's. If `system` names the machine, there is no warning that
-    the logs do not name it.
-
-    Raises InputError if the runs are none, no repeats, or do not fit the protocol. Raises TooFewRunsError if they are
-    too few: its `partial` is their score, if they can be averaged at all.
+    `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not. Raises
+    InputError if the runs are no repeats or do not fit the protocol, and TooFewRunsError, with their score if they have
+    one, if they are too few.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -247,28 +245,24 @@ class _ChosenRuns(NamedTuple):
 
 
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
-    """Return the runs to score: all of them, or a set of them by the rules of MLPerf.
-
-    If a protocol that times whole runs asks for 5 and there are 7, they make three sets of 5 consecutive runs, by their
-    start. The set whose figure is the median is scored.
+    """Return the runs to score, each with its figure: all of them, or the median set of runs by the rules of MLPerf.
 
     Raises InputError as `run_figure` does, if a run does not fit the protocol.
     """
-    takes_median_set = protocol.figure == "run_time" and 3 <= protocol.runs < len(records)
-    if takes_median_set:
+    # MLPerf scores one set of consecutive runs if there are more runs than it asks for. It asks for 3 or more.
+    is_of_mlperf = protocol.figure == "run_time" and protocol.runs >= 3
+    if is_of_mlperf and len(records) > protocol.runs:
         return _median_set_of_runs(records, protocol, skip)
     return _ChosenRuns(_scored_runs(records, protocol, skip), "")  # "": these are all runs
 
 
 def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
-    """Return the set of runs whose figure is the median among all sets of consecutive runs.
+    """Return the set of runs whose figure is the median among all sets of consecutive runs, ordered by their start.
 
-    The runs are put in the order of their start. A set has as many runs as the protocol asks for. Of an even number of
-    sets, `median_set` takes the slower of the two in the middle.
-
-    Raises InputError if a run has no start.
+    A set has as many runs as the protocol asks for: 7 runs make three sets of 5. Raises InputError if a run has no
+    start.
     """
-    # 0.0 lets a record without a start be sorted. `run_figure` refuses it in the next line.
+    # 0.0 lets a record without a start be sorted. `_scored_runs` refuses it in the next line.
     by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
     runs = _scored_runs(by_start, protocol, skip)
 
@@ -318,8 +312,7 @@ def _is_per_device(records: Sequence[Record], protocol: Protocol) -> bool:
 def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
     """Yield the warnings about a score, in the order in which they are shown.
 
-    They are about what the importer found, the number of devices, the number of runs, the figure, and settings that
-    differ. `missing_runs` is the message that the runs are fewer than the protocol asks for; None if they are enough.
+    `missing_runs` is the message that the runs are fewer than the protocol asks for; None if they are enough.
     """
     protocol = result.protocol
     for record in result.records:
@@ -340,13 +333,10 @@ def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
-    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together.
-
-    A protocol may take the mean of the windows' rates, or the mean of the runs' rates. Such a mean is higher than all
-    images / all time, unless all rates are equal. So either has a further warning.
-    """
+    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together."""
     protocol = result.protocol
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
+    # A mean of rates is higher than all images / all time, so both kinds of it have a warning of their own.
     averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     for record, run in zip(result.records, result.runs, strict=True):
         yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))
@@ -362,8 +352,7 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about minutes to the target: for each run that did not converge, then for an outlying run.
 
-    An outlier is sought among the lengths of all runs from start to stop, whether they converged or not. A run without
-    a stop has an infinite length, which `warn_of_outlying_run` leaves out.
+    An outlier is sought among the lengths of all runs from start to stop, whether they converged or not.
     """
     minutes = []
     for record, run in zip(result.records, result.runs, strict=True):

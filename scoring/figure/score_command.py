@@ -32,11 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the score of the logs, as lines or as JSON (--json), and return the exit status.
-
-    It is 1 if there are too few runs, or too few that converged. If the warm-up leaves nothing to measure, as of a run
-    that was resumed near its end, a score without a figure is printed; if that is a mistake, NothingMeasuredError is
-    raised.
+    """Print the score of the logs, as lines or as JSON (--json). Returns 1 for too few converged runs, else 0.
 
     Raises InputError if the logs or the protocol cannot be read, or do not fit each other.
     """
@@ -49,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
         _print_too_few_runs(error, partial, as_json=args.json)
         return 1
     except NothingMeasuredError as error:
-        if not _may_be_shorter_than_warm_up(records, args.skip):
+        if not _may_be_shorter_than_warm_up(records, args.skip):  # then it is a mistake of the user
             raise
         result = _score_without_figure("nothing_measured", error, protocol, records)
 
@@ -103,11 +99,9 @@ def _score_without_figure(rule: str, error: Exception, protocol: Protocol, recor
 
 
 def _interval_rows(result: Score) -> list[tuple[str, str]]:
-    """Return the rows of `score` that show the 95 % intervals, as (name, text).
+    """Return the rows of `score` that show the 95 % intervals, as (name, text); if there are none, a row says why.
 
-    - No interval: one row that says why.
-    - An interval only for the figure itself, of one or several runs: one row.
-    - A single run with two intervals: one row for its own mean, and one for another run of the system.
+    A single run may have two: one for its own mean, and one for another run of the system.
     """
     if result.interval_95 is None:
         return [("95 % interval", result.interval_method)]  # such as "none: fewer than 8 windows of one run"

@@ -10,12 +10,10 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """Return the part of a run's log that the protocol measures, without the warm-up.
+    """Return the rows of a run's log that the protocol measures, without the warm-up: windows, or summaries of epochs.
 
-    It has windows, which are the rows that a log prints every few steps, or for a protocol that skips epochs the
-    summaries of epochs. `skip` is how many of these to drop; None takes the protocol's own number.
-
-    Raises InputError if nothing is left, or fewer steps than the protocol takes.
+    `skip` is how many of them to drop; None takes the protocol's own number. Raises InputError if nothing is left, or
+    fewer steps than the protocol takes.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -30,22 +28,21 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
 
-    Windows that the log marks as "warmup" are always dropped. `skip`, or a protocol that skips windows, drops further
-    ones. A protocol that skips steps leaves it to the log's marks, if it has any.
+    `skip` is the number of --skip; without it, the protocol says how much to drop.
     """
-    windows = [window for window in record.windows if window.phase != "warmup"]
+    windows = [window for window in record.windows if window.phase != "warmup"]  # as the log marks it
     if not windows:
         what = "warm-up windows only" if record.windows else "no windows"
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
 
-    if skip is not None:
+    if skip is not None:  # further ones than the log marks
         return _drop_first(record, windows, skip, "windows")
     if protocol.skip_unit == "window":
         marked_as_warm_up = len(record.windows) - len(windows)
         still_to_drop = max(0, protocol.skip - marked_as_warm_up)
         return _drop_first(record, windows, still_to_drop, "windows")
     log_marks_its_warm_up = any(window.phase == "measured" for window in windows)
-    if log_marks_its_warm_up:
+    if log_marks_its_warm_up:  # it knows better than the protocol's number of steps
         return windows
     return _windows_after_skipped_steps(record, protocol)
 
@@ -63,9 +60,7 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     """Return the windows that begin after the steps that the protocol skips.
 
-    Windows without a number of steps are left out, because it is not known where they begin.
-
-    Raises InputError if no window is left, or if the log does not say how many steps were done at the end of a window.
+    Raises InputError if there is none, or if the log does not say how many steps were done at the end of a window.
     """
     steps_done = positions(record)
     chosen = []
@@ -107,10 +102,10 @@ def positions(record: Record) -> list[int | None]:
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
     """Return how far the run is at the end of a window; `before` is how far it was before the window.
 
-    The printed step tells it, counted from `first_step`. Some logs begin again from it in each epoch, which is called a
-    restart: the steps done then are added. A row without a step adds the window's own number of steps.
+    The printed steps count from `first_step`. In some logs they begin again in each epoch: the steps done by then are
+    added.
     """
-    if window.step is None:
+    if window.step is None:  # the row prints no step, but may say how many it holds
         return before._replace(done=_sum_if_known(before.done, window.steps))
 
     steps_since_restart = window.step - first_step + 1
@@ -119,10 +114,10 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 
 
 def _done_at_restart(window: Window, before: _Progress, steps_since_restart: int) -> int:
-    """Return how many steps of the run were done when the printed steps last began again from the first one.
+    """Return how many steps were done when the printed steps last began again from the first one; 0 if they never did.
 
-    Some logs begin again in each epoch. `steps_since_restart` is the step that the row prints, counted from 1. In a new
-    epoch 50, 100, then 150 goes on, but 50, 100, then 50 has begun again, after 100 steps.
+    A new epoch after 50, 100 has begun again at 100 if it prints 50, but not if it prints 150. `steps_since_restart` is
+    the printed step, counted from 1.
     """
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
     if not is_new_epoch or before.done is None:
@@ -141,10 +136,9 @@ def _sum_if_known(done: int | None, steps: int | None) -> int | None:
 
 
 def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
-    """Return the first windows that together have at most `steps` steps.
+    """Return the first windows that together have at most `steps` steps; one that does not say its steps counts as one.
 
-    A window that does not say its steps counts as one step. Raises InputError if all windows together have fewer steps,
-    or if the first window alone has more.
+    Raises InputError if all together have fewer steps, or the first alone has more.
     """
     totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
     if totals[0] > steps:

@@ -1,4 +1,4 @@
-"""The 95 % interval of the mean of one run's windows, of which neighbours are correlated.
+"""The 95 % interval of the mean of one run's windows, whose neighbours are correlated.
 
 The windows are taken as a first-order autoregression: each value less the true mean is `r` times that of the value
 before it, plus independent noise. The correlation `r` is not known, so the interval allows for each one that the
@@ -26,9 +26,7 @@ HALF_WIDTH_WITHIN = 1e-6  # a half-width is found up to this share of it
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of one run's windows, as (low, high); None for too few or too uneven ones.
 
-    `values` are the windows' rates or times, in their order. Neighbours may be correlated, which makes the interval
-    wider; how strongly is not known, so each correlation counts by its probability. Many values are first averaged in
-    batches of neighbours, which are less correlated.
+    `values` are their rates or times, in order. The interval is wider if neighbours may be correlated.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -38,8 +36,8 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if _are_from_rounding(deviations_of_values, mean):
         return mean, mean
 
-    deviations = _deviations_from_mean(_batch_means(values))
-    if _are_from_rounding(deviations, mean):
+    deviations = _deviations_from_mean(_batch_means(values))  # batches are less correlated than single windows
+    if _are_from_rounding(deviations, mean):  # the batches are equal, although the values are not
         deviations = deviations_of_values
     possible_errors = _possible_errors(deviations)
     half_width = _half_width(possible_errors, freedom=len(deviations) - 1)
@@ -57,8 +55,8 @@ def _deviations_from_mean(values: Sequence[float]) -> list[float]:
 def _batch_means(values: Sequence[float]) -> list[float]:
     """Return the means of batches of consecutive values, which are less correlated than the values.
 
-    Of 65 values, the first one is left out and the means of 32 pairs are returned. Fewer values than LEAST_FOR_BATCHES
-    are returned as they are. See Conway, Management Science 10, 1963.
+    Of 65 values, the first one is left out and the means of 32 pairs are returned; few values stay as they are. See
+    Conway, Management Science 10, 1963.
     """
     if len(values) < LEAST_FOR_BATCHES:
         return list(values)
@@ -83,8 +81,7 @@ class PossibleError(NamedTuple):
 def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> float:
     """Return half the width of the 95 % interval of a mean whose standard error is uncertain.
 
-    `possible_errors` are the values that it may have, each with its probability. The true mean lies farther away than
-    the result with a probability of 5 %. `freedom` is the degrees of freedom of Student's t.
+    `possible_errors` are the values that it may have. `freedom` is the degrees of freedom of Student's t.
     """
     # With a known error, half the width is quantile * error. So with uncertain errors it lies between that of the least
     # error and that of the greatest.
@@ -103,8 +100,7 @@ def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> fl
 def _chance_beyond(distance: float, possible_errors: Sequence[PossibleError], freedom: int) -> float:
     """Return the probability that the true mean lies farther than `distance` from the computed one, to either side.
 
-    For one standard error, it is the probability that |t| > distance / error, with Student's t. The result is the sum
-    of these over all possible errors, each times the probability of the error.
+    For one standard error it is the probability that |t| > distance / error, with Student's t.
     """
     weighted = []
     for possible in possible_errors:
@@ -123,9 +119,8 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    `deviations` are the values less their mean, in their order. The error depends on how strongly neighbours are
-    correlated, which is not known. Each of CORRELATIONS gives one error, and how likely it is by the values. Improbable
-    ones are left out.
+    `deviations` are the values less their mean, in order. Each possible correlation of neighbours (CORRELATIONS) gives
+    one error; improbable ones are left out.
     """
     sums = _deviation_sums(deviations)
     fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
@@ -174,8 +169,7 @@ def _deviation_sums(deviations: Sequence[float]) -> DeviationSums:
 def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
     """Return how likely the correlation `r` of neighbours is, and the standard error of the plain mean if it is true.
 
-    `sums` are sums over the deviations of the values from their plain mean. The variance of the noise is estimated by
-    the squares of the noise / (n - 1). `_variance_of_mean` turns it into the squared standard error of the plain mean.
+    `sums` are sums over the deviations of the values from their plain mean.
     """
     n = sums.n
     noise_squares = _least_noise_squares(sums, r)
@@ -184,15 +178,14 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
 
 
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
-    """Return the least sum of the squared noise that explains the values, if neighbours have the correlation `r`.
+    """Return the least sum of squared noise that explains the values, if neighbours have the correlation `r`.
 
-    d[i] are the deviations from the plain mean (`sums` has sums over them); the true mean is unknown, the plain mean +
-    m:
+    With d[i] for the deviations from the plain mean, and a true mean that is m above it, the noise is
 
-        noise of the first value:     sqrt(1 - r**2) * (d[0] - m)
-        noise of each later value:    (d[i] - m) - r * (d[i - 1] - m)
+        sqrt(1 - r**2) * (d[0] - m)           of the first value
+        (d[i] - m) - r * (d[i - 1] - m)       of each later value
 
-    The sum of the squares is a * m**2 - 2 * b * m + c, which is least at m = b / a.
+    Its squares add up to a * m**2 - 2 * b * m + c, which is least at m = b / a.
     """
     # The coefficients of the sum multiplied out, in which all d[i] add up to 0.
     a = _weight_of_mean(r, sums.n)

@@ -31,12 +31,9 @@ class PooledSd(NamedTuple):
 
 
 def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
-    """Return one relative standard deviation of values within their sets, pooled over all sets.
+    """Return one relative standard deviation of values within their sets; None if no set has two values.
 
-    It is the root of the weighted mean of the sets' squared relative deviations. A set of n values has the weight
-    n - 1, which is its degrees of freedom. So a set with a single value does not count.
-
-    Returns None if no set has two values.
+    It is pooled over the sets: the root of their mean squared deviation, weighted by degrees of freedom.
     """
     squares = 0.0
     freedom = 0
@@ -94,10 +91,9 @@ def mean_of(values: Sequence[float]) -> Estimate | None:
 
 
 def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None:
-    """Return the mean without the `dropped` least and the `dropped` greatest values, with its standard error.
+    """Return the mean without the `dropped` least and the `dropped` greatest values; None if fewer than two are kept.
 
-    The values left out may be infinite. Returns None if fewer than two are kept. The standard error is Yuen's
-    (Biometrika 61, 1974): for it, each value left out is replaced by the nearest one kept.
+    The values left out may be infinite. The standard error is Yuen's (Biometrika 61, 1974).
     """
     n = len(values)
     kept = sorted(values)[dropped : n - dropped]
@@ -105,10 +101,11 @@ def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None
     if h < 2:
         return None
 
+    # Yuen's error takes the nearest value that is kept for each that is not.
     with_replaced = [kept[0]] * dropped + kept + [kept[-1]] * dropped
-    sd_w = sd(with_replaced)
-    assert sd_w is not None, "two values or more are left"
-    error = sd_w / math.sqrt(h * (h - 1) / (n - 1))  # Yuen's, of h values kept of n
+    deviation = sd(with_replaced)
+    assert deviation is not None, "two values or more are left"
+    error = deviation / math.sqrt(h * (h - 1) / (n - 1))  # h values are kept of n
     return Estimate(math.fsum(kept) / h, error, freedom=h - 1)
 
 
@@ -124,8 +121,7 @@ def has_no_width(interval: tuple[float, float]) -> bool:
 def ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
     """Return the 95 % interval of the ratio other / base as (low, high), by Welch's t on the logarithms.
 
-    The two standard errors may differ (Welch, Biometrika 34, 1947; for olympic means Yuen, Biometrika 61, 1974). If
-    both are 0, the interval has no width.
+    The two standard errors may differ (Welch, Biometrika 34, 1947; for olympic means Yuen, Biometrika 61, 1974).
     """
     ratio = other.value / base.value
     variance_of_base = (base.error / base.value) ** 2
@@ -148,9 +144,8 @@ def single_run_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
 
-    A single run does not show how far repeats lie apart. So `relative_sd`, with its degrees of freedom `freedom`, is
-    the relative standard deviation of other runs. `runs` and `other_runs` are the numbers of runs of the two means;
-    for a mean with unequal weights, as many as would vary as it does.
+    `relative_sd`, with its degrees of freedom `freedom`, is how far other runs lie apart: a single run does not show
+    it. `runs` and `other_runs` are the numbers of runs of the two means.
     """
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / runs + 1 / other_runs)
     return around(ratio, half_width)
@@ -170,6 +165,7 @@ def outlier(values: Sequence[float]) -> int | None:
     distances = [abs(value - mean) for value in values]
     farthest = distances.index(max(distances))
     t = t_quantile(n - 2, 1 - 0.01 / (2 * n))  # 1 %, shared among n values and both sides
+    # Grubbs' limit for the farthest value, in standard deviations from the mean
     most_deviations = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))
     if distances[farthest] / deviation <= most_deviations:
         return None

@@ -18,8 +18,7 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 def _facts(record: Record) -> ResultFacts:
     """Return the facts that decide whether a log's result is an MLPerf result. A fact that it does not say is None.
 
-    A log of this project has a header, which describes the data set exactly, and follows OWN_RULESET. Any other log
-    does not say its round, and may have rounded the numbers of samples.
+    Only a log of this project has a header.
     """
     is_project_log = bool(record.header)
     dataset = section(record, "dataset")  # of the header; empty without one
@@ -27,12 +26,12 @@ def _facts(record: Record) -> ResultFacts:
     return ResultFacts(
         benchmark=record.benchmark,
         division=record.division,
-        ruleset=OWN_RULESET if is_project_log else None,
+        ruleset=OWN_RULESET if is_project_log else None,  # another log does not say its round
         dataset=mlperf.dataset_name(dataset),
         train_samples=_samples(dataset.get("train_samples"), record.train_samples),
         eval_samples=_samples(dataset.get("eval_samples"), record.eval_samples),
         bytes_of_parts=bytes_of_parts(dataset),  # sizes of the data set's files
-        has_exact_counts=is_project_log,
+        has_exact_counts=is_project_log,  # another log may have rounded the numbers of samples
         synthetic=synthetic if isinstance(synthetic, bool) else None,
         quality_target=recipe_target(record),
         throughput_only=record.mode == "throughput",

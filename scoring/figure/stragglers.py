@@ -11,7 +11,7 @@ from scoring.figure.warnings import warning
 from scoring.record import Record, Window
 
 LEAST_STRAGGLER_LAG = 0.03  # of a straggler behind the median rank, as a share of the window's time
-MOST_STRAGGLER_CHANCE = 0.01  # that ranks that are alike have such a warning in a run
+MOST_STRAGGLER_CHANCE = 0.01  # that equally fast ranks have such a warning in a run
 CORRELATION_OF_WINDOWS = 0.6  # assumed between neighbouring windows
 # In the mean of a long first-order autoregressive series, so many values weigh as much as one independent value.
 WINDOWS_PER_INDEPENDENT_ONE = (1 + CORRELATION_OF_WINDOWS) / (1 - CORRELATION_OF_WINDOWS)
@@ -42,14 +42,14 @@ class OftenSlowestRank(NamedTuple):
 def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTime, *, action: str) -> Iterator[Verdict]:
     """Yield a warning if one rank is the slowest too often to be chance, and lags far behind the median rank.
 
-    The lag is the median over the windows in which it is the slowest. `action` names the kind of time in the message,
-    such as `computes`. There is no warning if the log does not give the ranks' times, or has a single rank.
+    `action` names the kind of time in the message, such as `computes`. A log without the ranks' times, or of a single
+    rank, gives no warning.
     """
     straggler = most_often_slowest(windows, kind)
     ranks = record.devices  # each device has one rank
     if straggler is None or ranks is None or ranks < 2:
         return
-    chance = _most_chance_of_slowest(straggler.times_slowest, straggler.windows, ranks)
+    chance = _most_chance_of_straggler(straggler.times_slowest, straggler.windows, ranks)
     if chance < MOST_STRAGGLER_CHANCE and straggler.median_lag_share > LEAST_STRAGGLER_LAG:
         message = (
             f"rank {straggler.rank} on {straggler.host} {action} {percent(straggler.median_lag_share)} of the time "
@@ -62,8 +62,7 @@ def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTim
 def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlowestRank | None:
     """Return the rank that is most often the slowest, by one kind of time; None if no window has ranks' times.
 
-    Ranks of the same number on different hosts are different ranks. If two ranks are the slowest equally often, it is
-    the one that was the slowest first.
+    Ranks of the same number on different hosts are different ranks.
     """
     all_slowest = _slowest_ranks(windows, kind)
     slowest_by_rank: dict[tuple[int | None, str | None], list[SlowestRank]] = {}
@@ -99,19 +98,18 @@ def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestR
     return slowest
 
 
-def _most_chance_of_slowest(times_slowest: int, windows: int, ranks: int) -> float:
-    """Return an upper bound of the chance that one of several equal ranks is the slowest in so many windows or more.
+def _most_chance_of_straggler(times_slowest: int, windows: int, ranks: int) -> float:
+    """Return an upper bound of the chance that one of several equally fast ranks is the slowest in so many windows.
 
-    For one given rank it is Chernoff's bound exp(-n D), by the divergence D of the share of windows from 1 / `ranks`.
-    Neighbouring windows are correlated, so n, the number of independent ones, is less than `windows`. For any of the
-    ranks it is `ranks` times that.
+    For one given rank it is Chernoff's bound exp(-n * D), with n independent windows and D of `_divergence`.
     """
     share = times_slowest / windows
-    expected_share = 1 / ranks
+    expected_share = 1 / ranks  # of a rank that is as fast as the others
     if share <= expected_share:
         return 1.0
-    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE
-    return ranks * math.exp(-independent_windows * _divergence(share, expected_share))
+    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE  # neighbours are correlated
+    bound_for_one_rank = math.exp(-independent_windows * _divergence(share, expected_share))
+    return ranks * bound_for_one_rank  # any of the ranks may be the slow one
 
 
 def _divergence(share: float, expected_share: float) -> float:
@@ -128,7 +126,7 @@ def _divergence(share: float, expected_share: float) -> float:
 def slowest_rank_lag(window: Window, kind: KindOfTime) -> float | None:
     """Return how much longer the slowest rank of a window takes than the median rank, as a share of the window's time.
 
-    `kind` is the time that is compared. Returns None if the row does not give these times.
+    Returns None if the row does not give the ranks' times of this kind.
     """
     if window.rank_times is None or not window.seconds:
         return None

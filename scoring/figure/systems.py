@@ -19,9 +19,7 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
     """Return each system that `paths` name, as pairs of its own path and the records of its runs.
 
     A path is a log, a folder of one system's logs, or a folder of such folders. `args` has the options of
-    `add_log_options`. --devices and --batch give one number for all systems, or one for each.
-
-    Raises InputError if they give another count of numbers, or if a folder holds no logs.
+    `add_log_options`. Raises InputError for a folder without logs.
     """
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
     devices = _number_of_each(systems, args.devices, "--devices")
@@ -41,8 +39,7 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
 def _logs_of(path: str, pattern: str = "*") -> list[Path]:
     """Return the logs at a path, sorted: the `*.txt` and `*.log` files of a folder, or else the path itself.
 
-    `*/*` as `pattern` finds the files in the subfolders. A path that is no folder is returned even if it does not
-    exist.
+    `*/*` as `pattern` finds the files in the subfolders. A path that does not exist is returned too.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -53,11 +50,8 @@ def _logs_of(path: str, pattern: str = "*") -> list[Path]:
 def _systems_of(path: str) -> list[str]:
     """Return the paths of the systems at `path`, each a log or a folder of logs.
 
-    - `path` is a log, or a folder with logs directly in it: `path` itself.
-    - It is any other folder, such as `results` of a submission: the SYSTEM and SYSTEM/BENCHMARK folders in it that hold
-      logs, sorted.
-
-    Raises InputError if there are no logs in these either.
+    A folder such as `results` of a submission holds its logs in folders SYSTEM or SYSTEM/BENCHMARK. Raises InputError
+    if there are no logs.
     """
     if _logs_of(path):
         return [path]
@@ -70,11 +64,8 @@ def _systems_of(path: str) -> list[str]:
 def _number_of_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
     """Return the number that an option such as --devices gives for each system, in the order of `systems`.
 
-    - `values` is None, because the user did not give the option: None for each system.
-    - One value: that number for each system.
-    - One value for each system: the values.
-
-    Raises InputError, which names the `option`, for any other count of values.
+    `values` has one number for all systems, or one for each. Raises InputError, which names the `option`, for any other
+    count.
     """
     if values is None:  # the user did not give the option
         return [None] * len(systems)
@@ -95,10 +86,9 @@ class SystemDescription(NamedTuple):
 
 
 def read_described(log: str | Path, **options: Any) -> Record:
-    """Return the record of a log. If the log does not say its devices, they come from the description of its system.
+    """Return the record of a log. If the log does not say its devices, the description of its system gives them.
 
-    An MLPerf submission describes each of its systems in a JSON file. The batch of all devices in the log then gives
-    that of one device, if it can be divided evenly. `options` are those of `read_record`.
+    An MLPerf submission has such a description of each system, a JSON file. `options` are those of `read_record`.
     """
     record = read_record(log, **options)
     if record.devices is not None:
@@ -108,7 +98,7 @@ def read_described(log: str | Path, **options: Any) -> Record:
         return record
 
     batch_per_device = record.batch_per_device
-    if record.batch_of_all and record.batch_of_all % description.devices == 0:  # it can be shared evenly
+    if record.batch_of_all and record.batch_of_all % description.devices == 0:  # the devices share it evenly
         batch_per_device = record.batch_of_all // description.devices
     return dataclasses.replace(
         record,

@@ -42,12 +42,7 @@ def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
 def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's figure.
 
-    `value` is the figure in images/s. `lines` are the first and last line of the log that the figure comes from. The
-    other rates are, in this order:
-
-    - the rate by the times of the same rows,
-    - the rate of the whole run,
-    - the rate that the log closes with.
+    `value` is the figure in images/s. `lines` are the first and last line of the log that it comes from.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
@@ -80,8 +75,7 @@ def _warn_if_rows_disagree(
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
     """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains.
 
-    The limit is MOST_WARM_UP_GAP. There is no warning if the log does not give the time of the whole run, or if the
-    importer has already reported that this time and the epochs disagree.
+    There is none if the importer has reported already that the whole run's time and the epochs disagree.
     """
     whole_run = run_rate(record)  # None: the log does not give the time of the whole run
     is_reported_by_importer = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
@@ -98,10 +92,9 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
 def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
     """Yield a warning if a figure differs by more than MOST_SUMMARY_GAP from the images/s that the log closes with.
 
-    `message_start` is such as "the figure, of lines 12 to 480, is". There is no warning if the log closes with no
-    images/s, or with those of one device.
+    `message_start` is such as "the figure, of lines 12 to 480, is".
     """
-    if record.summary_rate is None or record.rate_scope != "global":
+    if record.summary_rate is None or record.rate_scope != "global":  # there is none, or it is of one device
         return
     gap = value / record.summary_rate - 1
     if abs(gap) > MOST_SUMMARY_GAP:
@@ -115,19 +108,18 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
     """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
-    A figure between two time stamps begins when the first row ends, so it is left out. If only the batch of one device
-    is known, the rate may be that of one device. None if a row lacks its steps or its time, or the batch is not known.
+    Returns None if a row does not give its steps or its time, or if the batch is not known.
     """
     batch = record.global_batch
     if not batch and record.rate_scope == "device":
-        batch = record.batch_per_device
+        batch = record.batch_per_device  # makes the rate one of a device too
     if not batch:
         return None
 
     steps = 0
     seconds = 0.0
     for row in record.windows:
-        if first_line < row.line <= last_line:
+        if first_line < row.line <= last_line:  # a figure between time stamps begins where the first row ends
             row_s = seconds_of_row(record, row)
             if not row.steps or not row_s:
                 return None
@@ -157,8 +149,7 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
     """Yield a warning if the scaling efficiency of the system `name` is clearly above 1.
 
-    Something is then wrong: a clock, the number of devices, or the machine that a log names. Above MAX_PLAUSIBLE_RATIO
-    the message adds that no efficiency is given.
+    Something is then wrong: a clock, the number of devices, or the machine that a log names.
     """
     if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
@@ -172,12 +163,7 @@ def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
 
 
 def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
-    """Yield the warnings about what the importer found in a log, in this order.
-
-    - Its first MOST_PROBLEMS problems: text that could not be read, or that contradicts an option.
-    - Facts that the log gives in two ways which do not agree.
-    - FP32 that was computed in TF32.
-    """
+    """Yield the warnings about what the importer found in a log: problems, contradictions, and FP32 that is TF32."""
     for problem in record.problems[:MOST_PROBLEMS]:
         yield warning(_rule_of_problem(problem), problem, record)
     for check in record.checks:
@@ -198,9 +184,7 @@ def _rule_of_problem(problem: str) -> str:
 
 
 def warn_of_outlying_run(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
-    """Yield a warning if one run is an outlier among the others.
-
-    The run must be an outlier by Grubbs' test, and differ from the median by over LEAST_OUTLIER_DISTANCE of it.
+    """Yield a warning if one run is an outlier by Grubbs' test, and over LEAST_OUTLIER_DISTANCE away from the median.
 
     `values` are the figures of the `records`, in `unit`. Infinite figures are left out.
     """
@@ -232,9 +216,9 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the runs' rates is too far above their images over their time.
+    """Yield a warning if the mean of the runs' rates is above their images over their time by more than MOST_RATE_GAP.
 
-    The two are equal if all runs have the same rate. The limit is MOST_RATE_GAP. `rates` are the images/s of the runs.
+    The two are equal if all runs have one rate. `rates` are their images/s.
     """
     mean_rate = statistics.fmean(rates)
     mean_time_per_image = statistics.fmean(1 / rate for rate in rates)
@@ -247,8 +231,7 @@ def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
 def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
     """Yield a warning for each setting in which runs differ: model, batch, precision, math mode, then software.
 
-    A log that does not give a setting is taken to agree. Precision is an exception: see `_different_values`. The
-    warning about software names at most MOST_PACKAGES packages.
+    A log that does not give a setting is taken to agree, except for a precision: see `_different_values`.
     """
     for rule, name, field in (
         ("mixed_model", "model", "model"),
@@ -271,8 +254,8 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
-    Values that differ only in case or punctuation, as `ResNet-50` and `resnet50`, count as one. A record without a
-    value adds nothing, but one without a precision may be of FP32: it adds `not said` to others.
+    `ResNet-50` and `resnet50` count as one. A record without a value adds nothing, but `not said` if its precision may
+    differ.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {}  # by its letters and digits in lower case
@@ -281,18 +264,17 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
         value_by_letters[letters] = value
     different_values = list(value_by_letters.values())
 
-    some_logs_lack_it = len(values) < len(records)
-    if field == "precision" and some_logs_lack_it and _may_be_of_another_precision(value_by_letters.keys()):
+    some_logs_do_not_say_it = len(values) < len(records)
+    if field == "precision" and some_logs_do_not_say_it and _may_be_of_another_precision(value_by_letters.keys()):
         different_values.append("not said")
     # The values of one field are all texts or all numbers, so they are sorted before they become texts.
     return [str(value) for value in sorted(different_values)]
 
 
 def _may_be_of_another_precision(named_precisions: Collection[str]) -> bool:
-    """Tell whether a log that does not say its precision may differ in it from logs that name these, such as `fp16`.
+    """Tell whether a log that does not say its precision may differ from logs that name these, such as `fp16`.
 
-    A log without a precision may be of a run in FP32. So it may differ if FP32 is not among the named ones. If none is
-    named, there is nothing to differ from.
+    A log without a precision may be of a run in FP32.
     """
     return len(named_precisions) > 0 and "fp32" not in named_precisions
 

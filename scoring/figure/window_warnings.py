@@ -81,37 +81,33 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
 
 
 def comparable_times(windows: Iterable[Window]) -> list[float]:
-    """Return a time for each window that can be compared with the times of the other windows.
+    """Return a time for each window that can be compared with the other windows' times, such as its time per step.
 
-    It is the time of a step or of an image, or 1 / rate, whichever a row gives. Use only ratios of these times: all
-    rows of a log print the same things, so they have one unit, but it depends on the log.
+    Use only ratios of these times: their unit depends on the log. A window that gives no time is left out.
     """
     times = []
     # All rows of a log print the same things, so they take the same branch and have the same unit.
     for window in windows:
         if window.seconds is not None and window.images and not window.steps:
-            times.append(window.seconds / window.images)
+            times.append(window.seconds / window.images)  # of an image
         elif window.step_s is not None:
-            times.append(window.step_s)
+            times.append(window.step_s)  # of a step
         elif window.printed_rate:
-            times.append(1 / window.printed_rate)
+            times.append(1 / window.printed_rate)  # of an image
     return times
 
 
 def _warn_of_uneven_times(
     record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
 ) -> Iterator[Verdict]:
-    """Yield the warnings about uneven times of a run's windows.
+    """Yield the warnings about windows of a run that take unequally long.
 
-    They are about running averages, a change of level or outliers, slow windows, and for a figure that averages rates
-    (`averages_rates`) about a mean that is too high. `times` has one value for each window (`comparable_times`).
+    `times` has one value for each window (`comparable_times`). `averages_rates` is True if the run's figure is the mean
+    of its windows' rates.
     """
-    # `cumulative`: the format is known to print running averages
-    look_like_averages = not record.cumulative and _look_like_running_averages(times)
-    if look_like_averages and not _stamps_bear_out_times(windows):
-        message = "the windows look like running averages: ever smaller changes from row to row"
-        yield warning("cumulative_windows", message, record)
+    yield from _warn_if_running_averages(record, windows, times)
     if len(times) >= LEAST_FOR_LEVELS:
+        # Outliers are sought only in a run that keeps its level.
         level_change = _warning_of_level_change(record, windows, times)
         level_change_or_outliers = level_change or _warning_of_outlying_windows(record, windows, times)
         if level_change_or_outliers is not None:
@@ -119,6 +115,15 @@ def _warn_of_uneven_times(
     yield from _warn_if_times_swing(record, times)
     if averages_rates:
         yield from _warn_if_mean_of_rates_is_high(record, windows, times)
+
+
+def _warn_if_running_averages(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Iterator[Verdict]:
+    """Yield a warning if the rows of a log look like running averages, though its format is not known to print them."""
+    if record.cumulative:  # the format is known to print them
+        return
+    if _look_like_running_averages(times) and not _stamps_bear_out_times(windows):
+        message = "the windows look like running averages: ever smaller changes from row to row"
+        yield warning("cumulative_windows", message, record)
 
 
 def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Verdict]:
@@ -137,8 +142,8 @@ def _warn_if_mean_of_rates_is_high(
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is above all images over all time by more than MOST_RATE_GAP.
 
-    In a mean of rates a fast window counts for more than its share of the time. `times` are in proportion to each
-    window's time per image; their unit cancels.
+    The mean counts a fast window for more than its share of the time. `times` are the windows' times per image, in any
+    unit.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
     weighted_mean_time = weighted_mean(times, steps_as_weights(windows))
@@ -151,14 +156,14 @@ def _warn_if_mean_of_rates_is_high(
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if a few outlying windows move the mean time by more than MOST_MEAN_SHIFT; otherwise None.
 
-    There is no warning if more than MOST_OUTLIERS_SHARE of the windows are outliers: the whole run is uneven then, and
-    another warning reports that. `times` has one value for each window; `_are_outliers` says which are outliers.
+    `times` has one value for each window.
     """
     median = statistics.median(times)
     distances = [abs(time - median) for time in times]
     are_outliers = _are_outliers(distances, median)
-    outliers = sum(are_outliers)
-    if outliers == 0 or outliers > MOST_OUTLIERS_SHARE * len(times):
+    outlier_count = sum(are_outliers)
+    are_few = 0 < outlier_count <= MOST_OUTLIERS_SHARE * len(times)
+    if not are_few:  # with many, the whole run is uneven
         return None
     mean_shift = _shift_of_mean(times, steps_as_weights(windows), are_outliers)
     if abs(mean_shift) <= MOST_MEAN_SHIFT:
@@ -168,7 +173,7 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
     longer = "longer" if mean_shift > 0 else "shorter"
     times_the_median = significant(times[farthest] / median, digits=3)
     message = (
-        f"{outliers} of {len(windows)} windows, far from the others, make the mean step time "
+        f"{outlier_count} of {len(windows)} windows, far from the others, make the mean step time "
         f"{percent(abs(mean_shift))} {longer}; the farthest takes {times_the_median} times the median: see the median "
         "of the window rates"
     )
@@ -176,15 +181,13 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
 
 
 def _are_outliers(distances: Sequence[float], median: float) -> list[bool]:
-    """Tell of each time whether it is an outlier: far from the median by both of two measures.
+    """Tell of each time whether it is an outlier: far from the median, both in deviations and as a share of the median.
 
-    `distances` are those of the times from their median.
-
-    - Farther than OUTLIER_DEVIATIONS standard deviations. The deviation is estimated by the median distance from the
-      median, which a few outliers hardly change.
-    - Farther than OUTLIER_DISTANCE_SHARE of the median.
+    `distances` are those of the times from the median. Their own median gives the deviation, because a few outliers
+    hardly change it (Iglewicz and Hoaglin's modified z-score).
     """
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
+    # An outlier exceeds both limits.
     most_usual_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)
     return [distance > most_usual_distance for distance in distances]
 
@@ -201,12 +204,7 @@ def _shift_of_mean(times: Sequence[float], weights: Sequence[float], is_outlier:
 
 
 def _warning_of_level_change(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return the first of these warnings that applies; None if none does.
-
-    - The warm-up was not over at the first measured window.
-    - Throttling: the computation becomes slower and stays slow.
-    - Drift: the times rise or fall through the whole run.
-    """
+    """Return a warning of a long warm-up, of throttling or of drift: the first that applies; None if none does."""
     return (
         _warning_of_warm_up(record, windows, times)
         or _warning_of_throttling(record, windows, times)
@@ -225,31 +223,34 @@ class LevelChange(NamedTuple):
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
     """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
 
-    The strength of a split is the difference of the means before and after it, in standard errors. The strongest split
-    is returned, if it is above LEAST_CHANGE_STRENGTH. Values far from the median are clipped first: a spike is no
-    level.
+    It is where the means before and after differ most, in standard errors, if that is above LEAST_CHANGE_STRENGTH.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
-    total = math.fsum(clipped)
-    sums_before = list(itertools.accumulate(clipped, initial=0.0))  # sums_before[i] is the sum of clipped[:i]
+    strengths = _strengths_of_splits(clipped, noise)
+    indexes = range(max(first_index, 1), min(last_index, len(values) - 1) + 1)  # a value at least is on either side
+    strongest = max(indexes, key=lambda index: strengths[index], default=None)
+    if strongest is None or strengths[strongest] <= LEAST_CHANGE_STRENGTH:
+        return None
+    return LevelChange(strongest, statistics.median(values[:strongest]), statistics.median(values[strongest:]))
 
-    greatest_strength = 0.0
-    best_index = 0
-    for index in range(max(first_index, 1), min(last_index, len(values) - 1) + 1):
+
+def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:
+    """Return for each index how far apart the means of the values before it and from it on are, in standard errors.
+
+    `noise` is the standard deviation of a value around its level.
+    """
+    total = math.fsum(values)
+    sums_before = list(itertools.accumulate(values, initial=0.0))  # sums_before[i] is the sum of values[:i]
+    strengths = {}
+    for index in range(1, len(values)):
         count_before = index
         count_after = len(values) - index
         mean_before = sums_before[index] / count_before
         mean_after = (total - sums_before[index]) / count_after
         standard_error = noise * math.sqrt(1 / count_before + 1 / count_after)
-        strength = abs(mean_before - mean_after) / standard_error
-        if strength > greatest_strength:
-            greatest_strength = strength
-            best_index = index
-
-    if greatest_strength <= LEAST_CHANGE_STRENGTH:
-        return None
-    return LevelChange(best_index, statistics.median(values[:best_index]), statistics.median(values[best_index:]))
+        strengths[index] = abs(mean_before - mean_after) / standard_error
+    return strengths
 
 
 def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
@@ -261,8 +262,7 @@ def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
 def _noise_deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of a series around its level, estimated from the differences of neighbours.
 
-    A level change or a slow drift hardly affects the median difference. The difference of two values has sqrt(2) times
-    the deviation of one value. The result is always above 0, even if all values are equal or 0.
+    A level change or a slow drift hardly affects their median. The result is always above 0.
     """
     differences = [abs(after - before) for before, after in itertools.pairwise(values)]
     # The difference of two values has sqrt(2) times the deviation of one value.
@@ -290,24 +290,17 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
 def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if the computation suddenly slows down and stays slow to the end; otherwise None.
 
-    The change is sought after the first tenth of the windows, which may be warm-up, and before the last fifth, too
-    short to call it lasting. It is sudden if the times do not drift before or after it. `times` has one value for each
-    window.
+    Time spent waiting for data does not count. `times` has one value for each window.
     """
     count = len(times)
     compute_times = _times_without_waiting(windows, times)
-    first_index = max(1, count // 10)
-    last_index = count - max(3, count // 5)
+    first_index = max(1, count // 10)  # the first tenth may be warm-up
+    last_index = count - max(3, count // 5)  # fewer slow windows would not show that it lasts
     change = change_point(compute_times, first_index=first_index, last_index=last_index)
     if change is None or change.before <= 0:  # 0: all of the time before the change was waiting
         return None
     is_slower = change.after > change.before * (1 + THROTTLING_SLOWDOWN)
-    if not is_slower:
-        return None
-    drift_before = _absolute_drift(compute_times[: change.at])
-    drift_after = _absolute_drift(compute_times[change.at :])
-    is_sudden = max(drift_before, drift_after) < THROTTLING_SLOWDOWN / 2
-    if not is_sudden:
+    if not is_slower or not _is_sudden(compute_times, change.at):
         return None
 
     message = (
@@ -317,11 +310,18 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
     return warning("throttling", message, record, windows[change.at].line)
 
 
-def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
-    """Return the `times` of the windows without the part in which rank 0 waited for data.
+def _is_sudden(times: Sequence[float], index: int) -> bool:
+    """Tell whether times that change at an index change there suddenly: they drift neither before nor after it."""
+    drift_before = _absolute_drift(times[:index])
+    drift_after = _absolute_drift(times[index:])
+    return max(drift_before, drift_after) < THROTTLING_SLOWDOWN / 2
 
-    The unit of the times depends on the log (`comparable_times`). So the waiting is taken off as a share of the
-    window's whole time. A window that does not give both keeps its value.
+
+def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
+    """Return the windows' `times` without the part in which rank 0 waited for data.
+
+    It is taken off as a share, because the unit of the times depends on the log. A window that does not say how long it
+    waited keeps its value.
     """
     compute_times = []
     for window, time in zip(windows, times, strict=True):
@@ -348,9 +348,9 @@ def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence
 
 
 def _absolute_drift(values: Sequence[float]) -> float:
-    """Return how far the median moves, up or down, from the first half of a series to the second.
+    """Return how far the median moves, up or down, from the first half of a series to the second, as a share.
 
-    The result is a share of the first median. It is 0 for fewer than two values, or if the first median is 0.
+    It is 0 for fewer than two values, or if the first median is 0.
     """
     half = len(values) // 2
     if half == 0:
@@ -363,8 +363,8 @@ def _absolute_drift(values: Sequence[float]) -> float:
 def _has_trend(values: Sequence[float]) -> bool:
     """Tell whether values rise or fall through a series, by the Mann-Kendall test at a significance of 1 %.
 
-    The test compares each value with each later one. Without a trend, about as many of these pairs rise as fall. The
-    difference of the two counts then has a known standard deviation (Kendall, Rank Correlation Methods, 1955).
+    The test counts how many pairs of an earlier and a later value rise and fall (Kendall, Rank Correlation Methods,
+    1955).
     """
     stride = max(1, len(values) // MOST_FOR_TREND)  # a long series is thinned out: it has too many pairs
     chosen = values[::stride]
@@ -383,14 +383,10 @@ def _has_trend(values: Sequence[float]) -> bool:
 
 
 def _look_like_running_averages(times: Sequence[float]) -> bool:
-    """Tell whether times look like running averages, rather than like the times of separate windows.
+    """Tell whether times look like running averages: they are smooth, and their changes die out.
 
-    Running averages have two marks, and both are required:
-
-    - They are smooth: the von Neumann ratio, mean squared change / variance, is below MOST_SMOOTH_RATIO.
-    - Their changes die out: the first quarter's are over LEAST_DECAY_RATIO times the last quarter's.
-
-    Returns False for fewer than LEAST_FOR_RUNNING_AVERAGES times, which are too few to show the marks.
+    The von Neumann ratio, mean squared change / variance, tells how smooth they are. Fewer than
+    LEAST_FOR_RUNNING_AVERAGES times never look like it.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False
@@ -411,15 +407,15 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
 def _stamps_bear_out_times(windows: Sequence[Window]) -> bool:
     """Tell whether the rows' time stamps show that the windows' seconds are of separate windows, not running averages.
 
-    That is so if most of the windows took as long as their stamps lie apart, within MOST_CLOCK_DISTANCE. Pauses between
-    windows, such as evaluations, spoil a few. Without stamps or seconds nothing is shown.
+    The typical window must take as long as its stamps lie apart; pauses such as evaluations may spoil a few. Without
+    stamps or seconds nothing is shown.
     """
-    distances = []
+    relative_distances = []
     for before, window in itertools.pairwise(windows):
         if before.end_s is None or window.end_s is None or not window.seconds:
             return False
-        distances.append(abs((window.end_s - before.end_s) / window.seconds - 1))
-    return statistics.median(distances) <= MOST_CLOCK_DISTANCE
+        relative_distances.append(abs((window.end_s - before.end_s) / window.seconds - 1))
+    return statistics.median(relative_distances) <= MOST_CLOCK_DISTANCE
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:

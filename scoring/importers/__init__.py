@@ -68,28 +68,28 @@ class RowSign(NamedTuple):
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
-    """Return the name in FORMATS of the format of the log at `path`.
+    """Return the name in FORMATS of the format of the log at `path`, by the rows that it holds.
 
-    A log has a format if it holds a row of that format: a line that a program prints of its training steps. All lines
-    are read, because rows of a second format may follow. Raises InputError if the log holds rows of no known format, or
-    of more than one.
+    A row is a line that a program prints of its training steps. Raises InputError if the log has rows of no known
+    format, or of several.
     """
     signs = {name: _sign_of_row(format) for name, format in FORMATS.items()}
-    first_rows: dict[str, int] = {}  # the line of the first row, by the format's name
+    line_of_first_row: dict[str, int] = {}  # by the format's name
     line = 0
     with _open_unpacked(path) as stream:
-        for line, text in enumerate(Lines(stream).texts(), 1):
+        for line, text in enumerate(Lines(stream).texts(), 1):  # all lines: rows of a second format may follow
             for name, sign in signs.items():
-                if name not in first_rows and sign.text in text and sign.pattern.search(text) is not None:
-                    first_rows[name] = line
+                has_row = name in line_of_first_row
+                if not has_row and sign.text in text and sign.pattern.search(text) is not None:
+                    line_of_first_row[name] = line
 
-    if not first_rows:
+    if not line_of_first_row:
         raise InputError(f"{path}: no line of a known format in {line} lines; known are {', '.join(FORMATS)}")
-    if len(first_rows) > 1:
-        where = ", ".join(f"{name} (line {first_row})" for name, first_row in first_rows.items())
+    if len(line_of_first_row) > 1:
+        where = ", ".join(f"{name} (line {first_line})" for name, first_line in line_of_first_row.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
-    [name] = first_rows
-    return name
+    [only_name] = line_of_first_row
+    return only_name
 
 
 def _sign_of_row(format: type[FormatReader]) -> RowSign:
@@ -99,11 +99,10 @@ def _sign_of_row(format: type[FormatReader]) -> RowSign:
 
 @contextlib.contextmanager
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open the log at `path` and yield a stream of its bytes. A gzip file is unpacked while it is read.
+    """Open the log at `path` and yield a stream of its bytes, unpacked if it is a gzip file.
 
-    It is recognised by its first bytes. Raises OSError if the log cannot be opened, InputError if it is not a regular
-    file. A broken gzip file is noticed only while it is read, so InputError may also come out of the body of the
-    `with`.
+    Raises OSError if the log cannot be opened, and InputError if it is no regular file or is found to be damaged while
+    it is read.
     """
     try:
         raw = open_log(path)
@@ -113,7 +112,7 @@ def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     with raw:
         is_gzip = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        try:
+        try:  # around the body of the `with`, too: it reads the stream
             if is_gzip:
                 yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
             else:
@@ -151,11 +150,10 @@ def read_record(
 ) -> Record:
     """Return the record of a run in the log at `path`.
 
-    `format` is a name in FORMATS; None recognises it. `segment` picks one of several runs, counted from 1. `devices`
+    `format` is a name in FORMATS, recognised if None. `segment` picks one of several runs, counted from 1. `devices`
     and `batch_per_device` replace what the log says of them.
 
-    Raises OSError if the log cannot be opened. Raises InputError if it is of no known format or damaged, if it does not
-    have exactly one such run, if the run measured nothing, or if its samples are not shown to be images.
+    Raises OSError if the log cannot be opened, and InputError if no single run in it can be scored.
     """
     name = format or recognise(path)
     if name not in FORMATS:
@@ -181,13 +179,12 @@ def read_record(
 def _read_run(path: str | os.PathLike[str], name: str, segment: int | None, *, lines_of_log: int) -> FormatReader:
     """Read one run in a log of the format `name`, and return the reader that holds what its lines say.
 
-    The whole log is read first, because only its rows show which runs it holds. If the run is a part of the log, this
-    part is read again, so that nothing of the other runs is in the result. Raises InputError if there is no run
-    `segment`, or if `segment` is None and the log holds several runs.
+    Raises InputError if there is no run `segment`, or if `segment` is None and the log holds several runs.
     """
-    whole_log = _read(path, name, _WHOLE_LOG)
+    whole_log = _read(path, name, _WHOLE_LOG)  # only its rows show which runs it holds
     runs = whole_log.lines.runs(whole_log.restarts)
     span = _span_of_run(path, runs, lines_of_log, segment)
+    # A part is read again, so that nothing of the other runs is in the result.
     return whole_log if span == _WHOLE_LOG else _read(path, name, span)
 
 
@@ -196,9 +193,10 @@ def _record_of_reader(
 ) -> Record:
     """Return a record of what `reader` has read.
 
-    A fact is a value that the log states once. Those that have the name of a record's field, such as `devices`, set
-    this field; others are words of the log's format. `from_options` names the fields that the command line has set.
+    A fact is a value that the log states once. It sets the record's field of its name, if there is one. `from_options`
+    names the fields that the command line has set.
     """
+    # The other facts are words of the log's format, from which the reader has set fields.
     facts = {name: fact for name, fact in reader.facts_by_name.items() if name in _FIELDS}
     values_by_field = {name: fact.value for name, fact in facts.items()}
     return Record(
@@ -245,14 +243,14 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 
 
 def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, number: int | None) -> Span:
-    """Return the first and the last line of the run `number` in a log, counted from 1. None stands for the only run.
+    """Return the first and the last line of the run `number` in a log, counted from 1; None stands for the only run.
 
-    `runs` are the spans of all runs, at least one. Raises InputError if the log has several runs and `number` is None,
-    or if it has no run `number`. The error's text lists the runs; `lines` is the number of lines in the log.
+    `runs` has those of all runs. Raises InputError if there is no such run, or if `number` is None and there are
+    several.
     """
     if number is None and len(runs) == 1:
         return runs[0]
-    shown = _runs_in_words(runs, lines)
+    shown = _runs_in_words(runs, lines)  # for the error
     if number is None:
         more = ""
         if len(runs) > MOST_RUNS_SHOWN:
@@ -277,8 +275,8 @@ def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
     """Replace facts of the log by the values of command-line options, and return the names of the changed fields.
 
-    `options` maps a field of the record to its value; None if the option is not given. A value that the log contradicts
-    is also a problem of the record.
+    `options` has None for an option that is not given. A value that the log contradicts becomes a problem of the
+    record.
     """
     changed = []
     for field, value in options.items():
@@ -295,15 +293,11 @@ def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -
 
 
 def _derive_devices_or_batch(reader: FormatReader) -> None:
-    """Derive the number of devices, or the batch of one device, from the batch over all devices.
+    """Derive the number of devices, or the batch of one device, from the other and the batch over all devices:
 
-    What happens depends on what the log states beside the batch over all devices:
+        batch over all devices = devices x batch of one device
 
-    - both: nothing is derived, and a check is added that records whether the three agree;
-    - devices only: batch_per_device = batch_of_all / devices;
-    - batch_per_device only: devices = batch_of_all / batch_per_device.
-
-    A division that leaves a remainder sets nothing.
+    If the log states all three, a check records whether they agree. A division with a remainder sets nothing.
     """
     batch_of_all = reader.value("batch_of_all")
     if not batch_of_all:
@@ -311,8 +305,8 @@ def _derive_devices_or_batch(reader: FormatReader) -> None:
 
     devices = reader.value("devices")
     batch = reader.value("batch_per_device")
-    line = reader.facts_by_name["batch_of_all"].line
-    if devices and batch:
+    line = reader.facts_by_name["batch_of_all"].line  # the source of what is derived
+    if devices and batch:  # nothing to derive
         fact_lines = {str(reader.facts_by_name[name].line) for name in ("devices", "batch_per_device")}
         of_all = f"line {line}: {batch_of_all} over all devices"
         of_each = f"line {' and '.join(sorted(fact_lines))}: {devices} devices x {batch}"
@@ -371,14 +365,13 @@ def main(args: argparse.Namespace) -> int:
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
     """Yield the records as one JSON list, in many pieces of text.
 
-    A log may have a million windows, so the text of a whole record is never held in memory. Each record is put together
-    by hand: first its other fields without the closing brace, then the list `windows` with one piece per window.
+    A log may have a million windows, so the text of a whole record is never held in memory.
     """
     yield "["
     for record_index, record in enumerate(records):
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
         windows = fields.pop("windows")
-        other_fields = json.dumps(jsonable(fields)).removesuffix("}")
+        other_fields = json.dumps(jsonable(fields)).removesuffix("}")  # left open, for the windows
         comma = "," if record_index > 0 else ""
         yield f'{comma}\n{other_fields}, "windows": ['
         for window_index, window in enumerate(windows):

@@ -1,7 +1,7 @@
 """Checks of a log against itself: each compares two ways in which the log states one figure.
 
-A function of CHECKS makes one comparison, such as of printed rates with time stamps. It returns None if the log lacks
-one of the two ways. A row is a line that a program prints of its training steps; it becomes a Window of the record.
+A function of CHECKS makes one comparison, such as of printed rates with time stamps. It returns None if the log does
+not have both ways. A row is a line that a program prints of its training steps; it becomes a Window of the record.
 """
 
 import itertools
@@ -48,15 +48,15 @@ def has_second_clock(record: Record) -> bool:
 def _check_of_ratio(
     name: str, first_way: str, second_way: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
 ) -> Check:
-    """Return the check `name` of two figures, by their `ratio`: they agree, differ, or are both refused.
+    """Return the check `name` of two figures by their `ratio`: they agree, differ, or differ so far as to be refused.
 
-    `first_way` and `second_way` say in words what the two figures are. They are refused if they lie too far apart for a
-    log to support any figure, unless the check is not `refusable`. `rounding` is the error of the ratio from rounded
-    digits.
+    `first_way` and `second_way` are the figures in words. `rounding` is the error of the ratio from rounded digits.
+    With `refusable` False nothing is refused.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
     agree = abs(ratio - 1) <= tolerance + rounding
+    # No figure of a log is believed if two of its figures lie further apart than this.
     is_plausible = 1 / MAX_PLAUSIBLE_RATIO - rounding <= ratio <= MAX_PLAUSIBLE_RATIO + rounding
     return Check(what=name, ways=(first_way, second_way), agree=agree, refused=refusable and not is_plausible)
 
@@ -90,12 +90,10 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 
 
 def _check_time_stamps(record: Record) -> Check | None:
-    """Compare the rows' time stamps with the rows' own figures, over the gaps in which only training happened.
+    """Compare the time between rows by their time stamps with the time that the rows themselves state.
 
-    A gap is the time from one row to the next in one epoch. It is measured by the two time stamps, and by the later
-    row's own time or rate. The sums over all gaps are compared, without those that must hold a pause.
-
-    Returns None if there are fewer than two gaps, or if all of them are pauses.
+    Gaps between epochs and gaps with a pause are left out. Returns None if fewer than two gaps are measured, or if all
+    are pauses.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -105,8 +103,8 @@ def _check_time_stamps(record: Record) -> Check | None:
     if not kept:
         return None
 
-    stamps_s = math.fsum(gap.clock_s for gap in kept)
-    rows_s = math.fsum(gap.row_s for gap in kept)
+    stamps_s = math.fsum(gap.clock_s for gap in kept)  # `clock_s`: the later row's time stamp less the earlier one's
+    rows_s = math.fsum(gap.row_s for gap in kept)  # `row_s`: the later row's own time, or its images / its rate
     pauses = len(gaps) - len(kept)
     stamps_error_s = _rounding_of_stamps_s(pauses, last_digit_s)
     lines = lines_in_words([gap.row for gap in kept])
@@ -123,11 +121,11 @@ def _check_time_stamps(record: Record) -> Check | None:
 def _rounding_of_stamps_s(pauses: int, last_digit_s: float) -> float:
     """Return by how many seconds a sum of gaps between time stamps may be off, because the stamps are rounded.
 
-    The gaps of rows without a pause between them add up to their last stamp less their first one. Two rounded stamps
-    are off by about `last_digit_s`, what the last digit of a stamp stands for. The pauses, which are left out, cut the
-    rows into pauses + 1 stretches, each with such an error.
+    The last digit of a stamp stands for `last_digit_s`. The pauses, which are left out, cut the rows into stretches,
+    each with such an error.
     """
     stretches = pauses + 1
+    # The gaps of a stretch add up to its last stamp less its first one. Two rounded stamps are off by about one digit.
     return last_digit_s * stretches
 
 
@@ -146,18 +144,14 @@ def _last_digit_s(gaps: Sequence[Gap]) -> float:
 
 
 def _check_pauses(record: Record) -> Check | None:
-    """Report pauses: the log's time stamps span clearly more time than its rows state themselves.
+    """Report pauses: between rows of one epoch, the time stamps span clearly more time than the rows themselves state.
 
-    Both times are sums over the gaps between successive rows of one epoch. Clearly more means by more than
-    CLOCKS_AGREE_WITHIN of the rows' own time plus TWO_STAMPS_ERROR_S. The check only informs and never refuses a
-    figure, because figures of speed leave pauses out.
-
-    Returns None if the stamps do not span clearly more time, or if there are fewer than two gaps.
+    Returns None if there are no such pauses, or fewer than two gaps between rows.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
-    rows_s = math.fsum(gap.row_s for gap in gaps)
+    rows_s = math.fsum(gap.row_s for gap in gaps)  # `row_s`: the later row's own time, or its images / its rate
     stamps_s = math.fsum(gap.clock_s for gap in gaps)  # `clock_s`: the later row's time stamp less the earlier one's
     has_pauses = stamps_s - TWO_STAMPS_ERROR_S > (1 + CLOCKS_AGREE_WITHIN) * rows_s
     if not has_pauses:
@@ -169,15 +163,12 @@ def _check_pauses(record: Record) -> Check | None:
         f"{lines}: time stamps, {six_digits(stamps_s)} s, with pauses of which no line tells",
         f"{lines}: the rows' own times, {six_digits(rows_s)} s",
         ratio=stamps_s / rows_s,
-        refusable=False,
+        refusable=False,  # figures of speed leave pauses out
     )
 
 
 def _check_run_time(record: Record) -> Check | None:
-    """Compare two rates of a log whose rows are whole epochs:
-
-    - images / the durations that the epochs state;
-    - images / the clock's time, less that of evaluations if it is known (see `training_rate_by_clock`).
+    """Compare the images/s by the durations that a log's epochs state with the images/s by its clock.
 
     Returns None if the rows are not whole epochs, or if no clock time is left because the clock was set back.
     """
@@ -204,8 +195,7 @@ def _check_run_time(record: Record) -> Check | None:
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the rates that a program prints every few steps with those that it prints at the end of each epoch.
 
-    Only epochs whose summary has seconds and a rate are compared, and only rows that print a rate and cover a known
-    number of steps. Returns None if no epoch is compared.
+    Only epochs that have both are compared. Returns None if there is none.
     """
     rows_with_rates = _rows_with_rates(record)
     summaries_by_epoch = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
@@ -256,15 +246,10 @@ def _rows_with_rates(record: Record) -> list[Window]:
 def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that our own program counts over all windows with steps x batch of all devices.
 
-    Returns None in these cases:
-
-    - The images of a window could not be read. The log then has a check that says so.
-    - The log is another program's: its windows have no phase such as "train". Its images were computed from the steps,
-      so a comparison would say nothing.
-    - The batch of all devices is unknown.
+    Returns None for the log of another program, and if the batch or the images of a window are not known.
     """
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
-    if has_unreadable_images:  # the log then has a check that says so
+    if has_unreadable_images:  # the check that was found says so
         return None
     # Other programs' windows have no phase. Their images were computed from the steps: a comparison would say nothing.
     windows = [window for window in record.windows if window.phase is not None and window.images and window.steps]
@@ -285,8 +270,8 @@ def _check_counted_images(record: Record) -> Check | None:
 def _check_printed_rates(record: Record) -> Check | None:
     """Compare the rates of all devices that rows print with the rows' images over their seconds.
 
-    The printed rates are averaged over the time that the images take at them. Rows that lack one of the three figures
-    are skipped. Returns None if no row is left, or if the printed rates are not those of all devices.
+    Rows without one of these figures are skipped. Returns None if no row is left, or if the printed rates are not those
+    of all devices.
     """
     if record.rate_scope != "global":
         return None
@@ -300,7 +285,7 @@ def _check_printed_rates(record: Record) -> Check | None:
         return None
 
     images = total(rows, "images")
-    printed_rate = images / math.fsum(seconds_by_rates)
+    printed_rate = images / math.fsum(seconds_by_rates)  # the mean over the time that the images take at these rates
     measured_rate = images / total(rows, "seconds")
     ratio = measured_rate / printed_rate
     return _check_of_ratio(
@@ -314,25 +299,16 @@ def _check_printed_rates(record: Record) -> Check | None:
 def _check_batch(record: Record) -> Check | None:
     """Compare the batch of one device with the batch that the rows imply: the median of their rate x step time.
 
-    Returns None in these cases:
-
-    - The rates are not those of one device, or the batch is unknown.
-    - No row prints both a rate and a step time.
-    - The ratio of the two batches is 1 within AGREES_WITHIN, and the batch is not from the command line.
+    Returns None if one of the two is not known, or if they agree and the batch is not from the command line.
     """
     batch = record.batch_per_device
-    if record.rate_scope != "device" or not batch:
+    if record.rate_scope != "device" or not batch:  # the product of a rate of all devices is their batch
         return None
-    rows: list[Window] = []
-    batches: list[float] = []  # of each row: rate x step time
-    for window in record.windows:
-        if window.printed_rate and window.printed_step_time_s:
-            rows.append(window)
-            batches.append(window.printed_rate * window.printed_step_time_s)
+    rows = [window for window in record.windows if _batch_of_row(window) > 0]
     if not rows:
         return None
 
-    batch_by_rows = statistics.median(batches)
+    batch_by_rows = statistics.median(_batch_of_row(row) for row in rows)
     ratio = batch_by_rows / batch
     is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(ratio - 1) <= AGREES_WITHIN
@@ -348,18 +324,22 @@ def _check_batch(record: Record) -> Check | None:
     )
 
 
+def _batch_of_row(row: Window) -> float:
+    """Return the batch of one device that a row implies, its rate x step time; 0 if it does not print both."""
+    return (row.printed_rate or 0.0) * (row.printed_step_time_s or 0.0)
+
+
 def _check_summary_rate(record: Record) -> Check | None:
     """Compare the rate that the log closes with and the average of the rates that its rows print.
 
-    Logs do not say how they average. So the closing rate is compared with the nearest of mean, harmonic mean and
-    median. Returns None if the log has no closing rate, or fewer than two rows with a rate.
+    Returns None if the log has no closing rate, or fewer than two rows with a rate.
     """
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary_rate = record.summary_rate
     if summary_rate is None or len(rates) < 2:
         return None
 
-    averages = {
+    averages = {  # logs do not say how they average, so the nearest one counts
         "mean": statistics.fmean(rates),
         "harmonic mean": statistics.harmonic_mean(rates),
         "median": statistics.median(rates),

@@ -84,8 +84,7 @@ class PyTorch(EpochFormatReader):
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row, in JSON or not.
 
-        Besides the facts of the base class, set a fact for each parameter behind the word `PARAMETER`, or else behind
-        `Start with arguments`.
+        Besides the facts of the base class, set a fact for each parameter behind `PARAMETER` or `Start with arguments`.
         """
         super().read_before_rows(line, text)
         plain_text = _as_text(text)
@@ -103,10 +102,7 @@ class PyTorch(EpochFormatReader):
     def device_counts(self) -> dict[str, Fact]:
         """Return the numbers of devices that parameters of the log state, each with its line, by the parameter's name.
 
-        - `world_size`: its value, such as 8. The number is None if the value is garbled or 0.
-        - `gpus`: how many numbers are in its text, 2 for `[0, 1]`. The number is None if there are none.
-
-        A parameter that the log does not print is left out.
+        A number is None if the parameter's value is garbled or 0. A parameter that the log does not print is left out.
         """
         counts: dict[str, Fact] = {}
         world_size = self.facts_by_name.get("world_size")
@@ -114,7 +110,7 @@ class PyTorch(EpochFormatReader):
             counts["world_size"] = Fact(integer(world_size.value) or None, world_size.line)
         gpus = self.facts_by_name.get("gpus")
         if gpus:
-            listed = re.findall(r"\d+", gpus.value)
+            listed = re.findall(r"\d+", gpus.value)  # two devices for `[0, 1]`
             counts["gpus"] = Fact(len(listed) or None, gpus.line)
         return counts
 
@@ -129,11 +125,9 @@ class PyTorch(EpochFormatReader):
             self.set_if_unset("precision", precision.value, precision.line)
 
     def precision(self) -> Fact | None:
-        """Return the precision that the program's parameters state, with its line, or None if none states it.
-
-        A program with two switches prints `fp16 : True` beside `amp : False`, which alone would mean FP32. So the
-        parameters that turn half precision on are searched first. Those that state FP32 count only if none is on.
-        """
+        """Return the precision that the program's parameters state, with its line, or None if none states it."""
+        # A program with two switches prints `fp16 : True` and `amp : False`, which alone would mean FP32. So the
+        # parameters that switch half precision on count first.
         for (name, value), precision in _HALF_SWITCHES.items():
             if self._parameter_is(name, value):
                 return Fact(precision, self.facts_by_name[name].line)
@@ -150,13 +144,11 @@ class PyTorch(EpochFormatReader):
 def _as_text(text: str) -> str:
     """Return a JSON line of DLLogger as the text that DLLogger prints for people, so that one reader suits both forms.
 
-    The beginning depends on the line's `step`:
-
         DLLL {.., "step": "PARAMETER", "data": {"amp": true}}          -> PARAMETER amp : True
         DLLL {.., "step": [3], "data": {"val.top1": 70.1}}             -> Epoch: 3  val.top1 : 70.1
         DLLL {.., "step": [], "data": {"train.total_ips": 2600.0}}     -> Summary: train.total_ips : 2600.0
 
-    Any other line, and a line with broken JSON, is returned as it is.
+    Any other line, and broken JSON, is returned as it is.
     """
     if "DLLL {" not in text:
         return text
@@ -235,10 +227,10 @@ class MXNet(PyTorch):
         return ClosingTable(devices=self._table_devices[0], batch_per_device=self._table_batch)
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the numbers of devices that places of the log state, each with its line, by the place in words.
+        """Return the numbers of devices that the log states, each with its line, by the place that states it.
 
-        The places are the parameters, as in the base class, the table that benchmark.py prints last, and mpirun's tags,
-        which put the number of the rank before each line: there is one rank for each device.
+        The places are the parameters, the table that benchmark.py prints last, and mpirun's tags, which put the number
+        of the rank before each line.
         """
         counts = super().device_counts()
         table = self._closing_table()
@@ -250,7 +242,7 @@ class MXNet(PyTorch):
         ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
         if len(ranks) > 1:
             highest = max(ranks)
-            counts["mpirun's ranks"] = Fact(highest + 1, ranks[highest])  # ranks count from 0
+            counts["mpirun's ranks"] = Fact(highest + 1, ranks[highest])  # one for each device; ranks count from 0
         return counts
 
 

@@ -11,12 +11,9 @@ class EpochFormatReader(FormatReader):
         self.first_step = min(self.first_step, position.step)
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps from the `last` row to this one; None if rows before the log's first one may be missing.
-
-        The first row of an epoch, or of an epoch that is done again, counts its steps from the epoch's start.
-        """
+        """Return the steps from the `last` row to this one; None if rows before the log's first one may be missing."""
         if last is None:
             return 1 if position.step == self.first_step else None
         if position.epoch == last.epoch and position.step >= last.step:
             return position.step - last.step
-        return position.step - self.first_step + 1
+        return position.step - self.first_step + 1  # from the start of an epoch, which may be done again

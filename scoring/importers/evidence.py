@@ -46,11 +46,10 @@ class Evidence:
         self.half_line: int | None = None  # the first line that switches half precision on
 
     def search(self, line: int, text: str, *, may_configure: bool) -> None:
-        """Search line number `line` for evidence, and keep the first line of each kind.
+        """Search line number `line` for words that show images, and keep the first such line.
 
-        - Every line is searched for words that show images.
-        - Lines with `may_configure` are also searched for words that show other samples, and for switches of half
-          precision. These are the lines before training and its first rows.
+        With `may_configure`, as before training, also search for words that show other samples, and for switches of
+        half precision.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):
@@ -67,10 +66,7 @@ class Evidence:
             self.half_line = line
 
     def why_not_images(self) -> str | None:
-        """Return None if the log's samples are images, or else a sentence that says why the log cannot be scored.
-
-        Samples are images if some line shows images and no line shows samples of another kind.
-        """
+        """Return None if the log's samples are images, or else a sentence that says why the log cannot be scored."""
         if self.other_line is not None:
             return (
                 f"line {self.other_line}: {self.other_word!r} shows samples that are not images; "

@@ -26,9 +26,7 @@ class Gap(NamedTuple):
 def seconds_of_row(record: Record, window: Window) -> float | None:
     """Return how many seconds the steps of a row took by its own figures, or None if a figure is missing.
 
-    - A row that states its seconds: these.
-    - A row that prints the images/s of all devices: its images / that rate.
-    - A row that prints the images/s of one device: its steps x the batch of one device / that rate.
+    They are the seconds that the row states, or else its images / its printed rate.
     """
     if window.seconds:
         return window.seconds
@@ -36,18 +34,18 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
         return None
 
     images: float | None = None
-    if record.rate_scope == "global":
+    if record.rate_scope == "global":  # the rate is that of all devices
         images = window.images
-    elif window.steps and record.batch_per_device:
+    elif window.steps and record.batch_per_device:  # the rate is that of one device, so its images count
         images = window.steps * record.batch_per_device
     return images / window.printed_rate if images else None
 
 
 def gaps_of_training(record: Record) -> list[Gap]:
-    """Return a Gap for each two successive rows between which only training happened.
+    """Return the gap between each two successive rows between which only training happened.
 
-    A Gap holds the time between the two rows by the clock and by the later row's own figures. Pairs are left out if one
-    of these is missing or the clock was set back, and if an epoch ended or an evaluation is printed between them.
+    A gap is left out if the clock or the later row's own figures do not tell its time, or if an epoch ended or an
+    evaluation is printed in it.
     """
     evaluation_lines = sorted(quality.line for quality in record.quality)
     gaps = []
@@ -59,7 +57,7 @@ def gaps_of_training(record: Record) -> list[Gap]:
         clock_s = row.end_s - before.end_s
         is_within_epoch = before.epoch == row.epoch  # between epochs, programs evaluate and save the model
         has_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
-        if clock_s >= 0 and is_within_epoch and not has_evaluation:
+        if clock_s >= 0 and is_within_epoch and not has_evaluation:  # below 0, the clock was set back
             gaps.append(Gap(clock_s, row_s, row))
     return gaps
 
@@ -72,14 +70,11 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 
 
 def without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
-    """Return the gaps between rows that are not pauses.
-
-    A pause is an evaluation, a checkpoint or a stall. A gap is a pause if
+    """Return the gaps between rows without the pauses, which are evaluations, checkpoints and stalls. A pause has
 
         clock_s > PAUSE_RATIO * usual_ratio * row_s + 2 * last_digit_s
 
-    `usual_ratio` is the usual clock_s / row_s, but at least 1: a gap no longer than its row is no pause. The last term
-    is the error of the two time stamps. The last digit of each stands for `last_digit_s` seconds.
+    `usual_ratio` is the usual clock_s / row_s of a gap. The last digit of a time stamp stands for `last_digit_s`.
     """
     usual_ratio = max(1.0, _usual_ratio(gaps, last_digit_s))  # at least 1: a gap no longer than its row is no pause
     kept = []
@@ -93,11 +88,10 @@ def without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
 def _usual_ratio(gaps: Sequence[Gap], last_digit_s: float) -> float:
     """Return the usual ratio of a gap's time by the clock to its time by the row.
 
-    The last digit of the time stamps stands for `last_digit_s` seconds. For rows that are much longer it is the median
-    of all ratios. Of shorter rows a single ratio is mostly rounding, so sums are compared.
+    The last digit of the time stamps stands for `last_digit_s` seconds.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
-    if median_row_s >= 2 * last_digit_s:
+    if median_row_s >= 2 * last_digit_s:  # the two stamps' rounding is small
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
     # The ratio of a single short row is mostly rounding, so sums are compared. They leave out the tenth of the gaps

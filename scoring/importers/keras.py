@@ -71,13 +71,9 @@ class Keras(FormatReader):
         super().finish_facts()
 
     def _set_nodes_and_devices(self) -> None:
-        """Set the nodes, and devices = GPUs of a node x nodes.
-
-        `worker_hosts` is a list such as `a:5000,b:5000`, with a host for each node. A run on one host prints `None`.
-        Nothing is set if the log lacks the hosts or the GPUs of a node.
-        """
+        """Set the nodes, and devices = GPUs of a node x nodes, if the log states the hosts and a node's GPUs."""
         gpus_of_node = integer(self.value("gpus"))
-        hosts = self.value("hosts")
+        hosts = self.value("hosts")  # as `a:5000,b:5000`, with a host for each node; `None` for a run on one host
         if hosts is None or not gpus_of_node:
             return
         commas = hosts.count(",")
@@ -87,11 +83,9 @@ class Keras(FormatReader):
         self.set_if_unset("devices", gpus_of_node * nodes, line)
 
     def _set_batch(self) -> None:
-        """Set the batch, by the option `use_per_replica_batch_size`, which says whose batch the stated one is.
+        """Set the batch of one device or of all devices, by the option `use_per_replica_batch_size`.
 
-        - `True`: that of one device.
-        - `False`: that of all devices.
-        - The log does not state the option: no batch is set.
+        Without the option in the log no batch is set, because it could be either.
         """
         is_per_device = self.value("is_batch_per_device")
         if is_per_device == "True":

@@ -80,14 +80,13 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if the line's text is one that a tool prints as it starts.
 
-        A tool prints several such texts, and a run begins at the first. So the line is a new start only if a row came
-        since the last one, or if it repeats a text that comes once per start: that start failed.
+        A tool prints several such texts. A run begins at the first of them.
         """
         word = _start_word(text)
         if word is None:
             return
-        last_run_is_over = self._start.has_row
-        last_start_failed = word in _ONCE_PER_START and word in self._start.words
+        last_run_is_over = self._start.has_row  # rows come only after all of a tool's start texts
+        last_start_failed = word in _ONCE_PER_START and word in self._start.words  # a second one, without a row between
         if last_run_is_over or last_start_failed:
             self._start = _PossibleStart(number)
         self._start.words.add(word)
@@ -109,11 +108,11 @@ class Lines:
     def runs(self, restarts: Iterable[Restart]) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
-        A run begins at each start that a row has confirmed, and at each of `restarts` (places where the step counter
-        goes back) without such a start. It ends before the next run. A last line of None is the end of the log.
+        A run begins at each start that a row has confirmed, and at each of `restarts` without such a start. None stands
+        for the log's last line.
         """
         first_lines = [*self._first_lines]
-        for restart in restarts:
+        for restart in restarts:  # between two rows the step counter goes back
             if not self._has_start_within(restart):
                 first_lines.append(restart.line_after)
         if not first_lines:  # no row
@@ -131,17 +130,14 @@ class Lines:
     def texts(self) -> Iterator[str]:
         """Yield the text of each line of the stream, without its newline, colours and NUL bytes.
 
-        mpirun's prefixes stay in the text. A line whose end is missing gets _CUT in its place:
-
-        - The line is longer than MAX_LINE_BYTES: only so many bytes of it are read.
-        - It is the last line, and the stream ends before its newline.
+        mpirun's prefixes stay. A line whose end is missing, or that is longer than MAX_LINE_BYTES, ends with _CUT.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
             if raw.endswith(b"\n"):
                 yield text.removesuffix("\n")
             else:
-                self._skip_rest_of_line()
+                self._skip_rest_of_line()  # nothing of it if the stream has ended
                 yield text + _CUT
 
     def _skip_rest_of_line(self) -> None:
@@ -151,10 +147,9 @@ class Lines:
             piece = self.stream.readline(MAX_LINE_BYTES)
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line of the span, without the rows that several ranks print alike.
+        """Yield the number and the text of each line of the run, without rows that repeat those of another rank.
 
-        With mpirun, a tag before each line names the rank that wrote it. The rows (lines with `marker`) and the
-        start-up texts of all ranks but the lowest that prints rows are left out:
+        With mpirun, a tag before each line names the rank that wrote it. A row holds `marker`:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
@@ -166,12 +161,13 @@ class Lines:
                 # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
                 rank_of_rows = _lowest_rank_with_rows(block, marker)
             for line in block:
+                # Rows and start-up texts of any other rank are left out.
                 is_left_out = rank_of_rows is not None and _is_repeated(line, rank_of_rows, marker)
                 if not is_left_out:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
-        """Yield the lines of the span, without mpirun's tags, in blocks of _BLOCK_LINES lines.
+        """Yield the lines of the run, without mpirun's tags, in blocks of _BLOCK_LINES lines.
 
         The first line with a tag of each rank is noted in `ranks`.
         """

@@ -52,16 +52,15 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        A window is a stretch of training. The windows are the `step_window` events of our own logs, else the epochs
-        that have a time or a rate, else the blocks of epochs.
+        A window is a stretch of training: one that our own logs state, or else an epoch or a block of epochs.
         """
         self._take_entries()  # adds a window for each `step_window` event
         self._report_unreadable_images()  # while all windows are those of `step_window` events
         self._read_facts()
         self.epochs = self._windows_of_epochs()  # after the facts: they show whether the samples are images
-        if not self.windows:
+        if not self.windows:  # not a log of our own
             self._add_windows(_with_speed(self.epochs))
-        if not self.windows:
+        if not self.windows:  # no epoch has a time or a rate
             self._add_windows(self._windows_of_blocks())
         self._read_evaluations()
 
@@ -94,18 +93,14 @@ class MLLog(FormatReader):
             self.add_window(window)
 
     def _take_entry(self, entry: Entry) -> None:
-        """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem).
-
-        - A Problem is noted as a problem of the record.
-        - A `step_window` event becomes a window. It is not kept, so that a long run is in memory only once.
-        - Any other event or section is kept in `self.events`.
-        """
+        """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem)."""
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
             return
 
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
+            # It becomes a window at once and is not kept, so that a long run is in memory only once.
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:
             self.events.take(entry)
@@ -132,21 +127,18 @@ class MLLog(FormatReader):
     def _read_header(self) -> None:
         """Set `header` and `software` from the header sections, which only our own logs have.
 
-        - `header` has the value of each section, by the section's name.
-        - `software` gets the version of each package in the section `packages`. A version that is not a text is left
-          out.
-
-        If the section `environment` has the variable NULL_GPU, a problem of the record says so. The run then used null
-        GPUs: they stand in for real ones in tests and compute nothing.
+        A run on null GPUs becomes a problem of the record.
         """
-        headers = self.events.headers
-        self.header = {name: header.value for name, header in headers.items()}
+        self.header = {name: header.value for name, header in self.events.headers.items()}
         packages = table_or_none(self.header.get("packages")) or {}
         for name, version in packages.items():
-            if isinstance(version, str):
+            if isinstance(version, str):  # else it cannot be read
                 self.software[name] = version
+        self._note_null_gpus()
 
-        environment = headers.get(schema.ENVIRONMENT.name)
+    def _note_null_gpus(self) -> None:
+        """Note a problem if the run used null GPUs, which stand in for real ones in tests and compute nothing."""
+        environment = self.events.headers.get(schema.ENVIRONMENT.name)
         variables = table_or_none(environment.value) if environment else None
         if environment and variables and "NULL_GPU" in variables:
             self.note_problem(
@@ -156,11 +148,11 @@ class MLLog(FormatReader):
     def _read_run_summary(self) -> None:
         """Set devices, batch, precision, framework, model and the like from `run_summary`, an event of our own logs.
 
-        Its table of values also becomes a section of the header. A log without the event is another program's, and
-        nothing is set. An event without a table becomes a problem of the record.
+        Its table of values also becomes a section of the header. An event without a table becomes a problem of the
+        record.
         """
         summary = self.events.first.get(schema.RUN_SUMMARY.key)
-        if summary is None:
+        if summary is None:  # another program's log
             return
         values = table_or_none(summary.value)
         if values is None:
@@ -185,16 +177,15 @@ class MLLog(FormatReader):
     def _read_single_events(self) -> None:
         """Set the facts that a log states in one event each, such as the batch of all devices and the benchmark.
 
-        Of several events of a key the first counts; of the numbers of samples, the last. A value that cannot be read
-        becomes a problem of the record.
+        A value that cannot be read becomes a problem of the record.
         """
-        first = self.events.first
+        first = self.events.first  # the first event of each key
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
         self._set_from_event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), positive_whole)
         self._set_from_event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_or_none)
         self._set_from_event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
         self.set_if_unset_from("model", "benchmark")
-        last = self.events.last
+        last = self.events.last  # of the numbers of samples, the last event counts
         self._set_from_event("train_samples", last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", last.get(schema.EVAL_SAMPLES.key), positive_whole)
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
@@ -219,8 +210,8 @@ class MLLog(FormatReader):
     def _readable(self, event: Event, name: str, value: Any, convert: Callable[[Any], T | None]) -> T | None:
         """Return the converted value `name` of an event, or None if `convert` returns None for it.
 
-        If `convert` returns None, a problem of the record is noted. Not so if the value is missing (None), or if it is
-        NaN, which a loss may be.
+        A value that is there but cannot be read becomes a problem of the record. NaN does not, because a loss may be
+        NaN.
         """
         result = convert(value)
         is_nan = isinstance(value, float) and math.isnan(value)
@@ -231,14 +222,9 @@ class MLLog(FormatReader):
         return result
 
     def _add_step_window(self, event: Event, rank_times: schema.RankTimes | None) -> None:
-        """Add the window that a `step_window` event of our own logs states.
+        """Add the window that a `step_window` event of our own logs states, or note a problem if it cannot be read.
 
-        `rank_times` are the ranks' own times in this window, or None if they are not logged. No window is added in two
-        cases, and a problem of the record says so:
-
-        - The event's value is not a table.
-        - The table's `steps` or `time_s` is missing or cannot be read. `_readable` has then noted a problem, too, for
-          each of the two that is there but cannot be read.
+        `rank_times` are the ranks' own times in this window, or None if they are not logged.
         """
         values = table_or_none(event.value)
         if values is None:
@@ -255,10 +241,9 @@ class MLLog(FormatReader):
         self.add_window(window)
 
     def _step_window(self, event: Event, values: JsonObject, steps: int, seconds: float) -> Window:
-        """Return the window of a `step_window` event. `values` is the table that is the event's value.
+        """Return the window of a `step_window` event, with the steps and seconds that the caller has read.
 
-        `steps` and `seconds` are its steps and its time, which the caller has read. A figure that is missing or cannot
-        be read is None; the latter is also a problem of the record.
+        `values` is the table that is the event's value. A figure that is missing or cannot be read is None.
         """
         images = self._readable(event, "images", values.get("images"), positive_amount)
         return Window(
@@ -280,11 +265,9 @@ class MLLog(FormatReader):
         )
 
     def _report_unreadable_images(self) -> None:
-        """Add the check `images` as not compared, if some step windows lack a readable number of images.
+        """Add the check `images` as not compared, if some step windows have no readable number of images.
 
-        `_check_counted_images` compares the images of all step windows with their steps x batch, so it needs those of
-        every window. It makes no check if it finds the one that is added here. The text says how many windows lack
-        their images, and on which lines the first and the last of these windows are.
+        Only with those of all windows can their sum be compared with their steps x batch.
         """
         without_images = [window for window in self.windows if window.images is None]
         if not without_images:
@@ -305,8 +288,7 @@ class MLLog(FormatReader):
     def _read_evaluations(self) -> None:
         """Fill `evaluation_spans` with the time of each evaluation, and `qualities` with the logged accuracies.
 
-        Evaluations without a start, without a stop, or without a positive duration are left out. Accuracies that are
-        not numbers are left out too.
+        An evaluation without a positive duration is left out, and so is an accuracy that is no number.
         """
         for evaluation in self.events.evaluations:
             start = evaluation.start
@@ -323,12 +305,8 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield a window for each block of epochs, from the block's start to the end of its training.
 
-        The windows have neither images nor steps if the images of an epoch are not known. A block is left out in these
-        cases:
-
-        - The end of its training is not logged (see `_training_of_blocks`).
-        - Its first epoch or its number of epochs is not logged.
-        - Its time is not positive, because the clock was set back.
+        A block is left out if its epochs or its time are not known. Without the images of an epoch, a window has
+        neither images nor steps.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")
@@ -336,7 +314,7 @@ class MLLog(FormatReader):
             first_epoch = whole_or_zero(start.number)  # the mark of a block has the number of its first epoch
             epochs = positive_whole(start.count)
             seconds = (end.time_ms - start.time_ms) / 1000
-            if first_epoch is None or epochs is None or seconds <= 0:
+            if first_epoch is None or epochs is None or seconds <= 0:  # 0 or less: the clock was set back
                 continue
 
             images = images_of_epoch * epochs if images_of_epoch else None
@@ -352,14 +330,11 @@ class MLLog(FormatReader):
     def _training_of_blocks(self) -> Iterator[tuple[Mark, Mark]]:
         """Yield the start of each block of epochs, and the end of the block's training.
 
-        Training ends at the first evaluation start or block stop after the block's start. A block is left out if the
-        log has no such end before the next block starts.
+        Training ends at the first evaluation or block stop after the block's start. A block without such an end is left
+        out.
         """
         starts = [block.start for block in self.events.blocks if block.start]
-        ends = [block.stop for block in self.events.blocks if block.stop]
-        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
-        ends.sort(key=_line_of)
-
+        ends = self._ends_of_training()
         for start, next_start in itertools.zip_longest(starts, starts[1:]):  # after the last block: None
             end = _first_after(ends, start.line)
             if end is None:
@@ -367,6 +342,12 @@ class MLLog(FormatReader):
             is_of_this_block = next_start is None or end.line <= next_start.line
             if is_of_this_block:
                 yield start, end
+
+    def _ends_of_training(self) -> list[Mark]:
+        """Return the marks at which a block's training may end, by line: stops of blocks and starts of evaluations."""
+        ends = [block.stop for block in self.events.blocks if block.stop]
+        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
+        return sorted(ends, key=_line_of)
 
 
 def _with_speed(epochs: Sequence[Window]) -> list[Window]:

@@ -67,16 +67,14 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
-    """Return the window of the epoch `number`.
+    """Return the window of the epoch `number`, with what is known of it; the rest is None.
 
-    Our own program logs the time and images of an epoch, its own rate, and these count. Otherwise the time is that from
-    its start to its stop, and the images are `samples`, those of an epoch. `batch` gives the steps. What is not known
-    is None.
+    `samples` is the number of images in an epoch, and `batch` that in a step.
     """
     seconds = epoch.marked_seconds  # from its start to its stop
     images: float | None = None
     wait_s: float | None = None
-    if epoch.own_rate:
+    if epoch.own_rate:  # our own program logs the epoch's time and images themselves
         seconds = positive_amount(epoch.own_rate.time_s)
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
@@ -98,8 +96,7 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
     """Return an Epoch for each epoch that stopped or that has a rate, by the epoch's number as it is logged.
 
-    An own rate is logged by our own program, a foreign rate by another submitter's. If an epoch was logged twice, its
-    last interval and own rate count, but its first foreign rate.
+    An own rate is logged by our own program, a foreign rate by another submitter's.
     """
     # A later interval replaces an earlier one of the same number.
     intervals = {interval.stop.number: interval for interval in events.epochs if interval.stop}
@@ -118,14 +115,14 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     """Return the rates of each epoch, in the order of `events.rates`, by the epoch's number.
 
-    A rate that another submitter's program logged is left out if it is not a positive number. A rate of our own program
-    is always kept. A rate that is logged without a number belongs to the epoch that stopped last before it. If no epoch
-    stopped before it, its number is None.
+    A rate that is logged without a number belongs to the epoch that stopped last before it. If there is none, its
+    number is None.
     """
     # By these, `_number_of_epoch` finds the epoch of a rate without a number.
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in events.rates:
+        # A rate of our own program counts in any case, because it also has the images and the time.
         if _is_own(rate) or positive_amount(rate.images_per_s) is not None:
             rates_by_number.setdefault(_number_of_epoch(rate, stops), []).append(rate)
     return rates_by_number

@@ -51,12 +51,11 @@ class MMSeg(FormatReader):
     _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Take a fact that a line before the first row states: set `name` to `value`, unless it is set already.
+        """Set the fact `name`, which a line before the first row states, to `value`, unless it is set already.
 
-        The batch of a loader counts only in the section of the training loader, which a fact `loader` begins. A line
-        that switches half precision on sets the precision to `amp`.
+        The batch of a data loader counts only in the section of the training loader.
         """
-        if name == "loader":
+        if name == "loader":  # the section of a loader begins
             self._loader = str(value)
         elif name == "batch_of_loader":
             if self._loader == "train":
@@ -77,17 +76,16 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_devices_by_gpu_list(self) -> None:
-        """Set the number of devices by the list of GPUs in the printed configuration, if it has one.
+        """Set the number of devices by the list of GPUs in the configuration, if it is printed.
 
-        The list is printed as `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. A list of one device says nothing if
-        a launcher started the processes: each may list only its own.
+        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`.
         """
         lists = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
         if not lists:
             return
-        count, line = min(lists, key=lambda fact: fact.line)
+        count, line = min(lists, key=lambda fact: fact.line)  # the one that is printed first
         has_launcher = self.value("distributed") is not None  # set only by `Distributed training: True`, not by False
-        may_be_own_device = count == 1 and has_launcher
+        may_be_own_device = count == 1 and has_launcher  # each process that a launcher starts may list only its own
         if count > 0 and not may_be_own_device:
             self.set_if_unset("devices", count, line)
 

@@ -52,8 +52,7 @@ class OneFlow(EpochFormatReader):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return the steps from the `last` row to this one, or None for the first row.
 
-        The counter starts anew in each epoch. If it starts at step 0, the row has the usual number of steps. The last
-        row of an epoch may have more steps than the others.
+        The counter starts anew in each epoch. A row at step 0 has the usual number of steps.
         """
         if last is None:
             return None

@@ -48,16 +48,12 @@ class Launch(FormatReader):
         self._set_math_mode()  # last: it uses the converted precision
 
     def _device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices, with its line, by the place in the log that states it.
-
-        - The place `replicas x nnodes`: the product of the two. The launcher's `replicas` are the processes of one
-          node, each with one device. The line is that of `replicas`.
-        - The places `PADDLE_TRAINERS_NUM`, `NCCL's nranks` and `GPUs used`: the number that is printed there.
+        """Return the number of devices, with its line, by the place in the log that states it, such as `GPUs used`.
 
         A place whose number is 0 states no devices, and is left out.
         """
         counts: dict[str, Fact] = {}
-        replicas = self.facts_by_name.get("replicas")
+        replicas = self.facts_by_name.get("replicas")  # the launcher's processes of one node, each with one device
         nodes = integer(self.value("nodes"))
         if replicas is not None and nodes is not None:
             counts["replicas x nnodes"] = Fact(int(replicas.value) * nodes, replicas.line)
@@ -72,10 +68,9 @@ class Launch(FormatReader):
     def _set_versions(self) -> None:
         """Set the versions of Paddle, cuDNN and CUDA in `software`, as far as the log prints them.
 
-        Two lines may print Paddle's version: `PaddlePaddle: 2.6.2` and `train with paddle 2.6.2`. If both are in the
-        log, the first of these two counts. Paddle's version also sets the framework, to `PaddlePaddle 2.6.2`, unless it
-        is set already.
+        Paddle's version also sets the framework, to `PaddlePaddle 2.6.2`, unless it is set already.
         """
+        # Two lines may print it: `PaddlePaddle: 2.6.2`, which counts first, and `train with paddle 2.6.2`.
         name = "paddle" if "paddle" in self.facts_by_name else "trained_with"
         version = self.value(name)
         if version:
@@ -86,14 +81,10 @@ class Launch(FormatReader):
                 self.software[library] = self.value(library)
 
     def _set_math_mode(self) -> None:
-        """Set how the GPU computes FP32 products, if the log states FP32 and the GPU's compute capability.
-
-        - TF32 from the compute capability TF32_CAPABILITY on, unless NVIDIA_TF32_OVERRIDE=0 is printed.
-        - FP32 otherwise.
-        """
+        """Set how the GPU computes FP32 products, if the log states FP32 and the GPU's compute capability."""
         capability = self.value("capability")
         if capability and self.value("precision") == "fp32":
-            as_tf32 = int(capability) >= TF32_CAPABILITY and self.value("tf32") != "0"
+            as_tf32 = int(capability) >= TF32_CAPABILITY and self.value("tf32") != "0"  # 0: NVIDIA_TF32_OVERRIDE=0
             self.set_if_unset("math_mode", "tf32" if as_tf32 else "fp32", self.line_of("capability"))
 
 
@@ -179,9 +170,8 @@ class PaddleSeg(Launch):
     def finish_facts(self) -> None:
         """Set the model and the batch, and convert the facts.
 
-        - The model is the network and its backbone: a network `FCN` with the backbone `HRNet_W48` is `FCN HRNet_W48`.
-          It is not set if the configuration states no network.
-        - The batch is that of the command line, or else that of the configuration.
+        The model is the network and its backbone, such as `FCN HRNet_W48`. The batch of the command line counts, or
+        else that of the configuration.
         """
         network = self.facts_by_name.get("network")
         if network is not None:

@@ -78,8 +78,7 @@ class Totals(NamedTuple):
     def since(self, before: "Totals") -> RowTime:
         """Return by how much these totals exceed the totals `before`: in steps, seconds, and seconds of wait for input.
 
-        The seconds are None if the time did not grow. The wait is None if it is not printed, or garbled: longer than
-        the seconds.
+        The seconds are None if the time did not grow. The wait is None if it is not printed or garbled.
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
@@ -144,8 +143,8 @@ class Dygraph(Launch):
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row, also as a line of the configuration.
 
-        That is printed as an indented tree with a key on each line. `_config_path` holds the keys from the root to this
-        line, so that `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`.
+        That is an indented tree with a key on each line. A key is known by its path: `batch_size : 64` may be
+        `DataLoader.Train.sampler.batch_size`.
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
@@ -153,7 +152,7 @@ class Dygraph(Launch):
             return
 
         spaces, name, value = match.groups()
-        self._config_path = _path_with(self._config_path, Key(len(spaces), name))
+        self._config_path = _path_with(self._config_path, Key(len(spaces), name))  # from the root to this line
         path = ".".join(key.name for key in self._config_path)
         if path in _NAMES_BY_PATH:
             self.set_if_unset(_NAMES_BY_PATH[path], value.strip(), line)
@@ -175,16 +174,7 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
-        """Return the precision as a record names it, by the first of these switches that the configuration states:
-
-        - `use_pure_fp16 : True` -> amp_o2
-        - `use_fp16 : True` -> fp16
-        - `use_amp : False` -> fp32
-        - neither `use_amp` nor a section `AMP` -> None
-        - AMP with `level` O1 or O2 -> amp_o1 or amp_o2
-        - AMP with `use_pure_fp16 : False` -> amp_o1
-        - any other AMP -> amp, which leaves the level open
-        """
+        """Return the precision as a record names it, by the configuration's switches, or None if none states it."""
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
         if switches.get("use_pure_fp16") == "True":
             return "amp_o2"
@@ -192,20 +182,19 @@ class Dygraph(Launch):
             return "fp16"
         if switches.get("use_amp") == "False":
             return "fp32"
-        is_amp_on = "AMP" in switches or "use_amp" in switches
+        is_amp_on = "AMP" in switches or "use_amp" in switches  # `use_amp`, which is not False, or a section `AMP`
         if not is_amp_on:
             return None
 
         level = switches.get("level")
         if level in ("O1", "O2"):
             return f"amp_{level.lower()}"
-        return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"
+        return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"  # "amp" leaves the level open
 
     def _is_truncated(self) -> bool | None:
-        """Return whether the log ends before its run does: True, False, or None if its lines do not show that.
+        """Return whether the log ends before its run does, or None if its lines do not show that.
 
-        It does if its last epoch is earlier than the last one that the configuration asks for, or if no line says that
-        it ended. Some public logs never say that an epoch ended.
+        It does if epochs that the configuration asks for are missing, or if the log's last epoch did not end.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
@@ -216,23 +205,22 @@ class Dygraph(Launch):
             if last_epoch < last_epoch_wanted:
                 return True
 
-        if not self._ended_epochs:
+        if not self._ended_epochs:  # some public logs never say that an epoch ended
             return None
         if last_epoch not in self._ended_epochs:
             return True
         return None if epochs_wanted is None else False  # None: more epochs may be missing
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many steps the printed averages of a row cover, up to the row's own step.
+        """Return how many steps the averages of a row cover, or None if rows before the log's first one may be missing.
 
-        The program resets its averages at each row, at the start of an epoch, and at `reset_step`. With `reset_step` 5,
-        rows at steps 0, 10 and 20 cover 1 step, 6 steps (5 to 10) and 10 steps. Returns None if rows before the first
-        one may be missing.
+        Averages are reset at each row, as an epoch starts, and at `reset_step`. With 5 for that, rows at steps 0, 10
+        and 20 cover 1, 6 and 10 steps.
         """
         if last is None and position.step > self.meters.first_step:
             return None
 
-        first_steps = [self.meters.first_step]
+        first_steps = [self.meters.first_step]  # after each reset; the last reset counts
         if last is not None and _is_later_in_epoch(last, position):
             first_steps.append(last.step + 1)
         reset_step = self.meters.reset_step
@@ -276,8 +264,8 @@ class Static(Dygraph):
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return the steps that a row covers, their seconds, and their wait for input. Call this for each row in order.
 
-        The printed averages are over all steps since the last reset, so the totals of the `last` row are taken off.
-        With 0.2 s over 20 steps, then 0.3 s over 30, the later row covers 10 steps, which took 9 s - 4 s = 5 s.
+        A row's averages also cover the rows before it, back to the last reset. With 0.2 s over 20 steps, then 0.3 s
+        over 30, the later row has 10 steps and 9 s - 4 s = 5 s.
         """
         totals = self._totals_of_row(position, row)
         totals_before = NO_TOTALS
@@ -293,9 +281,7 @@ class Static(Dygraph):
     def _mean_step_s(self, row: Columns) -> float:
         """Return the mean step time of a row's averages, as exactly as the row's digits allow.
 
-        - A row of an old release with a rate: batch / rate, because the rate has more digits than the time, as in
-          `elapse: 0.096s ips: 2656.31 images/sec`. The batch is that of `row_batch`, which the rows so far imply.
-        - Any other row, and any row while `row_batch` has no batch: the printed time.
+        In old releases the rate has more digits than the time: `elapse: 0.096s ips: 2656.31 images/sec`.
         """
         printed_s = positive(row["time"])
         assert printed_s is not None  # rows without a time are skipped: it is the required column

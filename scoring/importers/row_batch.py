@@ -38,8 +38,8 @@ class RowBatch:
     def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
         """Narrow the range of possible batches by the rate and the step time of one row, as printed on `line`.
 
-        The batch is their product, up to the rounding of both figures. A batch that one row excludes stays excluded. A
-        row without one of the figures changes nothing.
+        The batch is their product, up to the rounding of both figures. A row without one of the figures changes
+        nothing.
         """
         rate = _figure(printed_rate)
         time_s = _figure(printed_time)
@@ -47,6 +47,7 @@ class RowBatch:
             return
 
         product = rate.value * time_s.value
+        # How far the rounding of the two figures, and a little more, can move their product.
         slack = rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
         self._least = max(self._least, product - slack)
         self._greatest = min(self._greatest, product + slack)
@@ -54,10 +55,9 @@ class RowBatch:
             self._first_line = line
 
     def set_batch(self, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
-        """Set the fact `batch_per_device` in `facts_by_name` to the batch that the rows imply.
+        """Set the fact `batch_per_device` in `facts_by_name` to the batch that the rows imply, if it is a single one.
 
-        The log's configuration may state a batch too. Then a check of whether the two agree is added to `checks`. If
-        they differ, the rows' batch replaces the configured one. Nothing changes if the rows imply no single batch.
+        It replaces a configured batch, and a check of whether the two agree is then added to `checks`.
         """
         batch_by_rows = self.batch
         if batch_by_rows is None:
@@ -78,11 +78,10 @@ class RowBatch:
 def _figure(printed: str | None) -> PrintedFigure | None:
     """Return a printed rate or time with its rounding, which is half a step of its last digit: `1.25` -> 1.25, 0.005.
 
-    None if nothing is printed, if the text is no positive number, or if it has an exponent, because the last digit then
-    does not say how far the figure was rounded.
+    None if nothing is printed, or if the text is no positive number.
     """
     value = positive(printed)
-    if printed is None or value is None or "e" in printed:
+    if printed is None or value is None or "e" in printed:  # with an exponent the last digit stands for another step
         return None
     decimals = len(printed.partition(".")[2])
     return PrintedFigure(value, rounding=0.5 * 10.0**-decimals)

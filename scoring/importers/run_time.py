@@ -26,37 +26,33 @@ class RunRate(NamedTuple):
 def rows_of_epochs(record: Record) -> list[Window]:
     """Return the rows of a log in which each row is a whole epoch, or an empty list for any other log.
 
-    Such a log meets all of these conditions:
-
-    - It states how many images an epoch has.
-    - It has at least two rows.
-    - Every row has an epoch and no step, and has images, seconds and a time stamp.
-    - The epochs are in ascending order, each of them once.
+    Each row then has an epoch, images, seconds and a time stamp, and the log states the images of an epoch.
     """
-    rows = []
-    for window in record.windows:
-        is_epoch = window.step is None and window.epoch is not None
-        if is_epoch and window.images and window.end_s and window.seconds:
-            rows.append(window)
-
+    rows = [window for window in record.windows if _is_whole_epoch(window)]
     has_other_rows = len(rows) < len(record.windows)
-    epochs = [row.epoch or 0 for row in rows]
-    is_ascending = epochs == sorted(set(epochs))
+    epochs = [row.epoch or 0 for row in rows]  # `or` is for the types: all of these rows have an epoch
+    is_ascending = epochs == sorted(set(epochs))  # and each of them is there once
     if not record.train_samples or len(rows) < 2 or has_other_rows or not is_ascending:
         return []
     return rows
 
 
+def _is_whole_epoch(window: Window) -> bool:
+    """Return whether a row has an epoch but no step, and has images, seconds and a time stamp."""
+    is_epoch = window.step is None and window.epoch is not None
+    return is_epoch and bool(window.images and window.end_s and window.seconds)
+
+
 def run_rate(record: Record) -> RunRate | None:
     """Return the images/s over the time of the whole run, evaluations included.
 
-    The time is that from run_start to run_stop. If the log lacks one of the two, it is that from the first epoch to the
-    last one. Returns None if the rows are not whole epochs, or if the time is not positive because the clock was set.
+    If the log does not state this time, it is that of the epochs. Returns None if the rows are not whole epochs, or if
+    the clock was set back.
     """
     rows = rows_of_epochs(record)
     if not rows:
         return None
-    run = record.run_span
+    run = record.run_span  # None if the log has no run_start or no run_stop
     if run is not None:
         return _rate_over(record, rows, RUN_SPAN, run.seconds)
     return _rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows).seconds)
@@ -70,8 +66,8 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
 
-    The time is that from the first epoch to the last one. If the durations of the epochs are too short to be right,
-    their stamps are wrong, so it is that from run_start to run_stop. Returns None if no positive time is left.
+    The time is that of the epochs, or of the run if the epochs' durations are too short. Returns None if no positive
+    time is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:
@@ -79,7 +75,7 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
     if rate_over_run is None:  # without it, it cannot be judged whether the durations are too short
         return None
-    if _are_durations_too_short(rows, rate_over_run):
+    if _are_durations_too_short(rows, rate_over_run):  # then the stamps of the epochs are wrong, too
         return rate_over_run
     return rate_over_epochs
 
@@ -87,8 +83,8 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
 def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> bool:
     """Return whether the durations that the epochs in `rows` state are too short to be right.
 
-    They are if the rate by durations is more than MAX_RATIO_BY_STARTUP times the rate over the run. The run's time is
-    longer than that of its epochs by its start-up and its end, but these explain no larger ratio.
+    The run's time is longer than that of its epochs by its start-up and its end. These explain a ratio of the two rates
+    of up to MAX_RATIO_BY_STARTUP.
     """
     return rate_by_durations(rows) / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
 
@@ -113,9 +109,7 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a time span, and words that say what was done.
 
-    An evaluation counts for at most MAX_EVALUATION_RATIO times as long as training its images takes: its marked time
-    may include a wait for training steps. If the log does not state their number (eval_samples), none are left out, and
-    the words say so.
+    None are left out if the log does not state how many images an evaluation has (eval_samples).
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
@@ -125,6 +119,7 @@ def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) ->
             " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
             "log it, or score the time to train with --protocol mlperf)",
         )
+    # The marked time of an evaluation may include a wait for training steps that have not ended. So it has a limit.
     longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
     evaluated_s = _evaluated_s(record.evaluations, longest_s, rows, span)
     return LeftOut(evaluated_s, " without evaluations" if evaluated_s > 0 else "")
@@ -138,9 +133,8 @@ def _training_seconds(images: int, rows: Sequence[Window]) -> float:
 def _evaluated_s(evaluations: Sequence[Span], longest_s: float, rows: Sequence[Window], span: Span) -> float:
     """Return how many seconds of evaluations a time span has, each evaluation counted for at most `longest_s`.
 
-    An evaluation counts if it begins in `span` and not within the duration of one of the epochs in `rows`. An
-    evaluation that begins within an epoch's duration is a part of the epoch. The limit `longest_s` is there because the
-    marked time of an evaluation may include a wait for unfinished training steps.
+    An evaluation that begins within the duration of one of the epochs in `rows` does not count: it is a part of the
+    epoch.
     """
     evaluated_s = 0.0
     for evaluation in evaluations:
@@ -160,12 +154,11 @@ def _is_within_an_epoch(moment_s: float, rows: Sequence[Window]) -> bool:
 
 
 def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:
-    """Return the images/s of the epochs from the first row to the last one over `seconds`.
+    """Return the images/s of the epochs in `rows` over so many `seconds`, or None if these are not positive.
 
-    `time_name` says in the text what the seconds are. Returns None if `seconds` are not positive, because the clock was
-    set.
+    `time_name` says in the text what the seconds are.
     """
-    if seconds <= 0:
+    if seconds <= 0:  # the clock was set back
         return None
     rate = _images_of_epochs(record, rows) / seconds
     text = f"{lines_in_words(rows)}: {time_name}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s"
@@ -177,14 +170,14 @@ def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
 
         images of the first row + (epoch of the last row - epoch of the first row) x images of an epoch
 
-    A row may cover several epochs; its `epoch` is the last of them. The epochs after the first row are counted by their
-    numbers, because some of them may have no row.
+    A row may cover several epochs and has the number of the last one.
     """
-    first, last = rows[0], rows[-1]
+    first = rows[0]
+    last = rows[-1]
     # `rows_of_epochs` returns only rows that have these figures.
     assert first.images is not None and first.epoch is not None and last.epoch is not None
     assert record.train_samples is not None
-    epochs_after_first = last.epoch - first.epoch
+    epochs_after_first = last.epoch - first.epoch  # by their numbers, because some of them may have no row
     return first.images + epochs_after_first * record.train_samples
 
 

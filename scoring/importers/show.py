@@ -7,8 +7,8 @@ from scoring.record import FACTS, Check, Record
 def record_lines(record: Record) -> list[str]:
     """Return a record as lines of text, each with a name and a fact: `  devices          8  (line 12)`.
 
-    The facts of FACTS and the status always have a line, with `not said` if the log does not state them. Anything else
-    has a line only if the record holds it. Control characters that come from the log are escaped.
+    A fact of FACTS that the log does not state has the line `not said`; anything else that is missing has none. Control
+    characters from the log are escaped.
     """
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
 
@@ -36,15 +36,12 @@ def record_lines(record: Record) -> list[str]:
 
 
 def _fact_text(record: Record, name: str) -> str:
-    """Return the field `name` of a record as text, with its source: `8  (line 12)`. None becomes `not said`.
-
-    The source is the options of the command line, a line of the log, or otherwise the format itself.
-    """
+    """Return the field `name` of a record as text, with its source: `8  (line 12)`. None becomes `not said`."""
     value = getattr(record, name)
     if value is None:
         return "not said"
 
-    source = "by its format"
+    source = "by its format"  # neither the command line nor a line of the log states it
     if name in record.from_options:
         source = "from the options"
     elif name in record.field_lines:

@@ -75,6 +75,7 @@ class FormatReader:
     precision_names: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; others are ignored
 
     def __init__(self, lines: Lines) -> None:
+        """Prepare to read the lines of one run; `read` then fills what is empty here."""
         self.lines = lines
         self.facts_by_name: dict[str, Fact] = {}  # by name: a field of the record, or a word of the format
         self.windows: list[Window] = []
@@ -121,9 +122,7 @@ class FormatReader:
     def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
         """Set the fact `name` if all places of the log that state it agree; remove the fact if they differ.
 
-        `places` maps a place in words, such as `NCCL's nranks`, to what it states. A place with the value None states
-        nothing. If no place states a value, the fact stays as it is. If two or more do, a check is added that records
-        whether they agree.
+        `places` maps a place in words, such as `NCCL's nranks`, to what it states. A value of None states nothing.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
@@ -133,7 +132,7 @@ class FormatReader:
         elif values:
             self.facts_by_name.pop(name, None)
 
-        if len(facts) > 1:
+        if len(facts) > 1:  # there is something to compare
             ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
             self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
 
@@ -143,21 +142,16 @@ class FormatReader:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append a window to `windows`, unless it is a copy of the last window.
+        """Append a window to `windows`, unless it is a copy of the last one: two programs may write one log.
 
-        A copy has the same epoch, step, seconds and printed rate, as if two programs write one log. If the epoch goes
-        back, or the step within an epoch, another run may begin here: the lines of the last window and of this one are
-        added to `restarts`, up to MAX_RESTARTS times. Raises InputError if `windows` already has MAX_ROWS windows.
+        Where the epoch or the step goes back, a restart is noted. Raises InputError if there are already MAX_ROWS
+        windows.
         """
         last = self.windows[-1] if self.windows else None
-        if last is not None and last.step is not None and window.step is not None:
-            last_position = (last.epoch or 0, last.step)
-            position = (window.epoch or 0, window.step)
-            has_same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
-            if position == last_position and has_same_figures:
-                return
-            if position < last_position and len(self.restarts) < MAX_RESTARTS:
-                self.restarts.append(Restart(last.line, window.line))
+        if last is not None and _is_copy(window, last):
+            return
+        if last is not None and _goes_back(window, last) and len(self.restarts) < MAX_RESTARTS:
+            self.restarts.append(Restart(last.line, window.line))  # another run may begin here
 
         if len(self.windows) == MAX_ROWS:
             raise InputError(
@@ -166,16 +160,12 @@ class FormatReader:
         self.windows.append(window)
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row: pass each fact in it to `take_fact`.
-
-        The named groups of `fact_pattern` and `launcher_fact_pattern` are the names of the facts. Formats extend this
-        to read more.
-        """
+        """Read a line before the first row: pass each fact in it to `take_fact`. Formats extend this to read more."""
         for pattern in (self.fact_pattern, self.launcher_fact_pattern):
             if pattern is None:
                 continue
             for match in pattern.finditer(text):
-                for name, value in match.groupdict().items():
+                for name, value in match.groupdict().items():  # a named group has the name of its fact
                     if value is not None:
                         self.take_fact(name, value, line)
 
@@ -187,13 +177,7 @@ class FormatReader:
         """Learn what the first row says of its program. This does nothing; a format may override it."""
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row that is not a row itself.
-
-        - A result that `evaluation_pattern` finds is added to `qualities`.
-        - An epoch's summary that `epoch_end_pattern` finds is added to `epochs`.
-        - A closing figure that `summary_pattern` finds becomes the fact `summary_rate`.
-        - A line with one of the `closing_words` shows that the log is complete: `truncated` becomes False.
-        """
+        """Read a line after the first row that is not a row itself, such as an evaluation or an epoch's summary."""
         self._read_evaluation(line, text)
 
         epoch_end = self.epoch_end_pattern.search(text) if self.epoch_end_pattern else None
@@ -209,32 +193,24 @@ class FormatReader:
         summary = self.summary_pattern.search(text) if self.summary_pattern else None
         if summary:
             self.set_if_unset("summary_rate", positive(summary[1]), line)
-        if any(word in text for word in self.closing_words):
+        if any(word in text for word in self.closing_words):  # the line shows that the log is complete
             self.truncated = False
 
     def _read_evaluation(self, line: int, text: str) -> None:
         """Add an evaluation result to `qualities` if the line prints one, with its epoch or its step.
 
-        - A format that prints results by epoch (`evaluation_pattern` has a group `epoch`): a line without the epoch is
-          of the last row's epoch. The step may be missing: the epoch says enough.
-        - Any other format: a line without the step is of the last row's step.
-
-        A result before the first row is ignored.
+        If the line does not print that, it is the last row's. A result before the first row is ignored.
         """
         last_row = self.last_position
-        if self.evaluation_pattern is None or last_row is None:
-            return
-        match = self.evaluation_pattern.search(text)
-        if match is None:
-            return
-        value = number(match["value"])
-        if value is None:
+        match = self.evaluation_pattern.search(text) if self.evaluation_pattern else None
+        value = number(match["value"]) if match else None
+        if match is None or value is None or last_row is None:
             return
 
         groups = match.groupdict()  # None: the group is in the pattern, but not in this line
         epoch = integer(groups.get("epoch"))
         step = integer(groups.get("step"))
-        is_format_by_epoch = "epoch" in groups
+        is_format_by_epoch = "epoch" in groups  # the epoch then says enough: the step may be missing
         if is_format_by_epoch and epoch is None:
             epoch = last_row.epoch
         if not is_format_by_epoch and step is None:
@@ -245,16 +221,12 @@ class FormatReader:
     def finish_facts(self) -> None:
         """Convert the facts from the log's words into the values of a record. Call this after the last line.
 
-        - Devices, nodes and batches become whole numbers above 0.
-        - The precision becomes the record's name for it, see `name_of_precision`.
-        - The framework becomes the format's own, unless the log states one.
-
         A count or a precision that cannot be converted is removed. Formats extend this to set further facts.
         """
         for field in _COUNT_FIELDS:
             fact = self.facts_by_name.pop(field, None)
             count = integer(str(fact.value)) if fact else None
-            if fact and count:
+            if fact and count:  # a count of 0 is none
                 self.facts_by_name[field] = Fact(count, fact.line)
 
         precision = self.facts_by_name.pop("precision", None)
@@ -278,15 +250,14 @@ class FormatReader:
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many steps a row covers, their seconds, and their wait for input.
 
-        `position` is this row's, and `last` that of the row before, or None. The seconds are the steps times the
-        printed step time. They are None if one of these is not known, or if the printed time is only that of the last
-        of several steps.
+        `position` is this row's, and `last` that of the row before, or None. The seconds are None if no figure shows
+        them.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
         if steps is None or step_s is None:
             return RowTime(steps, seconds=None, wait_s=None)
-        stands_for_all_steps = self.prints_mean_times or steps == 1
+        stands_for_all_steps = self.prints_mean_times or steps == 1  # else it is the time of the last step only
         if not stands_for_all_steps:
             return RowTime(steps, seconds=None, wait_s=None)
 
@@ -302,36 +273,33 @@ class FormatReader:
     def read(self) -> None:
         """Read the whole log into the lists and facts of this reader. Call this once.
 
-        Rows become windows, and other lines state facts. Facts of the format itself, such as its `rate_scope`, are
-        added.
-
-        Raises InputError if the samples are not images, or if no line shows that they are.
+        Rows become windows, and other lines state facts. Raises InputError if no line shows that the samples are
+        images, or if one shows others.
         """
         self._read_lines()
         self.finish_facts()  # before the next two, which use the batch and the precision that it converts
         self.row_batch.set_batch(self.facts_by_name, self.checks)
         self._forget_doubtful_precision()
         self._require_images()
+        # Facts of the format itself, which no line states.
         self.set_if_unset("first_step", self.first_step)
         self.set_if_unset("rate_scope", self.rate_scope)
         self.set_if_unset("cumulative", self.cumulative)
 
     def _read_lines(self) -> None:
-        """Read each line of the run: a printed row by `_read_row`, any other line for facts or results.
+        """Read each line of the run: a printed row becomes a window, any other line is read for facts or results.
 
-        Each line is searched for what the samples are and for half precision. In `self.lines`, a row confirms a run,
-        and another line may be noted as the start of a run. Lines before the first window state facts, later lines
-        results. At the end, `truncated` is set by the last row.
+        Lines before the first window state facts, later lines results.
         """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
         for line, text, values in rows(numbered_lines, self.row_marker, self.tool_marker, self.row_pattern):
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
-                self.lines.confirm_run()
+                self.lines.confirm_run()  # a start that was noted before is the start of a run
                 self._read_row(line, text, values)
                 continue
 
-            is_broken_row = self.row_marker in text
+            is_broken_row = self.row_marker in text  # it begins no run
             if not is_broken_row:
                 self.lines.note_if_start(line, text)
             if self.windows:
@@ -341,10 +309,8 @@ class FormatReader:
         self._set_truncated()
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Read a printed row with these values of its columns, unless it is to be skipped (see `_is_skipped`).
+        """Add the window of a printed row with these column values, unless it covers 0 steps or is to be skipped.
 
-        The row becomes a window, unless it covers 0 steps; the first known steps become `usual_steps_per_row`. In both
-        cases it becomes `last_position`, from which the next row's steps are counted, and sets `_last_step_wanted`.
         Raises InputError if the row prints a rate of anything but images, or if the run has too many rows.
         """
         row = self._values_by_column(values)
@@ -364,11 +330,11 @@ class FormatReader:
             self.add_window(self._window_of_row(line, position, row, covered))
             if self.usual_steps_per_row is None:
                 self.usual_steps_per_row = covered.steps
-        self.last_position = position
+        self.last_position = position  # from which the next row's steps are counted
         self._last_step_wanted = integer(row.get("of"))
 
     def _is_skipped(self, position: RowPosition, row: Columns) -> bool:
-        """Return whether a row lacks a positive figure in the `required_column`, or repeats the last row's position."""
+        """Return whether a row has no positive figure in the `required_column`, or repeats the last row's position."""
         if self.required_column is not None and positive(row[self.required_column]) is None:
             return True
         return position == self.last_position
@@ -385,11 +351,7 @@ class FormatReader:
         self.truncated = self.last_position.step + steps_per_row <= self._last_step_wanted
 
     def _search_for_evidence(self, line: int, text: str, *, is_row: bool) -> None:
-        """Search a line for what the samples are, and for a switch of half precision that is on.
-
-        Lines before the first row and the first WATCHED_ROWS rows are searched for both. Later lines are searched only
-        for words that show images.
-        """
+        """Search a line for words that show images, and lines before training and the first rows for other evidence."""
         rows_before = len(self.windows)
         is_before_rows = not is_row and rows_before == 0
         is_among_first_rows = is_row and rows_before < WATCHED_ROWS
@@ -437,6 +399,22 @@ class FormatReader:
         why_not = self.evidence.why_not_images() if self.windows else None
         if why_not is not None:
             raise InputError(why_not)
+
+
+def _is_copy(window: Window, last: Window) -> bool:
+    """Return whether a window has the same epoch, step, seconds and printed rate as the last one."""
+    if window.step is None:
+        return False
+    is_same_step = window.step == last.step and (window.epoch or 0) == (last.epoch or 0)
+    return is_same_step and window.seconds == last.seconds and window.printed_rate == last.printed_rate
+
+
+def _goes_back(window: Window, last: Window) -> bool:
+    """Return whether a window has an earlier epoch than the last one, or an earlier step of the same epoch."""
+    if window.step is None or last.step is None:
+        return False
+    # Without epochs, the steps count through the whole run.
+    return (window.epoch or 0, window.step) < (last.epoch or 0, last.step)
 
 
 def _position_of(row: Columns) -> RowPosition:

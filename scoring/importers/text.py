@@ -38,8 +38,8 @@ class RowPattern:
     def search(self, text: str) -> Values | None:
         """Return the values of the row in `text`, or None if `text` holds no row.
 
-        A row has the head, and behind it all of the needed fields, in any order. The values are the groups of the head,
-        then one value for each needed field and each other field. A missing other field has the value None.
+        They are the groups of the head, then one for each needed and each other field behind it. A missing other field
+        gives None.
         """
         head = self.head.search(text)
         if head is None:
@@ -70,11 +70,10 @@ def rows(
 ) -> Iterator[Row]:
     """Yield each line of the log as a Row, with the values of a printed row or without any.
 
-    Another process's text may break a row in two. The first half then comes without values, and the second one, at most
-    HALF_ROW_LINES later, as the joined row. Every row holds `row_marker`, and every line of the tool holds
-    `tool_marker`; a second half holds neither.
+    A row that another process's text breaks in two comes as its first half, without values, and later as the joined
+    row. Every row holds `row_marker`, every line of the tool `tool_marker`.
     """
-    # The first half of a row, if its second half may follow. `_joined` applies HALF_ROW_LINES, so it is not cleared.
+    # The first half of a row, if its second half may follow. An old one does no harm: `_joined` refuses late lines.
     first_half: Row | None = None
     for number, line in numbered_lines:
         if row_marker in line:
@@ -85,7 +84,7 @@ def rows(
             continue
 
         joined_row = None
-        if first_half is not None and tool_marker not in line:
+        if first_half is not None and tool_marker not in line:  # a second half holds neither marker
             joined_row = _joined(first_half, number, line, pattern)
         if joined_row is None:
             yield Row(number, line, None)
@@ -121,14 +120,13 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Return a line in pieces of at most MAX_ROW_CHARS, one for each row in it.
 
-    Every row holds the text `marker`, and begins as `head` matches: with a time stamp, if it has one, then the marker
-    and the first figures, as `12:30:00 INFO: epoch:0 train step:10`. Text before the first head is dropped.
+    Every row holds the text `marker` and begins where `head` matches, as `12:30:00 INFO: epoch:0 train step:10`.
     """
     is_short = len(line) <= MAX_ROW_CHARS
-    if is_short and line.count(marker) == 1:
+    if is_short and line.count(marker) == 1:  # most lines: they need no search
         return [line]
 
-    starts = [match.start() for match in head.finditer(line)]
+    starts = [match.start() for match in head.finditer(line)]  # text before the first one is dropped
     if not starts:
         starts = [0]
     ends = [*starts[1:], len(line)]
@@ -162,30 +160,25 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def plausible_wait_s(wait_s: float | None, seconds: float | None) -> float | None:
-    """Return the wait of a window that took `seconds`, or None if the wait is garbled.
+    """Return the wait of a window that took `seconds`, or None if it is garbled: negative, or longer than the window.
 
-    It is garbled if it is negative or longer than the window, beyond 1 % for rounding. If `seconds` is None, the wait
-    is returned as it is.
+    If `seconds` is None, the wait is returned as it is.
     """
     if wait_s is None or seconds is None:
         return wait_s
-    return wait_s if 0 <= wait_s <= seconds * 1.01 else None
+    return wait_s if 0 <= wait_s <= seconds * 1.01 else None  # 1 % for the rounding of the printed figures
 
 
 def moment_s(text: str | None) -> float | None:
     """Return a printed moment in seconds, or None if `text` is None or garbled.
 
-    Two forms are read:
-
-    - a Unix time: seconds since 1970;
-    - a local time `2024-05-01 12:30:00,25`: seconds since a fixed origin in its time zone. The date may have `/` for
-      `-`, and the fraction of a second `.` for `,`.
-
-    Differences of moments have a meaning only within one form.
+    It is a Unix time, or a local time such as `2024-05-01 12:30:00,25`, which is counted from another origin. So only
+    moments of one form can be compared.
     """
     if text is None or " " not in text:
         return number(text)
     try:
+        # The date may have `/` for `-`, and the second `.` for `,`.
         year, month, day, hour, minute, second = re.split("[-/ :]", text.replace(",", "."))
         days = datetime.date(int(year), int(month), int(day)).toordinal()
         return days * 86400.0 + int(hour) * 3600 + int(minute) * 60 + float(second)

@@ -4,18 +4,11 @@ from scoring.record import Record, Window
 
 
 def complete_windows(record: Record) -> None:
-    """Set what the windows of a record lack, where the other windows or the record's batch show it.
+    """Set the steps and seconds of the first window and the images of all, where they are missing and can be derived.
 
-    A window is the steps that one printed row covers. The first row covers as many as the second one if the run has
-    done as many by then. The images are the steps times the batch of all devices.
+    A window is the steps of one printed row. The images are the steps times the batch of all devices.
     """
-    if len(record.windows) > 1:
-        first, second = record.windows[:2]
-        if first.steps is None:
-            first.steps = _steps_of_first_row(first, second, record.first_step)
-            if first.steps is not None:
-                first.seconds = _seconds_of_first_row(first, second, first.steps)
-
+    _complete_first_window(record)
     batch = record.global_batch
     if batch is None:
         return
@@ -24,11 +17,23 @@ def complete_windows(record: Record) -> None:
             window.images = window.steps * batch
 
 
+def _complete_first_window(record: Record) -> None:
+    """Set the steps and seconds of the first window if it has no steps and the second window shows them."""
+    if len(record.windows) < 2:
+        return
+    first, second = record.windows[:2]
+    if first.steps is not None:
+        return
+    first.steps = _steps_of_first_row(first, second, record.first_step)
+    if first.steps is not None:
+        first.seconds = _seconds_of_first_row(first, second, first.steps)
+
+
 def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
     """Return how many steps the first row of a log covers, or None if rows before it may be missing.
 
-    Rows come at equal distances. So if the run has done as many steps as the second row covers, the first row covers
-    them: so with rows at steps 10 and 20, but not at 510 and 520. `first_step` is the number of a run's first step.
+    It covers as many as the second row, if the run has done so many steps by then: so with rows at steps 10 and 20, but
+    not at 510 and 520. `first_step` is the number of a run's first step.
     """
     if first.step is None or second.steps is None:
         return None
@@ -37,11 +42,11 @@ def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int |
 
 
 def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
-    """Return the seconds of a log's first row, which covers so many steps: printed step time x steps.
+    """Return the seconds of a log's first row: printed step time x `steps`.
 
-    None if no step time is printed, or if it is that of a row's last step only. The second row then has no seconds
-    either: a format sets the seconds of a row only if the printed time stands for all steps of the row.
+    None if no step time is printed, or if it is that of a row's last step only.
     """
+    # A format sets the seconds of a row only if the printed time stands for all steps of the row.
     stands_for_all_steps = second.seconds is not None
     if first.printed_step_time_s is None or not stands_for_all_steps:
         return None

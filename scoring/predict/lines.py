@@ -9,8 +9,7 @@ from runlog.digits import percent
 def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
     """Return predictions as lines: the measured shapes, a table of the predictions, assumptions and warnings.
 
-    `predicted` is what `predict_from_logs` returned. The efficiency in the table compares each prediction with the
-    first one. If times to train are not known, the last lines say why.
+    `predicted` is what `predict_from_logs` returned. If times to train are not known, the last lines say why.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
     loss = percent(predicted["model"]["loss"])
@@ -34,10 +33,9 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
 
 
 def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[object]:
-    """Return the cells of a prediction's line, in the order of the table's head.
+    """Return the cells of a prediction's line, in the order of the table's head. What is None is `not known` or a dash.
 
-    The efficiency is the throughput per node as a share of the throughput per node in the prediction `first`. An
-    interval or a time to train of None becomes `not known`. A measured throughput of None becomes a dash.
+    The efficiency is the throughput per node as a share of that in the prediction `first`.
     """
     images_per_s_per_node = row["images_per_s"] / row["nodes"]
     efficiency = images_per_s_per_node / (first["images_per_s"] / first["nodes"])

@@ -32,15 +32,14 @@ class ScalingLoss:
     def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        `relative_error` is the standard error of the throughput measured on `base_nodes`, as a share of it.
-        Log(throughput) has the interval of Student's t, with as many degrees of freedom as independent tables less 1.
-        The model's error is that of a single figure and of the fitted `loss`; both variances grow with the doublings of
-        the nodes.
+        It is that of Student's t on log(throughput). `relative_error` is the standard error of the throughput on
+        `base_nodes`, as a share of it.
         """
         doublings = abs(math.log2(nodes / base_nodes))
+        # 1 is for a single figure, and 1 / tables for the fitted `loss`. Both variances grow with the doublings.
         error_of_model = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
         error = math.hypot(error_of_model, relative_error)  # the root of the sum of the squares
-        half_width = stats.t_quantile(self.tables - 1) * error
+        half_width = stats.t_quantile(self.tables - 1) * error  # figures of one table are not independent
         return math.exp(-half_width), math.exp(half_width)
 
 
@@ -56,9 +55,8 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return a table for each published system that was measured on at least two numbers of nodes.
 
-    All figures of a table have the same number of devices on each node: that of the system's largest measurement. So
-    only the number of nodes differs. The system's other figures are left out, and so are rows that do not say their
-    nodes.
+    Its figures all have as many devices on each node as the system's largest measurement, so that only the number of
+    nodes differs. Others are left out.
     """
     rows_with_nodes = [row for row in rows if row.nodes]
     tables = []
@@ -94,15 +92,10 @@ class _LostThroughput(NamedTuple):
 
 
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
-    """Return the coefficient `loss` of the model of this module, and its spread, fitted to published figures.
+    """Return the coefficient `loss` of this module's model, and the spread about it, fitted to the tables' figures.
 
-    A figure is the images/s that a table gives for M nodes; M0 are the fewest nodes of its table. The model says how
-    far it is below linear scaling, by the share of the all-reduce's traffic that leaves a node:
-
-        log(linear scaling / figure) = loss * (1 / M0 - 1 / M)
-
-    `loss` is the mean over all figures. The spread is their standard deviation from the model at M = 2 * M0. There must
-    be two figures or more.
+    `loss` is the mean over the figures. The spread is their standard deviation from the model after one doubling of the
+    nodes. There must be two figures.
     """
     figures = _lost_throughputs(tables)
     assert len(figures) >= 2, "a spread takes two figures"
@@ -113,8 +106,7 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
     """Return how much throughput each published figure lost, compared with linear scaling from the fewest nodes.
 
-    A figure is the images/s that a table gives for a number of nodes. The fewest nodes are those of its table, and
-    linear scaling is nodes / fewest nodes times the figure there.
+    The figures on the fewest nodes of a table are left out.
     """
     figures = []
     for table in tables:
@@ -142,22 +134,21 @@ def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
 
 
 def _spread_of_one_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
-    """Return how far published figures depart from the model after one doubling of the nodes, as a standard deviation.
+    """Return the standard deviation of published figures from the model after one doubling of the nodes, as logarithms.
 
-    By the model, log_lost = loss * added_traffic_share. The variance is assumed to grow in proportion to the doublings
-    of the nodes, so each figure gives an estimate: departure**2 / doublings. Their mean divides by n - 1, because
-    `loss` is fitted to the same figures.
+    The variance is assumed to grow in proportion to the doublings of the nodes.
     """
     variances_of_one_doubling = []
     for figure in figures:
         departure = figure.log_lost - loss * figure.added_traffic_share
         variances_of_one_doubling.append(departure**2 / figure.doublings)
+    # n - 1, because `loss` is fitted to the same figures
     return math.sqrt(math.fsum(variances_of_one_doubling) / (len(figures) - 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackTested:
-    """A published figure beside the prediction of it, all in images/s. The fields are those of the JSON output."""
+    """A published figure and the prediction of it, all in images/s. The fields are those of the JSON output."""
 
     table: str
     report: str
@@ -174,8 +165,7 @@ class BackTested:
 def back_test(tables: Sequence[PublishedTable]) -> list[BackTested]:
     """Predict each published throughput from that on its table's fewest nodes, and return how far off it is.
 
-    The figures on the fewest nodes are left out. The scaling loss is fitted to the other reports only, so that no
-    report takes part in its own prediction.
+    The scaling loss is fitted to the other reports only, so that no report takes part in its own prediction.
     """
     results = []
     for table in tables:
@@ -220,11 +210,7 @@ def _median_error(predicted: Sequence[float], published: Sequence[float]) -> flo
 
 
 def back_test_lines(results: Sequence[BackTested]) -> Iterator[str]:
-    """Yield a back-test as lines: a heading, a line for each predicted figure, a line of counts, the median errors.
-
-    The heading says how each figure is predicted: from the fewest nodes of its table, with a scaling loss that is
-    fitted to the other reports. A figure outside the 95 % interval of its prediction is marked.
-    """
+    """Yield a back-test as lines: a heading, a line for each predicted figure, a line of counts, the median errors."""
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
     for result in results:
         yield _line_of(result)

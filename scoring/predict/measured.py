@@ -47,13 +47,10 @@ class Measured(NamedTuple):
 
 
 def measure(args: argparse.Namespace) -> Measured:
-    """Read the logs of --measured, and return the throughput of each shape, with the records and warnings.
+    """Read the logs of --measured, and return the throughput of each shape: a number of nodes and of devices on each.
 
-    A shape is a number of nodes and of devices on each. Logs of one shape are repeats of one run, and are scored
-    together. A warning says where the spread of runs is not known, or logs differ in math mode or software.
-
-    Raises InputError for a protocol of no throughput, and for logs that differ or do not say what is needed. The errors
-    of `score` are raised, too.
+    Logs of one shape are scored together, as repeats. Raises InputError for a protocol of no throughput, for logs that
+    differ or say too little, and as `score` does.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -83,9 +80,8 @@ def measure(args: argparse.Namespace) -> Measured:
 def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     """Read the logs of --measured, and return the runs of each shape, in the order of the command line.
 
-    A shape is a number of nodes and of devices on each. If a log does not say its nodes, `_shape` assumes the fewest.
-
-    Raises InputError if a log does not say its devices or batch, or the devices cannot be shared equally.
+    Raises InputError if a log does not say its devices or batch, or if the devices cannot be shared equally among the
+    nodes.
     """
     records_by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:
@@ -99,12 +95,10 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
 
 
 def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int) -> Shape:
-    """Return the number of nodes of a run and of devices on each.
+    """Return the number of nodes of a run and of devices on each. Raises InputError if they do not divide equally.
 
-    If `nodes` is None, because the log does not say it, the run is assumed to have the fewest nodes with at most
-    `most_devices_per_node` devices each: 12 devices at 8 a node -> 2 nodes with 6 each.
-
-    Raises InputError, which names the `log`, if the devices do not divide equally among the nodes.
+    If `nodes` is None, it is the fewest that `most_devices_per_node` allows: 12 devices at 8 a node are 2 nodes with 6
+    each.
     """
     if not nodes:
         nodes = math.ceil(devices / most_devices_per_node)
@@ -114,9 +108,9 @@ def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int
 
 
 def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
-    """Return a warning for each way in which the runs are not alike, such as math mode or software.
+    """Return a warning for each setting in which the runs differ, such as math mode or software.
 
-    Raises InputError if they differ in model, batch per device or precision, because they did different work then.
+    Raises InputError if they differ in model, batch per device or precision: they did different work then.
     """
     texts = []
     for warning in figure_warnings.warn_of_mixed_settings(records):

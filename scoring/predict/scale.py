@@ -37,13 +37,8 @@ def predict(
 ) -> JsonObject:
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
-    The throughput of the measured point `base` is scaled to `nodes` by the model of loss.py. The input pipeline of each
-    node delivers at most `input_limit` images/s. If this limits the throughput, each step waits: `input_wait_s`.
-
-    - `interval_95` is around the limited throughput, but its upper end is not limited. It is None if no error is known:
-      on the base's number of nodes, if the base has no error.
-    - `time_to_train_95_min` has the same width. On other numbers of nodes than the base's it is None, because published
-      times were outside such intervals there. It is also None if the time to train is not known.
+    The model of loss.py scales the throughput of the measured point `base`. A node's input pipeline delivers at most
+    `input_limit` images/s; if that limits the throughput, each step waits for `input_wait_s`.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -58,7 +53,11 @@ def predict(
     low_factor, high_factor = scaling_loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
     an_error_is_known = low_factor < high_factor  # both are 1 without any error
     if an_error_is_known:
-        interval_95 = [images_per_s * low_factor, images_per_s * high_factor]
+        interval_95 = [
+            images_per_s * low_factor,
+            images_per_s * high_factor,
+        ]  # the input does not limit it
+        # On other numbers of nodes, published times were outside such intervals.
         if time.minutes is not None and nodes == base.nodes:
             minutes_95 = [time.minutes / high_factor, time.minutes / low_factor]  # a high rate takes little time
     return {
@@ -121,7 +120,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _print_back_test(*, as_json: bool) -> None:
-    """Print every published figure beside what the model predicts for it, and the median errors."""
+    """Print every published figure with what the model predicts for it, and the median errors."""
     results = back_test(published_tables(read_published()))
     if as_json:
         covered = sum(result.covered for result in results)
@@ -134,24 +133,8 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Return predictions of throughput and time to train for each node count of --nodes, from the logs of --measured.
 
-    A predicted throughput is the throughput of a measured point, scaled to more or fewer nodes. How much of linear
-    scaling is lost to communication between nodes is not measured on these logs: `fit_scaling_loss` fits it to
-    published tables.
-
-    - `measured` has a point for each shape of the logs, which is a number of nodes and of devices per node. A point has
-      the throughput of its shape.
-    - `points` are those measured points whose nodes have --devices-per-node devices. Without this option, they are
-      those whose nodes have the most devices.
-    - `base` is the point that a prediction is scaled from: the one on the most nodes that are not more than the
-      predicted nodes. If all points are on more nodes, it is the one on the fewest.
-
-    --input-images-per-s is the most that the input pipeline of a node delivers. The time to train also depends on
-    --epochs and on the data set, as `assumed_training` finds them.
-
-    The result is the JSON of `scale`: the model, the measured points, the predictions, the assumptions and warnings. If
-    a predicted node count is one of `points`, its prediction also has the measured throughput; otherwise this is None.
-
-    Raises InputError and TooFewRunsError as `measure` does, and InputError if `points` would be empty.
+    It is the JSON of `scale`. Raises InputError and TooFewRunsError as `measure` does, and InputError if no log has
+    nodes of --devices-per-node devices.
     """
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)
@@ -170,7 +153,7 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     for nodes in args.nodes:
         base = points[_base_nodes(points, nodes)]
         row = predict(base, scaling_loss, training, nodes=nodes, batch_per_device=batch, input_limit=input_limit)
-        measured_rate = base.images_per_s if base.nodes == nodes else None
+        measured_rate = base.images_per_s if base.nodes == nodes else None  # None: only predicted
         predictions.append(row | {"measured_images_per_s": measured_rate})
     return {
         "model": {"loss": scaling_loss.loss, "loss_spread": scaling_loss.spread, "tables": scaling_loss.tables},
@@ -184,7 +167,7 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
 def _assumed_scaling_in_words(scaling_loss: ScalingLoss) -> str:
     """Return the text of what is assumed for unmeasured nodes: what share of linear scaling a large cluster reaches.
 
-    On M nodes the share is exp(-loss * (1 - 1 / M)), compared with one node. For large M it tends to exp(-loss).
+    Compared with one node it is exp(-loss * (1 - 1 / M)) on M nodes, which tends to exp(-loss).
     """
     share_of_linear = percent(math.exp(-scaling_loss.loss))
     sources = f"{scaling_loss.tables} published tables of up to 8 nodes"

@@ -73,8 +73,8 @@ class Epochs(NamedTuple):
 def epochs_to_target(training: Training, global_batch: int) -> Epochs:
     """Return how many epochs training takes to reach the target at a global batch, or why this is not known.
 
-    They are those that the user gave. For ResNet-50 on ImageNet they are otherwise the epochs of the MLPerf reference,
-    its convergence points of ruleset 4.0.0, interpolated between two batches.
+    The user's number goes first. For ResNet-50 on ImageNet it is otherwise interpolated from the convergence points of
+    the MLPerf reference.
     """
     if training.epochs is not None:
         return Epochs(training.epochs)
@@ -98,8 +98,8 @@ class Assumed(NamedTuple):
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
     """Return the inputs of the time to train, from measured runs, and a text for each input that is assumed.
 
-    `measured` is the throughput of training; evaluation is assumed to be EVALUATION_SPEEDUP times as fast. `epochs` are
-    those of --epochs. Without them they depend on the batch of each prediction: `epochs_to_target` finds them.
+    `measured` is the throughput of training. `epochs` are those of --epochs; None lets `epochs_to_target` find them for
+    each batch.
     """
     size = _dataset_size(records)
     is_imagenet = size.train == IMAGENET.train
@@ -130,13 +130,10 @@ def _is_resnet(record: Record) -> bool:
 
 
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
-    """Return how many images the runs train on and evaluate.
+    """Return how many images the runs train on and evaluate, by the first log that describes its data set.
 
-    The first log that describes its data set decides. The numbers of the benchmark's data set are returned instead:
-
-    - for both, if no log describes a data set
-    - for both, if the described data set is synthetic: its size says nothing of the real one
-    - for a single number that the description lacks or that is impossible
+    The benchmark's data set stands in if none does, if the described one is synthetic, and for a number that is missing
+    or impossible.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
@@ -156,8 +153,7 @@ def _dataset_size(records: Sequence[Record]) -> DatasetSize:
 def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
     """Return the size of the data set that the model's benchmark trains on.
 
-    - A model of this project: by its workload.
-    - Any other model: Cityscapes if one of the logs is of segmentation, else ImageNet.
+    For a model that is not of this project, it is Cityscapes if a log is of segmentation, else ImageNet.
     """
     workload = workloads.of_family(records[0].model)
     if workload is not None:

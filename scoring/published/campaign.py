@@ -22,8 +22,7 @@ from scoring.record import InputError
 def main(argv: Sequence[str] | None = None) -> int:
     """Write and print the table of a campaign (action `table`), or print its plan (action `plan`).
 
-    With --jobs the plan is a tab-separated line for each missing trial. Returns 0, or 2 after an error. The reason of
-    an error goes to stderr.
+    With --jobs the plan is a tab-separated line for each missing trial. Returns the exit status: 2 after an error.
     """
     args = _parser().parse_args(argv)
     try:
@@ -57,8 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None:
     """Write the campaign's table as Markdown and JSON into the folder `results`, and print the Markdown.
 
-    Makes the folder if it does not exist. The files are `<campaign>.md` and `<campaign>.json`, or `<campaign>-shrunk.*`
-    for a shrunk campaign. The title names the machines that the logs of the jobs name.
+    The files are `<campaign>.md` and `.json`, or `<campaign>-shrunk.*`. The title names the machines of the logs.
     """
     rows = table_rows(campaign, jobs)
     machines: set[str] = set()
@@ -77,8 +75,7 @@ def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None
 def _print_jobs(campaign: Campaign, jobs: Sequence[Job]) -> None:
     """Print a tab-separated line for each trial to run: run, trial, folder, command and variables.
 
-    The jobs that this machine cannot do are left out. Raises InputError if there are trials to run but DGXSYSTEM is not
-    set. A shrunk campaign has its own DGXSYSTEM.
+    Jobs that this machine cannot do are left out. Raises InputError if trials need DGXSYSTEM and it is not set.
     """
     jobs_to_run = [job for job in jobs if job.missing and not job.skipped]
     if jobs_to_run and not campaign.shrunk and not os.environ.get("DGXSYSTEM"):

@@ -118,11 +118,10 @@ class Job:
 
 
 def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, repeats: int | None = None) -> Campaign:
-    """Read the campaign `name` from `<folder>/<name>.yaml`.
+    """Read the campaign `name` from `<folder>/<name>.yaml`. With `shrink` its runs become tiny ones on CPU ranks.
 
-    With `shrink` each of its runs becomes a tiny one on CPU ranks. `repeats` is the number of trials of each run; None
-    stands for the protocol's number. Raises InputError if the name is unknown, with the known names, or if the file is
-    not a campaign, with what is wrong in it.
+    `repeats` is the number of trials of each run; None stands for the protocol's. Raises InputError if the name is
+    unknown or the file is not a campaign.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
@@ -132,7 +131,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
     try:
         campaign = _full_size_campaign(name, yaml.safe_load(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split())  # on one line
         raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
     if shrink:
         campaign = _shrunk_campaign(campaign)
@@ -144,8 +143,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """Return the campaign `name`, made of the fields of its file and of the published table with the same name.
 
-    The cells of the campaign are the published throughputs of its first framework. Raises KeyError, TypeError,
-    AttributeError or ValueError for a wrong field.
+    Raises KeyError, TypeError, AttributeError or ValueError for a wrong field.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
@@ -155,8 +153,7 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     if not isinstance(frameworks, list) or not frameworks:
         raise ValueError("frameworks is no list of names")
     published = select(read_published(), table=name)
-    # These are `workload` and perhaps `note`. Campaign raises TypeError if `workload` is missing or another field is
-    # there.
+    # They are `workload` and perhaps `note`; Campaign raises TypeError for any others.
     other_fields = {key: value for key, value in fields.items() if key not in ("protocol", "environment", "frameworks")}
     return Campaign(
         name=name,
@@ -218,8 +215,7 @@ def reason_to_skip(
 ) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty if it can.
 
-    `gpus` are the names of its GPUs, `capabilities` their compute capabilities (empty: assumed to suffice), and `hosts`
-    those that the user named. A shrunk run needs none of these: only the automatic strategy is refused.
+    `capabilities` are the compute capabilities of its GPUs, empty if unknown. `hosts` are those that the user named.
     """
     if shrink:
         if run.strategy == "auto":
@@ -229,7 +225,7 @@ def reason_to_skip(
         return f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}"
     if len(gpus) < run.devices_per_node:
         return f"{run.devices_per_node} GPU(s) a node needed, {len(gpus)} here"
-    nodes = max(1, len(hosts))
+    nodes = max(1, len(hosts))  # without hosts there is this machine alone
     if nodes < run.nodes:
         return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(hosts)}"
     needed_capability = LEAST_CAPABILITY.get(run.precision, 0.0)
@@ -239,10 +235,9 @@ def reason_to_skip(
 
 
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
-    """Return the environment variables that the job of `run` sets. LOGDIR is not among them.
+    """Return the environment variables that the job of `run` sets, except LOGDIR.
 
-    They are those of every campaign and the conditions of `run`, then those of this campaign, then the user's
-    DGXSYSTEM. The later ones count. Other variables of the user reach the job, too, but are not returned.
+    A campaign's own variables override the general ones. The user's DGXSYSTEM counts unless the campaign is shrunk.
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -266,11 +261,7 @@ def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
 def _system_of_nodes(system: str, nodes: int) -> str:
     """Return the value of DGXSYSTEM for a run on this number of nodes, from the value that the user set.
 
-    DGXSYSTEM names a file config_<DGXSYSTEM>.sh. The user's value may be for one node, "DGX1", or several, "4xDGX1".
-    The value for 2 nodes is the same for both:
-
-    - The file config_2xDGX1.sh exists: "2xDGX1".
-    - It does not exist: "DGX1".
+    "DGX1" or "4xDGX1" on 2 nodes -> "2xDGX1", or "DGX1" if there is no file config_2xDGX1.sh.
     """
     system_of_one_node = re.sub(r"^\d+x", "", system)
     system_of_all_nodes = f"{nodes}x{system_of_one_node}"
@@ -280,12 +271,9 @@ def _system_of_nodes(system: str, nodes: int) -> str:
 
 
 def job_command(run: Run, hosts: Sequence[str]) -> str:
-    """Return the shell command of one trial of `run`.
+    """Return the shell command of one trial of `run`, in a container if the variable CONT names an image.
 
-    - One node: the script that runs the trial.
-    - Several nodes: launch/mpirun.sh over the first `run.nodes` of `hosts`. Without hosts the word `HOSTS` stands in.
-
-    The trial runs in a container if the variable CONT names an image.
+    A run on several nodes takes the first of `hosts`. Without hosts the word HOSTS stands in.
     """
     in_container = bool(os.environ.get("CONT"))
     if run.nodes == 1:
@@ -298,10 +286,7 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
-    A cell is a published throughput. Cells that need the same run share one job. The logs lie in a folder of `results`.
-    `runner` is the command of one trial; empty stands for this project's own.
-
-    Asks nvidia-smi for this machine's GPUs, and takes the hosts from the variable HOSTS.
+    The logs lie in a folder of `results`. `runner` is the command of one trial; empty stands for this project's own.
     """
     folder = results / campaign.name
     if campaign.shrunk:
@@ -338,7 +323,7 @@ class Trials(NamedTuple):
 
 
 def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
-    """Read the trials 1 to `count` of a run from `<folder>/trial_<number>`, and return which are done or missing.
+    """Read the trials 1 to `count` of a run, and return which are done or missing.
 
     `exports` are the variables that the job sets now. A trial with other settings counts as missing.
     """
@@ -355,12 +340,7 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
 def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
     """Return the record of the trial in `folder`, or a text that says why the trial does not count.
 
-    A trial counts if all of this is true:
-
-    - The folder exists. If not, the trial was not run yet and the text is empty.
-    - There is exactly one log, and it can be read.
-    - The run ended with success.
-    - Its configuration has the values of `exports`, which the job sets now. NEXP may differ.
+    The text is empty if the trial was not run yet. `exports` are the variables that the run must have had.
     """
     if not folder.is_dir():
         return ""

@@ -23,10 +23,9 @@ class ExpectedTime(NamedTuple):
 
 
 def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield the plan of a campaign as lines: one or more for each job, and then a total.
+    """Yield the plan of a campaign as lines: one or more for each job, then a total with the expected time to run.
 
-    The total has the number of trials that are done, skipped and to run, and the expected time of those to run. After
-    it a shrunk campaign has a note on what its figures are good for.
+    A shrunk campaign also has a note on what its figures are good for.
     """
     trials_done = 0
     trials_skipped = 0
@@ -53,16 +52,14 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
 
 
 def _lines_of_job(job: Job, state: str, expected: ExpectedTime) -> Iterator[str]:
-    """Yield the lines of one job.
+    """Yield the lines of one job: its counts and expected time, why trials do not count, and the command to run.
 
-    The first has its `state`, how many trials are done and missing, and the time of one trial. The next say why the
-    logs of missing trials do not count; a trial that was not run yet has no such line. The last says why the job is
-    skipped, or the command to run. A job that is done has no such line.
+    `state` is "done", "skip" or "run".
     """
     counts = f"{len(job.done)} done, {len(job.missing)} missing"
     yield f"{state:<4} {job.run.name}: {counts}, about {expected.seconds:.0f} s each by {expected.source}"
     for trial, reason in job.missing.items():
-        if reason:
+        if reason:  # empty if the trial was not run yet
             yield f"     trial {trial}: {reason}"
     if state == "skip":
         yield f"     {job.skipped}"

@@ -54,7 +54,7 @@ class LogsFigure(NamedTuple):
 
 
 class Recomputation(NamedTuple):
-    """The figure that the logs behind a published one give, with the verdict on the published one."""
+    """The figure that the logs of a published figure give, with the verdict on the published one."""
 
     verdict: str
     figure: float | None  # None if the logs cannot be scored
@@ -72,8 +72,7 @@ class Reproduction(NamedTuple):
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
 
-    `verdict` is BORNE_OUT, NOT_BORNE_OUT, NOT_DECIDED, or NOT_RECOMPUTED if the logs cannot be scored. `notes` say how
-    the figure was recomputed and where it differs. `as_recorded` says whether published.csv has noted that already.
+    `as_recorded` says whether published.csv has a note on what its logs give.
     """
     recomputed = _recompute(rule, paths, published)
     notes = list(recomputed.notes)
@@ -82,7 +81,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     difference = None
     as_recorded = False
     if recomputed.figure is not None:
-        difference = recomputed.figure / published.value - 1
+        difference = recomputed.figure / published.value - 1  # as a share of the published figure
         as_recorded = published.log_note is not None
 
     return {
@@ -106,11 +105,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recomputation:
     """Score logs by their publisher's rule, and return their figure with the verdict on the published one.
 
-    - `notes` say how the figure was made and where it differs from the published one.
-    - `footnotes` are what the rules of MLPerf demand beside an MLPerf figure. They say more if the figure stands
-      next to one that MLCommons verified.
-
-    If the logs cannot be scored, there is no figure, the verdict is NOT_RECOMPUTED, and the only note says why.
+    If the logs cannot be scored, there is no figure, and the only note says why.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
@@ -126,8 +121,8 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
     """Compare a published figure with that of its logs, and return the verdict, the logs' figure, and notes.
 
-    `result` is the score of the logs by the publisher's rule. The figure is borne out if it agrees in its printed
-    digits or within TOLERANCE, and the logs ran under the conditions that the report states.
+    `result` is the score of the logs by the publisher's rule. A figure whose logs ran under other conditions than the
+    report states is not borne out.
     """
     logs_figure = _figure_of_logs(rule, result, records, published)
     differing_conditions = _conditions_that_differ(records, published)
@@ -159,13 +154,9 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 
 
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
-    """Return the figure of the logs that is compared with the published one.
+    """Return the figure of the logs that is compared with the published one: their score, times the publisher's factor.
 
-    This is the score `result`, multiplied by the publisher's factor if the rule has one. If both conditions hold, it is
-    the figure in the closing line of the log instead:
-
-    - The score, so multiplied, differs from the published figure by more than TOLERANCE.
-    - There is a single log, and the figure in its closing line is the published one at the printed digits.
+    If that is not within TOLERANCE, the figure in a log's closing line is taken, provided that it is the published one.
     """
     scored_figure = result.value * (rule.factor or 1.0)
     if not _is_within_tolerance(scored_figure, published):
@@ -194,7 +185,7 @@ def _closing_figure_if_published(records: Sequence[Record], published: Published
 def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> list[str]:
     """Return notes on how the logs were scored: values from the report, the publisher's factor, warnings of the score.
 
-    The warning of too few runs is left out, because many published figures come from a single log.
+    Many published figures come from a single log, so the warning of too few runs is left out.
     """
     notes = _notes_on_logs(rule, records)
     if rule.factor:
@@ -255,8 +246,7 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_to_compare(log: Record, report: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
-    Two half precisions are not compared, because reports say AMP for each of its levels. FP32 and TF32 are, if both say
-    which of the two it was.
+    FP32 and TF32 are told apart if both say which it was. The levels of AMP are not, because reports rarely say them.
     """
     always_compared = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")  # the values of `math_mode`
@@ -275,10 +265,8 @@ def _is_half_precision(precision: str | None) -> bool:
 def speedups(rows: Sequence[Published]) -> list[JsonObject]:
     """Check each published speedup against the throughputs in the same report, and return rows of plain values.
 
-    - `printed`: the speedup as the report prints it
-    - `recomputed`: images/s on that number of devices divided by the images/s on one device
-    - `follows`: whether the printed speedup is the recomputed one, rounded to two decimals
-    - `note`: what published.csv says of a speedup that does not follow; empty for one that does
+    `recomputed` is the throughput divided by that on one device. The speedup follows if it is that, rounded to two
+    decimals.
     """
     judged = []
     for row in select(rows, metric="speedup"):
@@ -297,7 +285,7 @@ def speedups(rows: Sequence[Published]) -> list[JsonObject]:
                 "printed": row.printed,
                 "recomputed": quotient,
                 "follows": follows,
-                "note": "" if follows else row.log_note or "",
+                "note": "" if follows else row.log_note or "",  # published.csv says why it does not follow
             }
         )
     return judged
@@ -312,12 +300,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print each published figure beside that of its logs, with the verdict; then the speedups and unknown files.
+    """Print each published figure with that of its logs and the verdict; then the speedups and unknown files.
 
-    With --json the same is printed as JSON. The exit status is 1 if logs could not be scored, or do not bear out a
-    figure and published.csv has no note on that; else 0.
-
-    Raises InputError if the folder has no files, or the table of --map has a mistake.
+    The exit status is 1 if logs cannot be scored, or do not bear out a figure and published.csv has no note on that.
+    Raises InputError for a folder without files.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -331,7 +317,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _is_unrecorded_fault(figure: JsonObject) -> bool:
-    """Return whether a figure is not borne out and published.csv does not note that, or could not be recomputed."""
+    """Return whether a figure could not be recomputed, or is not borne out and published.csv does not note that."""
     # `as_recorded` is always False for a figure that could not be recomputed.
     return figure["verdict"] in (NOT_BORNE_OUT, NOT_RECOMPUTED) and not figure["as_recorded"]
 
@@ -339,8 +325,7 @@ def _is_unrecorded_fault(figure: JsonObject) -> bool:
 def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
     """Recompute the published figures whose logs are in a folder or below it, and list the files that no rule knows.
 
-    A rule says which published figure a log belongs to. If its protocol takes several runs, all its logs make one
-    figure. Otherwise each log makes a figure of its own.
+    If a rule's protocol takes several runs, all its logs make one figure. Otherwise each log makes a figure of its own.
     """
     files = _files_by_rule(folder, rules)
     figures = []
@@ -362,12 +347,9 @@ class _Files(NamedTuple):
 
 
 def _files_by_rule(folder: Path, rules: Sequence[Rule]) -> _Files:
-    """Return the files in a folder or below it in two parts: those that a rule knows, and those that no rule knows.
+    """Return the files in a folder or below it, sorted: those that a rule knows, and the others.
 
-    - `known` has for each rule the paths of the logs that the rule knows.
-    - `unknown` has the other paths, as text.
-
-    Both are in the order of the paths. `find_rule` knows a log by its SHA-256 or by the end of its path.
+    A rule says which published figure a log belongs to, and how its publisher scored it.
     """
     files = _Files(known={}, unknown=[])
     for path in sorted(folder.rglob("*")):
@@ -411,7 +393,7 @@ def verdict_lines(results: JsonObject) -> Iterator[str]:
 def _figure_lines(figure: JsonObject) -> Iterator[str]:
     """Yield a recomputed figure as lines: the verdict, both figures with the protocol, the logs, and each note.
 
-    A dash stands for the figure of logs that could not be scored. A recomputed MLPerf result is marked as unverified.
+    A dash stands for the figure of logs that could not be scored.
     """
     recomputed_text = "-"
     if figure["recomputed"] is not None:

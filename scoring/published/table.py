@@ -92,11 +92,10 @@ class Published:
 
 
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
-    """Read a CSV file, and return its rows as objects of the dataclass `kind`.
+    """Read a CSV file, and return its rows as objects of the dataclass `kind`, which has a field for each column.
 
-    `kind` has a field for each column, and a field `line` for the number of the row's line. Each cell becomes a value
-    of its field's type: see `_value_of_cell`. Raises InputError, with the file and line, if the file has other columns
-    or a cell does not suit its field.
+    Its field `line` is the number of the row's line. Raises InputError for other columns, or for a cell that does not
+    suit its field.
     """
     types = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
@@ -119,12 +118,8 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
     """Convert the text of a cell to the type of its field.
 
-    - A tuple: `a;b` -> ("a", "b"), and an empty text -> ().
-    - `int` or `int | None`: `8` -> 8, and in the same way for other types.
-    - `int | None`: an empty text -> None.
-
-    `name` is the field's name, for the error. Raises ValueError for an empty text if the field cannot be None, and for
-    a text that cannot be converted.
+    `a;b` becomes a tuple. An empty text becomes () or None, if the field may be that. `name` is the field's name, for
+    the error. Raises ValueError for any other text that does not suit the type.
     """
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
@@ -155,8 +150,7 @@ def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
     """Return the throughput row whose batch per device is nearest to `batch`; None if there is no such row.
 
-    Ties go to the row whose number of devices is nearest to `devices`, and then to the one with the least throughput
-    per device. Rows that do not say their batch or devices are left out.
+    Ties go to the nearest number of devices, and then to the least throughput per device.
     """
     nearest_row: Published | None = None
     least_distance: tuple[float, ...] = ()
@@ -187,9 +181,8 @@ class _System(NamedTuple):
 def systems_by_devices(rows: Iterable[Published]) -> list[list[Published]]:
     """Return a list for each published system: its throughput rows by ascending number of devices.
 
-    Rows are of one system if they agree in the columns of `_System`, so that only the number of devices differs. Left
-    out are figures that a report copied from another one. If several rows have the same number of devices, the first
-    one is kept.
+    The rows of a system differ only in the number of devices. Figures that a report copied from another one are left
+    out.
     """
     rows_by_devices: dict[_System, dict[int, Published]] = {}
     for row in rows:
@@ -284,8 +277,7 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughputs of a model with Paddle on this card at this precision.
 
-    A row that does not say its card's memory, its level of AMP or its model's version is included, because it may be of
-    the same thing.
+    A row that leaves the memory, the level of AMP or the model's version open is included.
     """
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):

@@ -25,13 +25,12 @@ UNSHOWN = (
 def our_figure(job: Job, protocol: Protocol) -> Score | str:
     """Return the score of a job's finished trials, or a text that says why there is none.
 
-    Without finished trials the text is why the job is skipped, why the first trial does not count, or "not run yet". If
-    the protocol asks for more trials, the score of those that are finished is returned, if they make one.
+    If the protocol asks for more trials, the score is that of the finished ones, if they make one.
     """
     if not job.done:
         if job.skipped:
             return f"skipped: {job.skipped}"
-        reasons = [reason for reason in job.missing.values() if reason]
+        reasons = [reason for reason in job.missing.values() if reason]  # why the log of a trial does not count
         return reasons[0] if reasons else "not run yet"
     try:
         return score(job.done, protocol)
@@ -45,8 +44,8 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
 def published_row_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
     """Return, for each framework of the campaign, the published row of `metric` under the same conditions as `cell`.
 
-    The conditions are accelerator, nodes, devices, batch, strategy and kind of precision. The first row of any version
-    of the framework is taken; None if there is none.
+    The conditions are the shared columns and the kind of precision. The first row of any version counts; None without
+    one.
     """
     same_columns = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     conditions = {name: getattr(cell, name) for name in same_columns}
@@ -92,8 +91,7 @@ class _CellResult(NamedTuple):
 def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
 
-    A cell is a published throughput. `_row_of_cell` says what the columns hold. If the report has speedups, one column
-    is our speedup: our figure divided by our figure of the same run on one device.
+    A cell is a published throughput.
     """
     results = _results_of_cells(campaign, jobs)
     rows = []
@@ -116,12 +114,9 @@ def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) 
 
 
 def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
-    """Return each cell of the report with our figure of it, which is the figure of the job that ran for the cell.
+    """Return each cell of the report with our figure of it. `jobs` must have the job of every cell.
 
-    - The campaign is full-size: the job did the run that the report names.
-    - The campaign is shrunk: the job did a tiny run, which several cells may share.
-
-    `jobs` must have the job of every cell.
+    In a shrunk campaign this is the figure of a tiny run, which several cells may share.
     """
     ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
@@ -136,18 +131,22 @@ def _row_of_cell(
 ) -> JsonObject:
     """Return the row of one cell of the report's tables, as plain values by the names of columns.
 
-    `ours` is our score, or a text that says why there is none. The conditions are those of the full-size run that the
-    report names; `ran_as` names the run that was executed, which is a tiny one in a shrunk campaign. Columns of speedup
-    and memory are there only if the report has them.
+    `ours` is our score, or a text that says why there is none. Columns of speedup and memory are there only if the
+    report has them.
     """
     reported_run = run_of_cell(cell, shrink=False)  # full-size
     scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the one that was executed: tiny in a shrunk campaign
     records: Sequence[Record] = ours.records if isinstance(ours, Score) else ()
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
+    speedup_and_memory: JsonObject = {}  # empty if the report has neither
+    if "speedup" in unit_by_metric:
+        speedup_and_memory |= _speedup_columns(campaign, cell, ours, our_value_on_one_device)
+    if "gpu_memory" in unit_by_metric:
+        speedup_and_memory |= _memory_columns(campaign, cell, records)
 
-    title = (cell.accelerator, reported_run.precision, reported_run.strategy)
-    row: JsonObject = {
-        "table": " ".join(part for part in title if part),
+    title_parts = (cell.accelerator, reported_run.precision, reported_run.strategy)
+    return {
+        "table": " ".join(part for part in title_parts if part),
         "nodes": reported_run.nodes,
         "devices": reported_run.devices,
         "batch_per_device": reported_run.batch_per_device,
@@ -157,19 +156,30 @@ def _row_of_cell(
         "published": published_figure_by_framework(campaign, cell, "throughput"),
         "log_value": _log_value_by_framework(campaign, cell),
         **_ratio_columns(ours, cell),
+        **speedup_and_memory,
+        "ran_as": scored_run.name,
+        "notes": [*_notes_on_ours(ours), *_notes_on_published(campaign, cell)],
+        "logs": [record.file for record in records],
     }
-    if "speedup" in unit_by_metric:
-        row["speedup"] = _our_speedup(ours, our_value_on_one_device)
-        row["speedup_published"] = published_figure_by_framework(campaign, cell, "speedup")
-    if "gpu_memory" in unit_by_metric:
-        first_framework = campaign.frameworks[0]
-        row["gpu_memory_mib"] = _most_memory_mib(records)
-        row["gpu_memory_mib_published"] = published_figure_by_framework(campaign, cell, "gpu_memory")[first_framework]
 
-    row["ran_as"] = scored_run.name
-    row["notes"] = [*_notes_on_ours(ours), *_notes_on_published(campaign, cell)]
-    row["logs"] = [record.file for record in records]
-    return row
+
+def _speedup_columns(
+    campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
+) -> JsonObject:
+    """Return the columns `speedup`, which is ours, and `speedup_published`, which has one for each framework."""
+    return {
+        "speedup": _our_speedup(ours, our_value_on_one_device),
+        "speedup_published": published_figure_by_framework(campaign, cell, "speedup"),
+    }
+
+
+def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Record]) -> JsonObject:
+    """Return the columns of GPU memory in MiB: the most of our runs, and the published one of the first framework."""
+    published = published_figure_by_framework(campaign, cell, "gpu_memory")
+    return {
+        "gpu_memory_mib": _most_memory_mib(records),
+        "gpu_memory_mib_published": published[campaign.frameworks[0]],
+    }
 
 
 def _our_speedup(ours: Score | str, our_value_on_one_device: float | None) -> float | None:
@@ -198,7 +208,7 @@ def _our_columns(ours: Score | str, unit: str) -> JsonObject:
 def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
     """Return the columns `ratio` and `ratio_95`: our throughput and its interval as multiples of the published one.
 
-    If the publisher's own log gives another throughput, they are multiples of that. None stands for what we lack.
+    If the publisher's own log gives another throughput, that is taken instead of the published one.
     """
     published = cell.log_value or cell.value  # log_value is None unless the log gives another value
     ratios: JsonObject = {"ratio": None, "ratio_95": None}
@@ -228,13 +238,10 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return notes on published figures that their publisher's own log does not confirm.
+    """Return notes on published figures of any metric and framework that their publisher's own log does not confirm.
 
-    - A figure was published under the conditions of `cell`, and its log does not confirm it: the note of
-      `_note_on_figure`. The figure may be of any framework of the campaign and of any metric, such as speedup.
-    - The log of `cell` itself gives another throughput: a last note, which says that our ratio is to this throughput.
-
-    `published_row_by_framework` lists the conditions, such as the number of devices.
+    They are the figures under the conditions of `cell`. If the log of `cell` gives another throughput, the last note
+    says so.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
@@ -278,8 +285,8 @@ def _most_memory_mib(records: Sequence[Record]) -> float | None:
 def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> str:
     """Return the Markdown of a page: a section for each table of the report, then the notes.
 
-    `rows` are what `table_rows` returned, and `system` names the machine in the title. Equal notes are listed once, and
-    cells refer to them by number.
+    `rows` are what `table_rows` returned, and `system` names the machine. Equal notes are listed once, and cells refer
+    to them by number.
     """
     text = [f"# {campaign.name}: {system}", ""]
     text += [f'Protocol {campaign.protocol.name}; "ours" was measured here, all else is published.', ""]
@@ -295,7 +302,7 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
     titles = dict.fromkeys(row["table"] for row in rows)  # each once, in their order
     for title in titles:
         shown_rows = [_shown_cells(row, note_numbers) for row in rows if row["table"] == title]
-        unit = rows[0]["unit"]  # of all rows: each has a throughput
+        unit = rows[0]["unit"]  # all rows are throughputs, in the same unit
         text += [f"## {title} ({unit})", "", *_aligned(shown_rows), ""]
 
     text += ["Notes", ""]
@@ -306,10 +313,7 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
 def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dict[str, str]:
     """Return a row of `table_rows` as the texts of a page, by the heads of their columns.
 
-    - Notes become their numbers in `note_numbers`, which is {text of a note: its number}: `[1] [3]`.
-    - Published throughputs and speedups become a column for each framework, such as `published PaddlePaddle`.
-    - The columns of UNSHOWN are left out.
-    - Any other column keeps its name.
+    A published figure has a column for each framework. `note_numbers` is {text of a note: its number}.
     """
     cells: dict[str, str] = {}
     for name, value in row.items():
@@ -333,12 +337,9 @@ def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dic
 def _published_cell(
     row: Mapping[str, Any], framework: str, figure: Figure | None, note_numbers: Mapping[str, int]
 ) -> str:
-    """Return the text of the published throughput of `framework` in a row of `table_rows`.
+    """Return the text of a framework's published throughput, with its log's value and a note: `2450 (log: 2390.5) [3]`.
 
-    - No published figure: `not published`.
-    - No note of the row is about the figure: `2450`.
-    - A note is about it, and the publisher's log does not give a value: `2450 [3]`, with the note's number.
-    - A note is about it, and the publisher's log gives another value: `2450 (log: 2390.5) [3]`.
+    `row` is a row of `table_rows`. The log's value is there only if it differs from the figure.
     """
     if figure is None:
         return "not published"
@@ -360,13 +361,9 @@ def _note_on_throughput(figure: Figure, notes: Sequence[str]) -> str | None:
 
 
 def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:
-    """Return the text of a cell of a page.
+    """Return the text of a cell of a page; `nothing` for None or an empty text.
 
-    - None or an empty text: `nothing`.
-    - Any other text: itself.
-    - A published figure: its digits as printed.
-    - Any other number: its six leading digits.
-    - An interval: `1.2 to 1.3`.
+    A published figure keeps its digits as printed. An interval is `1.2 to 1.3`.
     """
     if value is None or isinstance(value, str):
         return value or nothing
@@ -380,14 +377,14 @@ def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> s
 def _aligned(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield the lines of a Markdown table: head, rule, and rows, with columns as wide as their widest cell.
 
-    The rows are {head of a column: text}, with the same columns each.
+    The rows are {head of a column: text}, all with the same columns.
     """
     head = {name: name for name in rows[0]}
     widths = dict.fromkeys(head, 0)
     for row in (head, *rows):
         for name in widths:
             widths[name] = max(widths[name], len(row[name]))
-    rule = {name: "-" * (width - 1) + ":" for name, width in widths.items()}
+    rule = {name: "-" * (width - 1) + ":" for name, width in widths.items()}  # the colon sets a column flush right
     for row in (head, rule, *rows):
         cells = [row[name].rjust(width) for name, width in widths.items()]
         yield f"| {' | '.join(cells)} |"

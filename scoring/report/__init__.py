@@ -37,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the report in each requested form: CSV, JSON, HTML, Markdown. By default Markdown is printed.
 
-    Returns the exit status. It is 1 if a group of runs has no figure, or not the one that the protocol asks for, and
-    the reason is printed to stderr. Otherwise it is 0.
+    Returns the exit status: 1 if a group of runs has no figure, or not the one that the protocol asks for; else 0.
     """
     report = _build_report(args)
     if args.csv:
@@ -62,11 +61,8 @@ def main(args: argparse.Namespace) -> int:
 def _build_report(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return their report.
 
-    Raises InputError in these cases:
-
-    - An output file (--html, --markdown, --csv) is the log of a run.
-    - --runs is given, and --protocol is not.
-    - `read_systems`, `read_findings` or `build` refuses the logs or the findings.
+    Raises InputError for logs or findings that cannot be used, for --runs without --protocol, and for an output file
+    that is the log of a run.
     """
     records: list[Record] = []
     folders: list[str | None] = []  # one for each record: the folder that its log was found in; None: given by itself
@@ -75,10 +71,7 @@ def _build_report(args: argparse.Namespace) -> Report:
         records += records_of_it
         folders += [folder] * len(records_of_it)
 
-    log_paths = {os.path.realpath(record.file) for record in records}
-    for output in (args.html, args.markdown, args.csv):
-        if output and os.path.realpath(output) in log_paths:
-            raise InputError(f"{output} is one of the runs: give another file to write to")
+    _refuse_to_overwrite_logs(args, records)
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
 
@@ -91,14 +84,22 @@ def _build_report(args: argparse.Namespace) -> Report:
     return build(logs, protocol, skip=args.skip)
 
 
+def _refuse_to_overwrite_logs(args: argparse.Namespace, records: Sequence[Record]) -> None:
+    """Raise InputError if a file that the report is to be written to is the log of a run."""
+    log_paths = {os.path.realpath(record.file) for record in records}
+    for output in (args.html, args.markdown, args.csv):
+        if output and os.path.realpath(output) in log_paths:
+            raise InputError(f"{output} is one of the runs: give another file to write to")
+
+
 def command_words(args: argparse.Namespace) -> list[str]:
-    """Return the words of the command line that asked for this report, so that the page can repeat the command.
+    """Return the words after `report` on its command line, so that the page can show how to repeat it.
 
     --json is left out, because it does not change the page.
     """
     words = list(args.logs)
     for name, value in vars(args).items():
-        if name in ("logs", "json", "command", "main") or value is None:
+        if name in ("logs", "json", "command", "main") or value is None:  # `command` and `main` stand for `report`
             continue
         shown = str(value)
         if isinstance(value, list):
@@ -108,11 +109,7 @@ def command_words(args: argparse.Namespace) -> list[str]:
 
 
 def _write(file: str, text: str) -> None:
-    """Write the text of a report to a file.
-
-    - `-`: to standard output.
-    - A pipe or a device: directly, because it cannot be replaced.
-    - Any other file: under another name first, so that an interrupted write never leaves half a file.
+    """Write the text of a report to a file; `-` stands for standard output.
 
     Raises InputError if the file's folder does not exist.
     """
@@ -122,10 +119,10 @@ def _write(file: str, text: str) -> None:
     refuse_missing_folder(Path(file))
     path = Path(file).resolve()
     is_pipe_or_device = path.exists() and not path.is_file()
-    if is_pipe_or_device:  # it cannot be replaced
+    if is_pipe_or_device:  # it can be written to, but not be replaced
         path.write_text(text, encoding="utf-8", newline="")
     else:
-        unfinished = path.with_name(f".{path.name}.half")
+        unfinished = path.with_name(f".{path.name}.half")  # an interrupted write leaves `path` as it was
         try:
             unfinished.write_text(text, encoding="utf-8", newline="")
             unfinished.replace(path)
@@ -134,21 +131,16 @@ def _write(file: str, text: str) -> None:
 
 
 def values(report: Report) -> JsonObject:
-    """Return all of a report as plain values, as `report --json` prints them; None stands for what is not known.
-
-    - `headline` is the index of the group whose figure the page shows first.
-    - `published` has the published tables that the page shows as curves, and `published_note` says why these or none.
-    - `mixture` has a warning for each setting, other than the number of devices, that differs within a scaling table.
-    """
+    """Return all of a report as plain values, as `report --json` prints them; None stands for what is not known."""
     checks = [check.as_dict() for check in report.checks]
     return {
         "verdict": {"status": report.verdict.status, "text": report.verdict.text, "checks": checks},
-        "headline": report.groups.index(report.headline),
+        "headline": report.groups.index(report.headline),  # the group whose figure the page shows first
         "groups": [_group_values(group) for group in report.groups],
         "scaling": [_scaling_values(rows) for rows in report.scaling],
         "published": [_curve_values(curve) for curve in report.curves],
-        "published_note": report.curves_note,
-        "mixture": warnings.as_json(report.mixture),
+        "published_note": report.curves_note,  # which tables these are, or why there are none
+        "mixture": warnings.as_json(report.mixture),  # settings, other than the devices, that differ within a table
     }
 
 
@@ -171,8 +163,7 @@ def _curve_values(curve: Curve) -> JsonObject:
 def _group_values(group: Group) -> JsonObject:
     """Return a group of repeated runs as plain values for JSON: its figure, the parts of a step, and each run.
 
-    `problem` says why there is no figure (`score`), or why it is not the one that the protocol asks for. `step_time`
-    has the parts of a mean step in seconds; None if it is not known.
+    `problem` says why there is no figure (`score`), or why it is not the one that the protocol asks for.
     """
     step_time = None
     if group.step_time is not None:
@@ -187,32 +178,31 @@ def _group_values(group: Group) -> JsonObject:
 
 
 def _run_values(run: ReportedRun) -> JsonObject:
-    """Return a run as JSON values; null stands for what is not known.
+    """Return a run as plain values for JSON: what its log says, its figure, and the verdict of the compliance check.
 
-    They are the facts of its record, its figure, how it ended, its final quality, memory and power, its seed, and the
-    verdict of the compliance check. The figure and the quality come with the lines of the log that say them.
+    None stands for what is not known. The figure and the quality come with the lines of the log that say them.
     """
     record = run.record
-    values: JsonObject = {"run": run.number}
+    fields: JsonObject = {"run": run.number}
     for name in ("file", "sha256", "format", *FACTS):
-        values[name] = getattr(record, name)
+        fields[name] = getattr(record, name)
     for name in ("value", "windows", "first_line", "last_line"):
-        values[name] = getattr(run.figure, name, None)  # None if the run has no figure
-    values["run_time_s"] = record.run_time_s
-    values["status"] = record.status
+        fields[name] = getattr(run.figure, name, None)  # None if the run has no figure
+    fields["run_time_s"] = record.run_time_s
+    fields["status"] = record.status
 
     final_quality = record.quality[-1] if record.quality else None
-    values["quality_name"] = final_quality.name if final_quality else None
-    values["quality"] = final_quality.value if final_quality else None
-    values["quality_line"] = final_quality.line if final_quality else None
+    fields["quality_name"] = final_quality.name if final_quality else None
+    fields["quality"] = final_quality.value if final_quality else None
+    fields["quality_line"] = final_quality.line if final_quality else None
 
     memory_mib: list[float] = values_of(record.windows, "gpu_memory_mib")
-    values["most_gpu_memory_mib"] = max(memory_mib, default=None)
+    fields["most_gpu_memory_mib"] = max(memory_mib, default=None)
     power_w: list[float] = values_of(run.measured, "power_w")
-    values["mean_power_w"] = sum(power_w) / len(power_w) if power_w else None
-    values["seed"] = run.seed.value if run.seed else None
-    values["compliance"] = run.findings["verdict"] if run.findings else None
-    return values
+    fields["mean_power_w"] = sum(power_w) / len(power_w) if power_w else None
+    fields["seed"] = run.seed.value if run.seed else None
+    fields["compliance"] = run.findings["verdict"] if run.findings else None
+    return fields
 
 
 def as_csv(report: Report) -> str:

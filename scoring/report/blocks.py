@@ -181,8 +181,7 @@ def run_link(run: ReportedRun) -> Text:
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
     """Return the field `name` of a run's record as text for the page, with the source of its value.
 
-    A value from the log is a link to its line, if that is known. Any other source is named beside the value. The text
-    is `shown`, or the value itself if that is None.
+    A value from the log is a link to its line, if that is known. `shown` replaces the value as text.
     """
     record = run.record
     value = getattr(record, name)
@@ -200,7 +199,7 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
 def linked_lines(block: object) -> Iterator[QuotedLine]:
     """Yield each log line that a part of the page links to.
 
-    `block` is a block, a list of blocks, or anything inside one. Parts of a block are searched too.
+    `block` is a block, a list of blocks, or anything inside one.
     """
     if isinstance(block, Text):
         if block.run is not None and block.line is not None:

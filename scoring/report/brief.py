@@ -47,10 +47,9 @@ def _with_unit(value: float, unit: str) -> str:
 
 
 def link_to_runs(group: Group, text: str) -> Inline:
-    """Return a text about a group's runs as a link to its source.
+    """Return a text about a group's runs as a link to the table of runs, or to the log if there is a single run.
 
-    - Several runs: the table of runs.
-    - One run: the first line that its figure comes from. Without a figure the text is not a link.
+    A single run without a figure has no line to link to, so its text is plain.
     """
     if len(group.runs) > 1:
         return Text(text=text, href="runs")
@@ -66,15 +65,14 @@ def link_to_runs(group: Group, text: str) -> Inline:
 def facts(report: Report) -> list[tuple[str, Inline]]:
     """Return what ran, when and where, as the (name, value) pairs on top of the page.
 
-    Organisation, commit and framework are those of the first run of the headline: the group whose figure the page shows
-    first. If its logs are in the form of MLPerf, the list begins with the name that the rules of MLPerf allow for the
-    result, and its data set.
+    Organisation, commit and framework are those of the first run of the headline, the group whose figure comes first.
     """
     run = report.headline.runs[0]
     mlperf_facts: list[tuple[str, Inline]] = []
     run_counts = [len(group.runs) for group in report.groups]
-    standing = report.headline.score.standing if report.headline.score else None  # None for logs of other forms
-    if standing is not None:  # the name is the one that the rules of MLPerf allow
+    score = report.headline.score
+    standing = score.standing if score else None  # None unless the logs are MLPerf logs
+    if standing is not None:  # its name is what the rules of MLPerf allow the result to be called
         mlperf_facts = [("result", standing.name), ("data set", standing.dataset_in_words)]
     return [
         *mlperf_facts,
@@ -109,14 +107,13 @@ class _Start(NamedTuple):
 def _dates(runs: Sequence[ReportedRun]) -> Inline:
     """Return the day on which the runs began, or the first and the last day: "2024-05-01 to 2024-05-03".
 
-    Days are in UTC. Each day is a link to a line of a log that says it. The text is "not said" if no log says when its
-    run began, or only by an invalid time.
+    Days are in UTC, each a link to a line of a log that says it. The text is "not said" without a valid time.
     """
     starts = _starts_in_order(runs)
     if not starts:
         return NOT_SAID
-    first_day = _day(starts[0].unix_s)
-    last_day = _day(starts[-1].unix_s)
+    first_day = day_of(starts[0].unix_s)
+    last_day = day_of(starts[-1].unix_s)
     if first_day == last_day:
         return [_link_to_day(last_day, starts)]
     return [_link_to_day(first_day, starts), " to ", _link_to_day(last_day, starts)]
@@ -126,7 +123,7 @@ def _starts_in_order(runs: Sequence[ReportedRun]) -> list[_Start]:
     """Return when the runs began, in ascending order, without those whose log does not say it by a valid time."""
     starts = []
     for run in runs:
-        if run.start.line is not None and _day(run.start.value) != "":
+        if run.start.line is not None and day_of(run.start.value) != "":
             starts.append(_Start(run.start.value, run.start.line, run))
     return sorted(starts, key=_time_and_line)
 
@@ -165,7 +162,7 @@ def _joined(items: Sequence[Inline], separator: str) -> list[Inline]:
     return joined
 
 
-def _day(unix_s: float) -> str:
+def day_of(unix_s: float) -> str:
     """Return the day in UTC, such as 2024-05-01; empty for a number that is not a valid time."""
     try:
         return datetime.fromtimestamp(unix_s, tz=timezone.utc).strftime("%Y-%m-%d")
@@ -195,12 +192,7 @@ class Tile(NamedTuple):
 
 
 def tiles(report: Report) -> list[Tile]:
-    """Return the tiles of the page: the few values that it shows large, all of the headline group.
-
-    - Without a figure: one tile that says why.
-    - With a figure: a tile for the figure and one for the number of runs.
-    - Then a tile for the time to train and one for the final quality, if the logs say them.
-    """
+    """Return the tiles of the page: the few values that it shows large, all of the headline group."""
     group = report.headline
     name_prefix = f"{group.name}: " if len(report.groups) > 1 else ""
     shown = []
@@ -218,9 +210,7 @@ def tiles(report: Report) -> list[Tile]:
 def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
     """Return the tile of a group's figure: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
 
-    Without an interval the text says why: "95 % interval none: fewer than 8 windows of one run." The text warns if a
-    throughput rests on one clock alone. `name_prefix` begins the text: the group's name with a colon and a space, or
-    empty.
+    `name_prefix` begins the text: the group's name with a colon and a space, or empty.
     """
     if score.interval_95:
         interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
@@ -244,29 +234,34 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 
 def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
     """Return a day as a link to the log line of the last start on that day. `starts` are in ascending order."""
-    starts_on_day = [start for start in starts if _day(start.unix_s) == day]
+    starts_on_day = [start for start in starts if day_of(start.unix_s) == day]
     last_start = starts_on_day[-1]
     return link_to_line(last_start.run, last_start.line, day)
 
 
 def _time_tile(group: Group) -> Tile | None:
-    """Return the tile of the time to train of a group: the median time from run_start to run_stop.
+    """Return the tile of a group's time to train: the median time from run_start to run_stop, without failed runs.
 
-    A run that failed is left out, but the tile counts it: "1 run that ended with success, of 3". None if no time is
-    left, if the runs measured throughput alone, or if the group's figure is this time already.
+    None if no time is left, if the runs measured throughput alone, or if this time is the group's figure already.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
         return None
-    timed_runs = [run for run in group.runs if run.record.run_time_s is not None]
-    good_runs = [run for run in timed_runs if not _is_known_to_have_failed(run)]
-    times_s: list[float] = [run.record.run_time_s for run in good_runs if run.record.run_time_s is not None]
+    times_s: list[float] = []
+    failed_runs = 0
+    for run in group.runs:
+        if run.record.run_time_s is None:
+            continue
+        if _is_known_to_have_failed(run):
+            failed_runs += 1
+        else:
+            times_s.append(run.record.run_time_s)
     if not times_s:
         return None
 
     unit = time_unit(max(times_s))
     median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
-    which_runs = _counted_runs_in_words(len(times_s), len(timed_runs) - len(good_runs))
+    which_runs = _counted_runs_in_words(len(times_s), failed_runs)
     return Tile(median, unit.name, f"time to train: run_start to run_stop{which_runs}.")
 
 
@@ -276,11 +271,9 @@ def _is_known_to_have_failed(run: ReportedRun) -> bool:
 
 
 def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:
-    """Return which runs a time to train is of, to be added to its text.
+    """Return which runs a time to train is of, as the end of a sentence; "" if there is only one run.
 
-    - 1 run counts, none failed -> ""
     - 3 runs count, none failed -> ", median of 3 runs"
-    - 1 run counts, 2 failed -> ", 1 run that ended with success, of 3"
     - 3 runs count, 2 failed -> ", median of 3 runs that ended with success, of 5"
     """
     is_only_run = counted_runs == 1 and failed_runs == 0
@@ -333,10 +326,7 @@ def tables(report: Report) -> list[Table]:
 
 
 def _cells_of_run(run: ReportedRun, unit: str) -> list[Cell]:
-    """Return the row of a run in the table of runs.
-
-    `unit` is the unit of the run's figure, such as "images/s" or "minutes". A run without a figure does not show it.
-    """
+    """Return the row of a run in the table of runs. `unit` is that of its figure, such as "images/s" or "minutes"."""
     return [
         Cell("run", blocks.run_link(run)),
         Cell("figure", _figure(run, unit), numeric=True),

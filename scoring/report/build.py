@@ -81,7 +81,7 @@ class _Scaling(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GivenLog:
-    """The record of a log, and what is known of the log beside its text."""
+    """The record of a log, where the log lies, and what the compliance check found in it."""
 
     record: Record
     path: str | os.PathLike[str]  # where to read the log, which may not be at the record's `file`
@@ -92,16 +92,15 @@ class GivenLog:
 def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
     """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
 
-    There must be at least one log. If `protocol` is None, the protocol is `mlperf` if the logs have nothing to score
-    but the time of their runs, else `window`. `skip` replaces the number of windows that the protocol drops at the
-    start of a run; None keeps this number. Raises InputError if a log is given twice.
+    There must be at least one log. Without a `protocol`, one that suits the logs is chosen. `skip` replaces its number
+    of windows to drop. Raises InputError if a log is given twice.
     """
     records = [log.record for log in logs]
     refuse_same_run_twice(records)
     options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = [_reported_run(number, log) for number, log in enumerate(logs, 1)]
 
-    groups_of_systems = _groups_of_systems(_scored_groups(runs, options))
+    groups_of_systems = _groups_of_systems(_scored_groups(runs, options))  # a list of groups for each system
     groups = list(itertools.chain.from_iterable(groups_of_systems))
     scaling = _scaling(groups_of_systems)
     published = _published_curves(groups)
@@ -178,16 +177,10 @@ def _repeat_key(run: ReportedRun) -> _RepeatKey:
 
 
 def _system_of(record: Record) -> _System:
-    """Return the properties that a run shares with runs of the same system on other numbers of devices.
-
-    - A submission to MLPerf by others: the batch is left out, and the kind of devices is the accelerator's name.
-    - Any other log: the batch and the kinds of devices are those of the record.
-
-    The other properties are those of the record in both cases. The framework is named without its version.
-    """
+    """Return the properties that a run shares with runs of the same system on other numbers of devices."""
     batch_per_device = record.batch_per_device
     kind_of_devices: object = record.device_kinds
-    if _is_submission_by_others(record):
+    if _is_submission_by_others(record):  # to MLPerf
         batch_per_device = None  # such submissions have another batch for each number of devices
         kind_of_devices = record.accelerator  # not the platform instead, whose name contains that number
     framework_name = None
@@ -213,7 +206,7 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
     """Return the name of a group of repeated runs, from the record of one of them.
 
     For example "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp". What the record does not say is left
-    out. The machine is added if `name_machine` is set. If nothing is left, the name is that of the log's format.
+    out.
     """
     parts = []
     if record.model:
@@ -230,14 +223,13 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
         parts.append("TF32")
     if name_machine:
         parts.append(f"on {visible(record.machine or 'a machine not said', 80)}")
-    return ", ".join(parts) or record.format
+    return ", ".join(parts) or record.format  # the log may say none of these
 
 
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
-    """Score the runs of a group, and return the group with its figure, and with a sentence if there is a problem.
+    """Score the runs of a group, and return the group with its figure, or with the problem that prevents it.
 
-    If there are too few runs for the protocol, it has a problem, and the figure of those that there are, if they make
-    one. `name_machine` adds the machine to the group's name.
+    With too few runs for the protocol the group has a problem, and may have a figure of the runs that there are.
     """
     protocol = options.protocol_of_group(runs)
     result: Score | None = None
@@ -296,8 +288,8 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
     """Return a scaling table for each system that was run on several numbers of devices.
 
-    The result also has a warning for each setting, other than the number of devices, in which the runs of a table
-    differ. `systems` has a list of groups for each system.
+    The result also has a warning for each other setting that differs within a table. `systems` has a list of groups for
+    each system.
     """
     tables = []
     mixed_settings_warnings: list[Verdict] = []
@@ -316,9 +308,9 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
     """
     published = read_published()
     for group in reversed(groups):  # of a system the last group has the most devices
-        found = published_curves(group.record, published)
-        if found.curves:
-            return found
+        curves_of_group = published_curves(group.record, published)
+        if curves_of_group.curves:
+            return curves_of_group
     return published_curves(groups[-1].record, published)
 
 
@@ -326,10 +318,9 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 
 
 def _reported_run(number: int, log: GivenLog) -> ReportedRun:
-    """Return a run of the report, made of what `log` holds and of what its file says before the event run_start.
+    """Return a run of the report: what is given of its log, and what the log's header and first events say.
 
-    From an MLPerf log come the lines of its header, the time of its first event (`start`), and the events of
-    EVENTS_SHOWN (`preamble`). Of what stands twice, the first counts.
+    Only an MLPerf log has a header and events. If a section or an event occurs twice, the first counts.
     """
     entries = _entries_before_run_start(log)
     header_lines: dict[str, int] = {}
@@ -378,27 +369,26 @@ def _entries_before_run_start(log: GivenLog) -> Sequence[object]:
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
-    """Read a file that `compliance check --json` printed, and return what it found in each run, by the run's file.
+    """Read a file that `compliance check --json` printed, and return its entry on each run, by the run's file.
 
-    Files are compared by their real paths, because the check may have been given the same logs by other names. A run
-    that was not checked is left out. Raises InputError for a file of another form, or for one with a log that is not in
-    this report.
+    A run that was not checked is left out. Raises InputError for a file of another form, or for one with a log that is
+    not in this report.
     """
     try:
         # The check may have been given the same logs by other names.
-        by_real_path = _entries_by_real_path(json.loads(Path(path).read_text("utf-8")))
+        entry_by_real_path = _entries_by_real_path(json.loads(Path(path).read_text("utf-8")))
     except (ValueError, KeyError, TypeError, RecursionError):
-        make = f"{called('compliance')} check --json LOG... > {path}"
-        raise InputError(f"{path}: no findings; make the file with `{make}`") from None
-    findings = {}
+        command = f"{called('compliance')} check --json LOG... > {path}"
+        raise InputError(f"{path}: no findings; make the file with `{command}`") from None
+    entry_by_file = {}
     for record in records:
-        entry = by_real_path.pop(os.path.realpath(record.file), None)
+        entry = entry_by_real_path.pop(os.path.realpath(record.file), None)
         if entry is not None:
-            findings[record.file] = entry
-    files_of_no_run = list(by_real_path)
+            entry_by_file[record.file] = entry
+    files_of_no_run = list(entry_by_real_path)
     if files_of_no_run:
         raise InputError(f"{path}: speaks of {files_of_no_run[0]}, which is no run of this report; check the same logs")
-    return findings
+    return entry_by_file
 
 
 def _entries_by_real_path(content: Any) -> dict[str, JsonObject]:

@@ -290,10 +290,10 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as points to draw: about SHOWN_POINTS or fewer.
+    """Return the throughput of a run over time as points to draw, about SHOWN_POINTS or fewer.
 
-    There are no points if the log has no rates. Windows that count for the run's figure never share a point with
-    others.
+    There are none if the log has no rates. A window that counts for the run's figure never shares a point with one that
+    does not.
     """
     rates = _finite_rates(run.record)
     if not rates:
@@ -353,8 +353,7 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
 
-    It counts seconds, if all windows say when they end, or how long they took; else steps, if all say their step; else
-    rows: the windows themselves.
+    It counts seconds if possible, else steps, else rows, which are the windows themselves.
     """
     ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
     all_say_their_end = len(ends_s) == len(windows)

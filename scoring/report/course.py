@@ -30,17 +30,14 @@ NAMED_TIMES = 5  # times to train in a section's gist, the words beside its titl
 def training(report: Report) -> Section:
     """Return the section on loss, quality and the time from run_start to run_stop.
 
-    The table of times has these runs:
-
-    - A run that measured throughput alone: never.
-    - A run with an MLPerf log: always. The log should have the time, so the row says if it is missing.
-    - Any other run: if its log has the time.
+    An MLPerf log should say this time, so its run has a row in the table of times even if the time is missing.
     """
     parts: list[Block] = [_loss(report), quality.figure(report)]
     runs_in_table = []
     for run in report.runs:
         has_time = run.record.run_time_s is not None
-        if run.record.mode != "throughput" and (run.record.format == "mllog" or has_time):
+        should_have_time = run.record.format == "mllog"
+        if run.record.mode != "throughput" and (should_have_time or has_time):
             runs_in_table.append(run)
     if runs_in_table:
         rows = [_cells_of_training(run) for run in runs_in_table]
@@ -123,13 +120,13 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity over the windows of each run. Runs without a finite value are left out.
 
-    `read` returns the quantity of a window, or None. The horizontal axis of all curves is the steps that a run had
-    done. If they are not known of a run, it is the number of the window.
+    `read` returns the quantity of a window, or None. The axis counts the steps done; if a run does not say them,
+    windows.
     """
     runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]
     known_steps = [steps for steps in steps_of_runs if steps is not None]
-    if len(known_steps) == len(runs):  # the steps of no run are None
+    if len(known_steps) == len(runs):  # the steps of all runs are known
         by_step = [_curve_of_run(run, steps, read) for run, steps in zip(runs, known_steps, strict=True)]
         return _Curves(by_step, "step")
     by_row = [_curve_of_run(run, range(1, len(run.record.windows) + 1), read) for run in runs]
@@ -169,7 +166,7 @@ def _steps_done(record: Record) -> list[int] | None:
 def _loss(report: Report) -> Figure | Paragraph:
     """Return the plot of each run's training loss, with a table of its first and last value.
 
-    If no log prints a loss, a sentence is returned that says so.
+    If no log prints a loss, a sentence says so.
     """
     curves, axis = _curves_over_windows(report, _loss_of)
     if not curves:
@@ -274,11 +271,7 @@ def _telemetry_figure(
 
 
 def _most_memory(run: ReportedRun) -> Inline:
-    """Return the most GPU memory of any window in MiB, as a link to the window's line in the log.
-
-    If several windows have the most, the link leads to the last of them. The text is "not measured" if no window says
-    its memory.
-    """
+    """Return the most GPU memory of any window in MiB, as a link to the last window with it; or "not measured"."""
     most_mib = -math.inf
     line_of_most = None
     for window in run.record.windows:
@@ -312,14 +305,13 @@ NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules o
 
 
 def _energy_of_an_image(run: ReportedRun) -> Inline:
-    """Return the energy per image in J, as a link to the line of the first measured window.
+    """Return the energy per image in J: power times time over the measured windows, divided by their images.
 
-    - An MLPerf result: a sentence that says why there is no energy. The guidelines for MLPerf results do not allow it.
-    - A measured window lacks power, time or images, or there are no measured windows: "not measured".
-    - Else: the sum of power x time over the measured windows, divided by their images.
+    It is "not measured" unless each measured window says all three. An MLPerf result may not show an energy, so a
+    sentence says why.
     """
     standing = standing_of([run.record])  # None if the log is not an MLPerf log
-    if standing is not None and standing.uses_the_name:  # the guidelines for MLPerf results do not allow it
+    if standing is not None and standing.uses_the_name:  # its figure is called an MLPerf result
         return NO_POWER_METRIC
     joules: list[float] = []
     images: list[float] = []
@@ -338,10 +330,9 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 
 
 def variance(report: Report) -> Section:
-    """Return the section on how far windows, runs and hosts differ.
+    """Return the section on how far windows, runs and hosts differ: two tables with a row for each group with a figure.
 
-    It has two tables with a row for each group that has a figure. Beside its title stands the standard deviation of the
-    first group's figure, as a share of the figure, if it is known.
+    The gist is the text that the page shows beside the section's title.
     """
     rows = []
     level_rows = []

@@ -33,7 +33,7 @@ def figures(report: Report) -> list[Figure | Paragraph]:
 def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
     """Return a plot of the runs' throughput over time, with a vertical axis that starts at 0.
 
-    `_with_points_on_one_axis` says which runs are drawn. If no log has rates, a sentence is returned that says so.
+    If no log has rates, a sentence says so instead.
     """
     drawn_runs = _with_points_on_one_axis(runs)
     if not drawn_runs:
@@ -50,8 +50,7 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
 def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
     """Return a list of one plot, of the measured windows only; an empty list if no window was measured.
 
-    The vertical axis spans their rates from the lowest to the highest. An axis that starts at 0 or includes the warm-up
-    would hide small differences. Runs without a measured window are left out.
+    Its vertical axis does not start at 0, and shows no warm-up, so that small differences can be seen.
     """
     measured_runs = []
     for drawn in runs:
@@ -99,10 +98,9 @@ def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
 def _draw_function(
     report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool
 ) -> Callable[[plots.Plot], None]:
-    """Return the function that draws a plot of the runs' throughput. It is called only if the page is written as HTML.
+    """Return the function that draws a plot of the runs' throughput, to be called when the page is written as HTML.
 
-    The vertical axis starts at 0 if `starts_at_zero` is set. Otherwise it spans the rates and the score. The score is
-    drawn as a horizontal line, if the report has a single group of runs and its score is a throughput.
+    Unless `starts_at_zero`, the vertical axis spans the rates and the score.
     """
     first = drawn_runs[0]  # the axis unit is the same for all; the unit of the rates is taken from the first
     return functools.partial(

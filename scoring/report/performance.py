@@ -29,8 +29,7 @@ class _Straggler(NamedTuple):
 def performance(report: Report) -> Table:
     """Return the table of where time and memory go in the measured windows, with a row for each group of runs.
 
-    A group is the repeated runs of a system on one number of devices. The last column is the scaling efficiency. It is
-    left out if no system was run on two numbers of devices.
+    Its last column, the efficiency, is left out if no system was run on several numbers of devices.
     """
     efficiency_by_group: dict[str, float] = {}  # by the group's name
     for scaling_rows in report.scaling:
@@ -82,20 +81,16 @@ def _data_wait(group: Group) -> Inline:
 
 
 def _rate_of_a_device(group: Group) -> Inline:
-    """Return a group's throughput per device.
-
-    - The group has no score, or its score is not in images/s: "not measured".
-    - The score is in "images/s per device": the score.
-    - The score is in "images/s", and the number of devices is known: the score divided by this number.
-    - The score is in "images/s", and the number of devices is not known: DEVICES_NOT_SAID.
-    """
+    """Return a group's throughput per device in images/s; or "not measured"."""
     devices = group.record.devices
     score = group.score
     if score is None or not score.unit.startswith("images/s"):
         return NOT_MEASURED
     if score.unit != "images/s":  # the only other one that begins so is "images/s per device"
         return link_to_runs(group, number(score.value))
-    return link_to_runs(group, number(score.value / devices)) if devices else DEVICES_NOT_SAID
+    if not devices:
+        return DEVICES_NOT_SAID
+    return link_to_runs(group, number(score.value / devices))
 
 
 def _memory(group: Group) -> Inline:
@@ -105,11 +100,9 @@ def _memory(group: Group) -> Inline:
 
 
 def _slowest_rank_in_words(group: Group) -> Inline:
-    """Return which rank is the slowest and by how much: "rank 3 on node07 computes 12.4% longer".
+    """Return which rank is the slowest and by how much: "rank 3 on node07 computes 12.4% longer"; or "not measured".
 
-    There are two candidates: the rank that most often computes longest, and the rank that most often waits longest for
-    its input. The one that lags further behind the median rank is returned. The text is "not measured" if the logs do
-    not say the ranks' times.
+    A rank may be slow in computing or in waiting for its input. The longer lag behind the median rank is returned.
     """
     computing = _straggler_of_group(group, "compute", "computes")
     waiting = _straggler_of_group(group, "data_wait", "waits for its input")
@@ -128,8 +121,7 @@ def _lag_of(straggler: _Straggler) -> float:
 def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler | None:
     """Return the rank that is most often the slowest in a group's measured windows; None if no window has ranks' times.
 
-    `kind` is the time to compare, and `verb` names it in the text. The lag is the median over the windows in which the
-    rank is the slowest.
+    `kind` is the time to compare, and `verb` names it in the text.
     """
     slowest = most_often_slowest(group.measured, kind)
     if slowest is None:

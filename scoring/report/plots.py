@@ -93,11 +93,10 @@ class Plot:
             self.legend.append(entry)
 
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
-        """Draw a line through points (x, y), and add it to the legend, which has equal entries only once.
+        """Draw a line through points (x, y), and add it to the legend.
 
-        `style_index` counts the lines of a plot from 0 and chooses the line's style. `style` has arguments of
-        matplotlib's `plot` that replace those chosen, except in the legend. A value y beyond GREATEST_DRAWN becomes a
-        gap.
+        `style_index` counts the lines of a plot from 0 and chooses the look. `style` replaces arguments of matplotlib's
+        `plot`, but not the look in the legend. A value beyond GREATEST_DRAWN becomes a gap.
         """
         chosen = _style_of_series(style_index)
         most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
@@ -121,8 +120,7 @@ class Plot:
     def name_axes(self, *, x: str, y: str) -> None:
         """Write the names of both axes and the numbers at their ticks.
 
-        The name `x` stands below the horizontal axis. The name `y` stands above the vertical axis, as horizontal text
-        that begins at the left edge of the drawing.
+        The name `y` stands above the vertical axis, as horizontal text from the left edge of the drawing.
         """
         self.axes.set_xlabel(x)
         left_edge = self._left_edge_in_widths_of_axes()
@@ -180,10 +178,9 @@ class _SeriesStyle(NamedTuple):
 
 
 def _style_of_series(style_index: int) -> _SeriesStyle:
-    """Return the look of a line by its number in the plot, from 0.
+    """Return the look of a line by its number in the plot, from 0. No two of the first 32 lines look the same.
 
-    A round is one line of each colour of SERIES_COLORS. Within a round the lines differ in colour and marker. Each
-    round has the next dash of DASHES, which repeat after the last. In every second round the markers are hollow.
+    A round is one line of each colour of SERIES_COLORS.
     """
     round_number = style_index // len(SERIES_COLORS)
     index_in_round = style_index % len(SERIES_COLORS)
@@ -249,14 +246,13 @@ def throughput(
 ) -> None:
     """Draw the throughput of one or several runs over time, a line for each.
 
-    `runs` has the label and the points of each run. Points that are not measured, such as those of the warm-up, are
-    grey. `axis_unit` is what the horizontal axis counts ("s", "step" or "row"), and `rate_unit` the unit of the rates.
-    `level` is a figure to draw as a dashed line.
+    `runs` has the label and the points of each run. `axis_unit` is what the horizontal axis counts: "s", "step" or
+    "row". `level` is a figure to draw as a dashed line.
     """
     axis = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
     is_single = len(runs) == 1
     if is_single:
-        [(_, points)] = runs
+        [(_, points)] = runs  # the title names the only run
         _draw_run(drawing, 0, "measured", points, axis, shaded=True)
     else:
         for style_index, (label, points) in enumerate(runs):
@@ -312,8 +308,7 @@ def _draw_run(
 ) -> None:
     """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
 
-    A point is drawn at the middle between its start and end. `style_index` chooses the line's colour and marker. With
-    `shaded` the background of each measured part is shaded.
+    `style_index` chooses the line's colour and marker. With `shaded` the background of each measured part is shaded.
     """
     for stretch in stretches(points):  # successive points, all of them measured or none
         middles = [(axis.place((point.start + point.end) / 2), point.images_per_s) for point in stretch]
@@ -341,8 +336,7 @@ def lines(
 ) -> None:
     """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
-    `x` and `y` name the axes. `target` is a value to reach. It is drawn as a dashed level, unless it is None or beyond
-    GREATEST_DRAWN. The vertical axis starts at 0 if `starts_at_zero` is set.
+    `x` and `y` name the axes. `target` is a value to reach, drawn as a dashed level.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -370,11 +364,8 @@ def scaling(
 ) -> None:
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
-    `y` names the vertical axis. With `is_logarithmic` that axis is logarithmic, for throughput. Otherwise it starts at
-    0 and has a level at 100 %, for efficiency.
-
-    `first_published_style` chooses the colour and marker of the first published curve; the next curves have the next
-    numbers. Pass the same number for both plots, so that a published curve looks the same in both.
+    `y` names the vertical axis. The published curves have the colours and markers from number `first_published_style`
+    on, so that they look the same in both plots.
     """
     drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
     for style_index, (label, points) in enumerate(ours):
@@ -385,7 +376,7 @@ def scaling(
     values = _values_of(all_series)
     if is_logarithmic:
         _set_logarithmic(drawing, values)
-    else:
+    else:  # an efficiency
         drawing.axes.axhline(100, color=MUTED, linewidth=0.8)
         drawing.start_at_zero([100.0, *values])
     device_counts: set[float] = set()
@@ -414,10 +405,9 @@ def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
 
 
 def _set_device_counts(drawing: Plot, device_counts: Sequence[float]) -> None:
-    """Let the horizontal axis be logarithmic to base 2, with ticks at the device counts.
+    """Let the horizontal axis be logarithmic to base 2, with ticks at the device counts, or at some if there are many.
 
-    `device_counts` are in ascending order. If there are more than MOST_TICKS, only some have a tick. A single count
-    stands in the middle of the axis.
+    `device_counts` are in ascending order.
     """
     from matplotlib.ticker import FixedLocator, NullLocator
 

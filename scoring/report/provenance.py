@@ -59,10 +59,9 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 
 
 def compliance(report: Report) -> Section:
-    """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
+    """Return the section on what `python -m compliance check` found in the runs: verdicts, errors, warnings, and notes.
 
-    It has the verdict of each run, a table of the errors and warnings of all runs, and a folded one of the notes.
-    Beside its title stands the number of errors and warnings.
+    The gist is the text that the page shows beside the section's title.
     """
     parts: list[Block] = []
     notes = []
@@ -126,33 +125,31 @@ def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell
 def provenance(report: Report) -> Section:
     """Return the section on each run's log, code, machine and configuration, from the header of its log.
 
-    If several runs have an equal section of the header, it is shown for the first run only. The others refer to that
-    run.
+    What several runs have in common is shown for the first of them only, and the others refer to it.
     """
     first_run_with: dict[str, int] = {}  # {name and content of a section: number of the first run with it}
     parts: list[Block] = []
     for run in report.runs:
         parts.append(Facts(items=_facts_of_run(run), run=run.number))
-        for name, title in TITLES_OF_SECTIONS.items():
+        for name in TITLES_OF_SECTIONS:
             content = run.record.header.get(name)
             if content:
                 name_and_content = f"{name}{content!r}"  # as text, because a dict cannot be a key
                 first_run = first_run_with.setdefault(name_and_content, run.number)
-                parts += _header_section(run, name, title, first_run)
+                parts += _header_section(run, name, first_run)
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
 
-def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
-    """Return the section `name` of a log's header as blocks of the page.
+def _header_section(run: ReportedRun, name: str, first_run: int) -> list[Block]:
+    """Return the section `name` of a log's header as a folded table; for `hardware` also tables of the GPUs' links.
 
-    - An earlier run, `first_run`, has an equal section: a sentence that refers to that run.
-    - The section `hardware`: tables of how the GPUs of the nodes are linked, then the section as a folded table.
-    - Any other section: a folded table.
+    `first_run` is the number of the first run with an equal section. A later run refers to it in a sentence.
     """
+    title = TITLES_OF_SECTIONS[name]
     link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:
         return [Paragraph(text=[f"{title}: the same as of run {first_run} (", link, ")."])]
-    table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(title, run.record.header[name])]
+    table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(name, run.record.header[name])]
     fold = Fold(summary=f"{title} of run {run.number}", blocks=table)
     if name == "hardware":
         return [*tables_of_gpu_links(run), fold]
@@ -162,8 +159,7 @@ def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> 
 def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return what is known of a run as (name, value) pairs: its log, settings, seed, code and data.
 
-    A value that a line of the log says is a link to that line. The last pairs say what could not be read in the log:
-    they are named "problem in the text".
+    A value that a line of the log says is a link to that line. `record.problems` are what could not be read in the log.
     """
     record = run.record
     facts: list[tuple[str, Inline]] = [
@@ -182,10 +178,9 @@ def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return which code and container image a run used, as (name, value) pairs.
+    """Return which code and container image a run used, as (name, value) pairs; empty if its log does not say it.
 
-    They come from the section `source` of the log's header. Each value is a link to the section's line. Empty if the
-    log does not have this section.
+    Each value is a link to the line of the log's header that says it.
     """
     source = section(run.record, "source")
     if not source:
@@ -203,16 +198,14 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return the identity of each set of files that a run read its data from, as (name, value) pairs.
+    """Return the size and the SHA-256 of each set of files that a run read its data from, as (title, value) pairs.
 
-    The section `dataset` of the log's header may have a passport for each set that TITLES_OF_PASSPORTS names: the set's
-    number of files, its size and its SHA-256. A pair has the set's title and its passport in words, as a link to the
-    section's line. A set without a passport has no pair.
+    A set that the log's header does not describe has no pair.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
     facts: list[tuple[str, Inline]] = []
-    for name, title in TITLES_OF_PASSPORTS.items():
+    for name, title in TITLES_OF_PASSPORTS.items():  # a passport is the count, size and SHA-256 of a set of files
         passport = dataclass_of(schema.Passport, dataset.get(name))
         if passport is not None:
             facts.append((title, link_to_line(run, line, _passport_in_words(passport))))
@@ -229,31 +222,28 @@ def _passport_in_words(passport: schema.Passport) -> str:
     return f"{passport.files:,} {counted_things}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
 
 
-def _header_table(title: str, content: Any) -> Table:
-    """Return a section of the log's header as a table of names and values.
+def _header_table(section_name: str, content: Any) -> Table:
+    """Return the content of a section of the log's header as a table of names and values.
 
-    - `title` is "Configuration": a row for each setting, with its value and what set it, such as the environment.
-      Settings whose entry is not a dict are left out.
-    - `title` is that of another section, or `content` is not a dict: a row for each plain value in `content`, named by
-      the path to it.
+    The table of the configuration also has what set each value, such as the environment.
     """
     rows: list[list[Inline]] = []
-    if title == "Configuration" and isinstance(content, dict):
+    if section_name == "config" and isinstance(content, dict):
         for name, entry in content.items():
-            if isinstance(entry, dict):
+            if isinstance(entry, dict):  # a log may hold anything
                 rows.append([Text(text=str(name), look="code"), str(entry.get("value")), str(entry.get("origin"))])
         return Table(caption="Resolved configuration", head=["name", "value", "set by"], rows=rows)
     for path, text in _values_by_path(content):
         rows.append([Text(text=path, look="code"), text])
-    return Table(caption=title, head=["name", "value"], rows=rows)
+    return Table(caption=TITLES_OF_SECTIONS[section_name], head=["name", "value"], rows=rows)
 
 
 def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
-    """Return the plain values inside a nested JSON value, each with the path to it.
+    """Return the plain values inside a nested JSON value, each with the path to it. `path` is the path to `content`.
 
     {"gpus": [{"name": "A100"}], "cores": 64} -> [("gpus[0].name", "A100"), ("cores", "64")]
 
-    A list of plain values counts as one value, and so does an empty dict. `path` is the path to `content` itself.
+    A list of plain values counts as one value, and so does an empty dict.
     """
     is_list_of_containers = isinstance(content, list) and any(isinstance(item, dict | list) for item in content)
     values: list[tuple[str, str]] = []
@@ -273,21 +263,15 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """Return the section with the commands that reproduce what the report shows, each with a sentence on it:
+    """Return the section with the commands that reproduce what the report shows, each with a sentence on it.
 
-    - for each run of ours: repeat it
-    - if there is an MLPerf log: check all logs
-    - for each group of repeated runs: score it
-    - write this report
-
-    `command` has the words after `report` on its command line. Commands name logs by their paths below `Report.folder`,
-    the folder that holds them all.
+    `command` has the words after `report` on the command line. Commands name logs by their paths below `report.folder`.
     """
     shown = []
     if report.folder:
         shown.append(Paragraph(text="Logs are named as seen from the folder that holds them all."))
     for run in report.runs:
-        is_run_of_ours = "DGXSYSTEM" in config_of(run.record)
+        is_run_of_ours = "DGXSYSTEM" in config_of(run.record)  # run_and_time.sh needs this variable
         if is_run_of_ours:
             shown.append(_command_to_repeat(run))
     if any(run.record.format == "mllog" for run in report.runs):
@@ -301,9 +285,9 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 
 
 def _command_to_repeat(run: ReportedRun) -> Paragraph:
-    """Return a paragraph with the shell command that repeats a run. Its log's configuration must have DGXSYSTEM.
+    """Return a paragraph with the shell command that repeats a run of ours.
 
-    The command sets what the user had set. A log may hold anything, so its values are quoted for the shell.
+    A log may hold anything, so its values are quoted for the shell.
     """
     variables = _variables_to_repeat(run)
     exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in variables.items())
@@ -311,18 +295,17 @@ def _command_to_repeat(run: ReportedRun) -> Paragraph:
     checkout = ""
     if source.get("commit"):
         checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n"
-    text = f"Run {run.number} again, with its seed."
+    seed = "its seed" if run.seed else "a seed of its own: the log does not say which it had"
+    text = f"Run {run.number} again, with {seed}."
     if source.get("dirty"):
         text += " Its source tree had uncommitted changes, which the commit does not hold."
     return Paragraph(text=text, code=f"{checkout}{exports} ./run_and_time.sh")
 
 
 def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
-    """Return the words of a command, quoted for a shell and without the paths of this machine.
+    """Return the words of a command, quoted for a shell and without the folders of this machine.
 
-    - A path of a file in `folder`: relative to `folder`.
-    - Any other absolute path: the file's name.
-    - Any other word, such as an option: the word.
+    A path below `folder` becomes relative to it. Of any other absolute path only the file's name is left.
     """
     shown = []
     for word in words:
@@ -354,7 +337,7 @@ def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> P
     words = [run.record.file for run in group.runs]
     words += ["--protocol", report.protocol.name]
     words += _options_to_copy(command)
-    words += _options_for_what_logs_lack(group.record)
+    words += _options_for_what_logs_do_not_say(group.record)
     code = f"{called('scoring')} score {_quoted_without_folder(words, report.folder)}"
     return Paragraph(text=f"Score {group.name}.", code=code)
 
@@ -369,18 +352,16 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
     return options
 
 
-def _options_for_what_logs_lack(record: Record) -> list[str]:
-    """Return the options that tell `score` what the logs of a group do not say. `record` is that of one of its logs.
+def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
+    """Return the options that tell `score` the devices and the batch of a group whose logs do not say them.
 
-    - The number of devices comes from the command line or a description of the system: `--devices` with this number.
-    - The batch per device comes from the command line: `--batch` with this batch.
-
-    The report's own --devices and --batch cannot be copied, because they may have a number for each of several systems.
+    They come from the record of one log. The report's own --devices and --batch may have a number for each of several
+    systems, so they cannot be copied.
     """
     options: list[str] = []
-    is_of_description = bool(record.described_by)
-    is_of_command_line = "devices" in record.from_options
-    if (is_of_description or is_of_command_line) and record.devices is not None:
+    devices_are_described = bool(record.described_by)  # a submission has a description of its system
+    devices_were_given = "devices" in record.from_options  # on the command line
+    if (devices_are_described or devices_were_given) and record.devices is not None:
         options += ["--devices", str(record.devices)]
     if "batch_per_device" in record.from_options:
         options += ["--batch", str(record.batch_per_device)]
@@ -393,8 +374,7 @@ def _options_for_what_logs_lack(record: Record) -> list[str]:
 def log_lines(report: Report, rest_of_page: Sequence[object]) -> Section:
     """Return the section that quotes, run by run, the lines of the logs that the rest of the page links to.
 
-    `rest_of_page` has the other parts of the page: blocks, or lists of blocks. Reads the logs again. A line longer than
-    QUOTED_CHARS is cut, and says so.
+    `rest_of_page` has the other parts of the page: blocks, or lists of blocks. The logs are read again.
     """
     lines_of_runs: dict[int, set[int]] = {run.number: set() for run in report.runs}  # {number of a run: its lines}
     for run_number, line in blocks.linked_lines(rest_of_page):

@@ -14,8 +14,7 @@ from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 def figure(report: Report) -> Figure | Paragraph:
     """Return the plot of the quality after each evaluation, with a table of all evaluations.
 
-    It has a line for each run and each measure, such as accuracy. The target is drawn if all runs have the same one. If
-    the logs have no evaluations, a sentence is returned that says so.
+    It has a line for each run and each measure, such as accuracy. If the logs have no evaluations, a sentence says so.
     """
     evaluated = [run for run in report.runs if run.record.quality]
     if not evaluated:
@@ -58,10 +57,9 @@ def _measures(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
-    """Return a line to draw for each run and each measure, such as accuracy: its label and its points.
+    """Return a line to draw for each run and each measure, such as accuracy: its label, and its points by epoch.
 
-    A point is the epoch and the value of an evaluation. The label is "run 1", or "run 1 accuracy" if there are several
-    measures. There is no line if a run was never evaluated by a measure.
+    The label is "run 1", or "run 1 accuracy" if there are several measures.
     """
     series: list[plots.NamedPoints] = []
     for run in runs:

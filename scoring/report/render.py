@@ -14,7 +14,7 @@ from compliance.mlperf import notes_in_order
 from runlog.text import visible
 from runlog.verdict import Verdict
 from scoring.report import brief, course, overlay, performance, plots, provenance, speed
-from scoring.report.blocks import Table
+from scoring.report.blocks import Section, Table
 from scoring.report.content import Report
 from scoring.report.text import markdown
 from scoring.report.verdict import applies, next_steps
@@ -39,31 +39,30 @@ class ShownCheck(NamedTuple):
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     """Return the content of a report's page, by the names that the templates use for its parts.
 
-    `command` has the words after `report` on the command line. The page shows them, so that the report can be made
-    again.
+    `command` has the words after `report` on the command line, for the page to show.
     """
-    parts = {
+    parts_with_links = {
         "facts": brief.facts(report),
         "tiles": brief.tiles(report),
         "plots": overlay.figures(report),
         "performance": performance.performance(report),
         "tables": _tables(report),
-        "sections": [
-            speed.throughput(report),
-            speed.step_time(report),
-            speed.scaling(report),
-            course.training(report),
-            course.telemetry(report),
-            course.variance(report),
-            provenance.compliance(report),
-            provenance.provenance(report),
-            provenance.reproduce(report, command),
-        ],
+        "sections": _sections(report, command),
     }
-    # All log lines that the parts above link to are quoted; only HTML shows them.
-    quoted_lines = provenance.log_lines(report, list(parts.values()))
     footnotes = [group.score.footnotes for group in report.groups if group.score]
-    return parts | {
+    return {
+        **_summary(report),
+        **parts_with_links,
+        # The quoted log lines that the parts link to. Only HTML shows them.
+        "lines": provenance.log_lines(report, list(parts_with_links.values())),
+        "footnotes": notes_in_order(itertools.chain.from_iterable(footnotes)),
+        "folder": report.folder,
+    }
+
+
+def _summary(report: Report) -> dict[str, Any]:
+    """Return the words at the top of the page: the systems, their figures, the verdict, and what to do next."""
+    return {
         "title": brief.first_ones_in_words([group.name for group in report.groups]),
         "headline": brief.first_ones_in_words([brief.figure_of(group) for group in report.groups]),
         "status": report.verdict.status,
@@ -71,10 +70,22 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
         "checks": [ShownCheck.of(check) for check in report.checks],
         "statuses": brief.STATUSES,
         "steps": next_steps(report.checks),
-        "lines": quoted_lines,
-        "footnotes": notes_in_order(itertools.chain.from_iterable(footnotes)),
-        "folder": report.folder,
     }
+
+
+def _sections(report: Report, command: Sequence[str]) -> list[Section]:
+    """Return the folded sections of the page, in their order. `command` is shown in the last one."""
+    return [
+        speed.throughput(report),
+        speed.step_time(report),
+        speed.scaling(report),
+        course.training(report),
+        course.telemetry(report),
+        course.variance(report),
+        provenance.compliance(report),
+        provenance.provenance(report),
+        provenance.reproduce(report, command),
+    ]
 
 
 def _tables(report: Report) -> list[Table]:
@@ -108,10 +119,8 @@ def _code(value: object) -> Markup:
 def _environment(folder: str, finalize: Callable[[object], object]) -> jinja2.Environment:
     """Return the jinja2 environment for the templates of a folder, `html` or `markdown`.
 
-    Each value that a template shows goes through `finalize` first. Then jinja2 escapes the result for HTML, unless it
-    is Markup: text that needs no more escaping.
-
-    The templates draw a plot with the function `drawn`, which is None if matplotlib is not installed.
+    `finalize` makes each value that a template shows printable. Its result is then escaped for HTML, unless it is
+    Markup.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),

@@ -35,8 +35,7 @@ class _AllReduce(NamedTuple):
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
     """Return the groups of one system, each with the parts of its mean step as its `step_time`.
 
-    A group is returned unchanged if its logs do not say how long a step takes. The all-reduce, which sums the gradients
-    over all devices, is estimated by comparison with the runs on one device: see `_estimated_all_reduce`.
+    A group whose logs do not say how long a step takes is returned unchanged.
     """
     mean_steps = [_mean_step(group) for group in groups]
     single_device_step_s = _step_on_single_device(groups, mean_steps)
@@ -63,15 +62,14 @@ def _step_on_single_device(groups: Sequence[Group], mean_steps: Sequence[_MeanSt
 
 
 def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
-    """Return the parts of a mean step: its wait for data, its all-reduce, and in words what the rest is.
+    """Return the parts of a mean step: its wait for data, its all-reduce, and a rest.
 
-    The all-reduce is an estimate. It is limited to the time that remains after the wait for data. The rest is
-    "computation", plus each part whose time is not known: "computation and all-reduce".
+    `rest` names what the rest is: "computation", or "computation and all-reduce" if the all-reduce is not known.
     """
     all_reduce_s = all_reduce.exposed_s
     if all_reduce_s is not None:
         without_wait_s = mean_step.total_s - (mean_step.data_wait_s or 0.0)
-        all_reduce_s = min(all_reduce_s, without_wait_s)  # it is an estimate
+        all_reduce_s = min(all_reduce_s, without_wait_s)  # it is an estimate, and may be too long
     rest = "computation"
     if all_reduce_s is None:
         rest += " and all-reduce"
@@ -89,11 +87,10 @@ def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
 def _estimated_all_reduce(
     record: Record, step_s: float, single_device_step_s: float | None, *, is_only_group: bool
 ) -> _AllReduce:
-    """Estimate how long a step waits for the all-reduce: the time it takes longer than a step on a single device.
+    """Estimate the time of the all-reduce in a step: how much longer the step takes than one on a single device.
 
-    `step_s` is the mean step of the runs of `record`. `single_device_step_s` is that on a single device; None if it is
-    not known. Of ranks that share a CPU it cannot be told, because computation itself slows with each rank. The note
-    says why there is no estimate.
+    `step_s` is the mean step of the runs of `record`, and `single_device_step_s` that of runs on one device, if known.
+    Without an estimate the note says why.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
@@ -109,24 +106,17 @@ def _estimated_all_reduce(
 
 
 def _mean_step(group: Group) -> _MeanStep | None:
-    """Return the mean step over the measured windows of all runs of a group; None if it is not known.
-
-    The first of these that the logs have is taken:
-
-    - the time and the steps of each window. Only these come with the wait for data.
-    - the step time that each window prints
-    - the group's throughput and its global batch
-    """
+    """Return the mean step over the measured windows of all runs of a group; None if it is not known."""
     windows = group.measured
     if windows:
-        mean_step = _mean_of_windows(windows)
+        mean_step = _mean_of_windows(windows)  # by their times and steps, and with the wait for data
         if mean_step is not None:
             return mean_step
         printed_s: list[float] = values_of(windows, "printed_step_time_s")
         if len(printed_s) == len(windows):
             return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), data_wait_s=None)
 
-    batch = group.record.global_batch
+    batch = group.record.global_batch  # images of a step, on all devices
     score = group.score
     if not batch or score is None or score.unit != "images/s" or score.value <= 0:
         return None
@@ -136,9 +126,8 @@ def _mean_step(group: Group) -> _MeanStep | None:
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
     """Return the mean step of windows: the sum of their times divided by the sum of their steps.
 
-    Returns None if at least one window does not say its time or its number of steps. The mean wait for data is the sum
-    of the windows' waits divided by the sum of their steps. If at least one window does not say its wait, the mean wait
-    alone is None. There must be at least one window.
+    None unless each window says its time and its steps. The mean wait for data is None unless each says its wait. There
+    must be at least one window.
     """
     seconds: list[float] = []
     waits_s: list[float] = []
@@ -161,16 +150,15 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
-    """Return a row for each number of devices that one system was run on, compared with the smallest number.
+    """Return a row for each group of a system: its throughput compared with that on the smallest number of devices.
 
-    A group is the repeated runs on one number of devices. The groups come by ascending number of devices. A group has
-    no row if it has no throughput in images/s, or if its number of devices is not known.
+    The groups come by ascending number of devices. A group without a throughput in images/s has no row.
 
         speedup = images/s / images/s on the smallest number
         efficiency = speedup / (devices / smallest number)
     """
     rows: list[ScalingRow] = []
-    base: Score | None = None
+    base: Score | None = None  # of the group with the smallest number of devices
     base_devices = 1
     for group in groups:
         score = group.score
@@ -193,14 +181,14 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
 
 
 class PublishedCurves(NamedTuple):
-    """The published tables to show beside a run, and a note on which were chosen or why none was."""
+    """The published tables to show with a run, and a note on which were chosen or why none was."""
 
     curves: list[Curve]
     note: str
 
 
 def _family_of_model(model: str | None) -> str | None:
-    """Return the family of a model, such as all versions of ResNet-50; None for a model that this project lacks."""
+    """Return the family of a model, such as all versions of ResNet-50; None for a model that is not trained here."""
     workload = workloads.of_family(model)
     return None if workload is None else workload.family
 
@@ -215,11 +203,10 @@ def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | No
 
 
 def published_curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
-    """Return the published tables to show as curves beside a run: those of its model and kind of precision.
+    """Return the published tables to show beside a run: those of its model and kind of precision.
 
-    `published` has a row for each published figure. There are no curves for a run on a CPU, of a model that this
-    project lacks, or of an unknown precision, and the note says why. Otherwise the note names the model and the
-    precision, even if no published table fits them.
+    `published` has all published figures. There are no curves for a run on a CPU, or of an unknown model or precision,
+    and the note says why.
     """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
@@ -238,8 +225,7 @@ def published_curves(record: Record, published: Sequence[Published]) -> Publishe
 def _curves_from_one_device(published: Sequence[Published], family: str, precision: str) -> list[Curve]:
     """Return the published tables of a family of models at a kind of precision, as curves.
 
-    A table is the rows that differ only in the number of devices. It makes a curve if it has a row of one device, which
-    the efficiency is relative to, and at least one other row.
+    A table is the rows that differ only in the number of devices. Without a row of one device it makes no curve.
     """
     suitable = []
     for row in published:
@@ -258,12 +244,8 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
 def _warning_of_other_data(record: Record) -> str:
     """Return a warning that the published figures were measured on other images than these runs, or "".
 
-    The published figures were measured on full-size images. The warning continues a text about the published tables, so
-    it begins with " They".
-
-    - The log does not describe its data set: "".
-    - The log says that the images are real and 224 px large: "".
-    - Else, also if the log does not say the size: the warning.
+    The published figures are of full-size images: 224 px. The warning begins with a space, because it follows another
+    sentence.
     """
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
@@ -279,11 +261,9 @@ def _label_of_table(rows: Sequence[Published]) -> str:
     """Return the label of a published table in a legend: framework, accelerator, batch and strategy.
 
     "Paddle (FleetX)" on V100 at batch 256, strategy "auto" -> "FleetX Paddle V100 bs256 auto"
-
-    "mixed" after the framework means that the rows are of several versions of it. What is not known is left out.
     """
-    first_row = rows[0]  # the rows agree in all that the label says, except the version
-    frameworks_with_version = {row.framework for row in rows}  # `framework_name` below is without it
+    first_row = rows[0]  # the rows agree in all that the label says, except the framework's version
+    frameworks_with_version = {row.framework for row in rows}  # `framework_name` below is without the version
     parts: list[str | None] = [_short_framework(first_row.framework_name)]
     if len(frameworks_with_version) > 1:
         parts.append("mixed")  # several versions
@@ -297,18 +277,15 @@ def _label_of_table(rows: Sequence[Published]) -> str:
 def _short_framework(name: str) -> str:
     """Return a published framework's name in the short form of a legend.
 
-    "NGC", which is NVIDIA's catalogue, and the number of a build are left out: "Paddle 1.8.3.post107" -> "Paddle 1.8.3"
-
-    - No brackets: the rest of the name.
-    - LONG_WORD letters or more in brackets: these alone. "NGC PyTorch (mmsegmentation)" -> "mmsegmentation"
-    - Fewer letters in brackets: they go to the front. "Paddle (NVIDIA)" -> "NVIDIA Paddle"
+    "Paddle 1.8.3.post107" -> "Paddle 1.8.3", "Paddle (NVIDIA)" -> "NVIDIA Paddle", "PyTorch (mmsegmentation)" ->
+    "mmsegmentation"
     """
     without_catalogue = name.removeprefix("NGC ")  # NVIDIA's catalogue
-    without_build = without_catalogue.split(".post")[0]
+    without_build = without_catalogue.split(".post")[0]  # the number of a build follows ".post"
     before_brackets, _, after_opening_bracket = without_build.partition(" (")
     in_brackets = after_opening_bracket.removesuffix(")")
     if not in_brackets:
         return before_brackets
-    if len(in_brackets) >= LONG_WORD:
+    if len(in_brackets) >= LONG_WORD:  # long enough to be understood alone
         return in_brackets
     return f"{in_brackets} {before_brackets}"

@@ -37,8 +37,7 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 def throughput(report: Report) -> Section:
     """Return the section on each run's throughput over time: a plot with a table of its windows.
 
-    `_plot_of_run` makes both, and `_plot_blocks` says what is folded. A run without rates has a sentence instead, after
-    the plots. The gist, the text beside the section's title, is the range of the measured rates in each of their units.
+    A run without rates has a sentence instead. The gist is the text that the page shows beside the section's title.
     """
     figures: list[Figure] = []
     without_rates: list[Block] = []
@@ -58,15 +57,13 @@ def throughput(report: Report) -> Section:
 
 
 def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
-    """Return the blocks of the page that show the runs' plots.
+    """Return the blocks of the page that show the runs' plots: the first SHOWN_PANELS of them, and the others folded.
 
-    - No plot: no block.
-    - One plot: its caption, and its table of windows, folded. The first plot of the page shows this run already.
-    - Several plots: the first SHOWN_PANELS, and the others folded.
+    A single plot is not repeated, because the page begins with a plot of the same run.
     """
     if not figures:
         return []
-    if len(figures) == 1:
+    if len(figures) == 1:  # the caption and the table alone
         table_of_windows = figures[0].numbers
         assert table_of_windows is not None  # `_plot_of_run` gives each plot one
         return [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[table_of_windows])]
@@ -80,13 +77,12 @@ def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
 def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) -> Figure:
     """Return the plot of one run's throughput, with a caption and the table of what it draws.
 
-    A point of the plot is a window, or several neighbouring ones put together. If the protocol measures throughput, the
-    throughput that it gives the run is drawn as a horizontal line.
+    A point of the plot is a window, or several neighbouring ones put together.
     """
     points = rates_over_time.points
     axis_unit = rates_over_time.axis_unit  # "s", "step" or "row"
     rate_unit = unit_of_rates(run)
-    level = None
+    level = None  # where to draw a horizontal line
     if report.protocol.figure == "throughput" and run.figure is not None:
         level = run.figure.value
     window_count = sum(len(point.windows) for point in points)
@@ -112,7 +108,7 @@ def _measured_span(points: Sequence[Point]) -> str:
 
 
 def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int, axis_unit: str) -> str:
-    """Return the caption of a run's plot.
+    """Return the caption of a run's plot, such as this one:
 
     "Run 1: 340.1 to 352.8 images/s over 40 windows; measured from 120 to 900 s."
     """
@@ -127,8 +123,8 @@ def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int
 def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, unit: str) -> list[Cell]:
     """Return the row of a point in the table of a run's windows. A point is a window, or several put together.
 
-    `axis_unit` is the unit of the point's start and end: "s" for seconds, "step" or "row". `unit` is the unit of its
-    rate, such as "images/s". The cell of the last step is empty if the log does not print it.
+    `axis_unit` is the unit of the point's start and end: "s" for seconds, "step" or "row". `unit` is that of its rate,
+    such as "images/s".
     """
     first = point.windows[0]
     last = point.windows[-1]
@@ -166,8 +162,8 @@ def _milliseconds(point: Point) -> str:
 def step_time(report: Report) -> Section:
     """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
 
-    If no group has a step time, there is a sentence instead. The gist, which is the words beside the section's title,
-    is the step of the last group in the table.
+    If no group has a step time, a sentence says so. The gist is the text that the page shows beside the section's
+    title.
     """
     title = "Where a step's time goes"
     rows = []
@@ -216,8 +212,7 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 def scaling(report: Report) -> Section:
     """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
 
-    It has plots, a table for each system that was run on at least two numbers of devices, and the published figures,
-    folded. Beside its title stands the efficiency on the most devices.
+    `report.scaling` has only systems that were run on several numbers of devices.
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
@@ -254,8 +249,7 @@ def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
 def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
     """Return the row of one number of devices in a system's scaling table.
 
-    Speedup and efficiency compare it with the smallest number of devices that the system was run on. A figure is a link
-    to the lines of its run, or to the table of runs if there are several.
+    Speedup and efficiency compare it with the smallest number of devices that the system was run on.
     """
     group = row.group
     return [
@@ -289,7 +283,7 @@ class _PlotByDevices(NamedTuple):
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
-    """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
+    """Return two plots over the number of devices, throughput and efficiency, with our curves and published ones.
 
     A published curve has the same style, which is a colour and a marker, in both plots.
     """
@@ -338,10 +332,9 @@ def _throughput_figure(report: Report, our_rates: Sequence[plots.Points], first_
 
 
 def _efficiency_figure(report: Report, first_published_style: int) -> Figure:
-    """Return the plot of scaling efficiency, in percent, over the number of devices.
+    """Return the plot of scaling efficiency, in percent, over the number of devices: our systems, then published ones.
 
-    It has the curves of our systems, then the published ones. `report.scaling` has only systems that were run on at
-    least two numbers of devices. `first_published_style` chooses the colour and marker of the first published curve.
+    `first_published_style` chooses the colour and marker of the first published curve.
     """
     our_efficiencies = [_efficiencies_of_rows(rows) for rows in report.scaling]
     plot = _PlotByDevices(
@@ -388,8 +381,8 @@ def _efficiencies_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float
 def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figure:
     """Return a plot over the number of devices as a part of the page, with all its values in words for screen readers.
 
-    Its title is the caption up to the first colon. Colours and markers are numbered as styles: `first_published_style`
-    is the number for the first published curve, and each further one has the next number.
+    `first_published_style` numbers the colour and marker of the first published curve; the next curves count on from
+    it.
     """
     words = []
     for label, points in (*plot.ours, *plot.published):
@@ -403,7 +396,7 @@ def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figu
         is_logarithmic=plot.is_logarithmic,
         first_published_style=first_published_style,
     )
-    title, _, _ = plot.caption.partition(":")
+    title, _, _ = plot.caption.partition(":")  # what comes before the first colon
     return Figure(name=plot.name, title=title, caption=plot.caption, words="; ".join(words), draw=draw)
 
 
@@ -419,23 +412,22 @@ def _published(curves: Sequence[Curve]) -> Table:
 def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     """Return the row of one published figure, with the line of published.csv that it comes from.
 
-    The figure is as its publisher printed it. If the publisher's own log gives another one, a note says which. A
-    question mark stands for an unknown memory. The efficiency is the figure divided by the devices and by the figure of
-    one device in `curve`, which is the published table.
+    `curve` is the published table with the figure. The efficiency compares the figure with that of one device in the
+    table.
     """
-    memory_gb = "?"
+    memory = "?"
     if figure.accelerator_memory_gib is not None:
-        memory_gb = str(figure.accelerator_memory_gib)
+        memory = str(figure.accelerator_memory_gib)
     batch = "not said"
     if figure.batch_per_device is not None:
         batch = str(figure.batch_per_device)
     note = ""
-    if figure.log_value is not None:
+    if figure.log_value is not None:  # the publisher's log gives another figure than the table
         note = f"its own log gives {number(figure.log_value)}"
     return [
         Cell("source", figure.source),
         Cell("framework", figure.framework),
-        Cell("accelerator", f"{figure.accelerator}, {memory_gb} GB"),
+        Cell("accelerator", f"{figure.accelerator}, {memory} GB"),
         Cell("batch", batch, numeric=True),
         Cell("devices", str(figure.devices), numeric=True),
         Cell("images/s", figure.printed, numeric=True),

@@ -29,8 +29,8 @@ _UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^
 def for_page(svg: str, figure: Figure) -> str:
     """Adapt matplotlib's SVG to the page: its ids, colours and fonts, and a title for screen readers.
 
-    Two plots of a page must not share an id, so each begins with the figure's name: `url(#clip)` -> `url(#loss-clip)`.
-    Colours become variables of the page: `#010101` -> `var(--ink)`.
+    Ids must differ between plots of a page: `url(#clip)` -> `url(#loss-clip)`. Colours follow the page: `#010101` ->
+    `var(--ink)`.
     """
     text = _METADATA.sub("", svg)
     text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<0>{figure.name}-", text)  # \g<0> is the start itself

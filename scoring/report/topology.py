@@ -21,8 +21,8 @@ _LinksOfDevice = tuple[str, ...]
 def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
     """Return tables of how the GPUs of a run's nodes are linked. Nodes with equal links share a table.
 
-    A cell is the link between two devices as nvidia-smi names it, such as "NV12", "PIX" or "SYS". A sentence at the end
-    says what the names mean. If no links are known, there is only a sentence that says so.
+    A cell is the link between two devices as nvidia-smi names it, such as "NV12" or "SYS". If no links are known, a
+    sentence says so.
     """
     hosts_by_links: dict[tuple[_LinksOfDevice, ...], list[str]] = {}
     for node in nodes_of(run.record):
@@ -42,10 +42,9 @@ def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
 
 
 def _link_matrix(topology: Any) -> tuple[_LinksOfDevice, ...]:
-    """Return a row for each device of a node: its name, then its link to each device.
+    """Return a row for each device of a node: its name, then its link to each device; empty if that is not known.
 
-    `topology` is what a log says of the node. Empty if that is not a square table, or has more than MOST_DEVICES
-    devices.
+    `topology` is what a log says of the node, and may be anything.
     """
     rows = []
     try:

@@ -10,8 +10,8 @@ from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
 from scoring.figure.run_count import benchmark_of
 from scoring.record import Quality, recipe_target, section
-from scoring.report.brief import hardware
-from scoring.report.content import Group, Overall, ReportedRun, runs_of, warnings_of_scores
+from scoring.report.brief import day_of, hardware
+from scoring.report.content import NOT_LOGGED, Group, Overall, ReportedRun, runs_of, warnings_of_scores
 from scoring.report.text import counted
 
 UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
@@ -25,11 +25,7 @@ def applies(check: Verdict) -> bool:
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the status of the whole report and a sentence on it, by the checks that apply.
-
-    The worst of them decides: the result does not stand, is not yet shown to be publishable, is not steady, stands with
-    warnings, or stands. A sentence that says "with warnings" names all checks that warn.
-    """
+    """Return the status of the whole report and a sentence on it. The worst of the checks that apply decides."""
     applying = [check for check in checks if applies(check)]
     statuses = {check.status for check in applying}
     warning_checks = [check.check for check in applying if check.status == WARNING]
@@ -48,10 +44,7 @@ def overall(checks: Sequence[Verdict]) -> Overall:
 def next_steps(checks: Sequence[Verdict]) -> list[str]:
     """Return what to do about the checks of a report, each step once.
 
-    - Some checks have a `fix`: each fix.
-    - No check has one, and the check "compliance" applies, which means that it had runs to look at: a sentence that the
-      result can be packaged or compared with others.
-    - No check has one, and "compliance" does not apply: a sentence that the result can only be compared.
+    If there is nothing to do, a sentence says what the result can be used for.
     """
     steps = list(dict.fromkeys(check.fix for check in checks if check.fix))
     if steps:
@@ -89,14 +82,7 @@ def _verdict_that_does_not_apply(check: str, why: str) -> Verdict:
 
 
 def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the runs' compliance with the rules of MLPerf. The first of these cases counts:
-
-    - A run failed the compliance check: fatal, with the number of errors in all runs that were checked.
-    - A run that needs the check was not checked: unknown.
-    - At least one run was checked: ok.
-    - No run was checked, and none needs the check: a verdict that does not apply, so that the report's status ignores
-      it.
-    """
+    """Return the verdict on whether the runs passed the compliance check. A single failed run makes it fatal."""
     checked = [run for run in runs if run.findings]
     failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
     unchecked = [run for run in runs if not run.findings and _needs_check(run)]
@@ -136,11 +122,9 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how the training runs ended. Only runs that trained and whose log says how they ended count.
+    """Yield a verdict on how the training runs ended: on the failed ones if there are any, else on the final quality.
 
-    - Some ended without success: the verdict of `_judge_failed_runs`.
-    - All ended with success, and all logs have a quality: the verdict of `_judge_final_quality`.
-    - Else: no verdict.
+    Only runs that trained, and whose log says how they ended, count.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
@@ -159,20 +143,17 @@ class _Failures(NamedTuple):
 
 
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
-    """Return the verdict on the `failed` runs, which ended without success. The first of these cases counts:
+    """Return the verdict on the `failed` runs, which ended without success.
 
-    - In a group more runs failed than its benchmark's rules allow: fatal.
-    - In a group with failed runs it is unknown how many the rules allow: unknown.
-    - The rules allow all failures: a warning.
-
-    The text gives the status with which the first failed run ended.
+    The rules of a benchmark may let some of its runs fail. The verdict is fatal if more runs of a group failed than
+    they allow.
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
-    failures = [_Failures(_count_failures(group), _allowed_failures(group, protocol)) for group in groups]
-    if any(group.allowed is not None and group.failed > group.allowed for group in failures):
+    all_failures = [_Failures(_count_failures(group), _allowed_failures(group, protocol)) for group in groups]
+    if any(failures.allowed is not None and failures.failed > failures.allowed for failures in all_failures):
         return Verdict(check="quality", status=FATAL, found=text, fix=fix)
-    if any(group.allowed is None and group.failed > 0 for group in failures):
+    if any(failures.allowed is None and failures.failed > 0 for failures in all_failures):
         text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
         return Verdict(check="quality", status=UNKNOWN, found=text, fix=fix)
     text += "; the benchmark's rules drop as many of its runs"
@@ -188,39 +169,34 @@ def _count_failures(group: Group) -> int:
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail; None if that is unknown.
 
-    A result drops some of its slowest runs, and a failed run counts as a slow one. The rounds of MLPerf decide how many
-    it drops, else the protocol. If the rounds differ it is unknown, because logs do not say their round.
+    A result drops some of its slowest runs, and a failed run counts as a slow one.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
-    if not submission_by_round:
+    if not submission_by_round:  # no round has rules for it
         return _dropped_by_protocol(len(group.runs), protocol)
     dropped_in_rounds: set[int] = set()
     for submission in submission_by_round.values():
         has_enough_runs = len(group.runs) >= submission.runs
         dropped_in_rounds.add(submission.dropped if has_enough_runs else 0)
-    if len(dropped_in_rounds) > 1:
+    if len(dropped_in_rounds) > 1:  # a log does not say its round
         return None
     return dropped_in_rounds.pop()
 
 
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the lowest final quality of the `trained` runs.
+    """Return the verdict on the lowest final quality of the `trained` runs: fatal if it is below their common target.
 
-    - All have the same target, and the lowest quality is below it: fatal.
-    - All have the same target, and all reached it: ok.
-    - There is no common target: ok, and the text gives the quality only.
-
-    `runs` are all runs of the report; the text names the trained ones among them.
+    Without a common target the quality is only named. `runs` are all runs of the report.
     """
-    worst = min((run.record.quality[-1] for run in trained), key=_value_of)
+    lowest = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {recipe_target(run.record) for run in trained}
     target = targets.pop() if len(targets) == 1 else None
     text = (
-        f"{_numbers_in_words(trained, runs)} ended with success; lowest final {worst.name} {four_digits(worst.value)}"
+        f"{_numbers_in_words(trained, runs)} ended with success; lowest final {lowest.name} {four_digits(lowest.value)}"
     )
     if target is not None:
         text += f", target {six_digits(target)}"
-    if target is not None and worst.value < target:
+    if target is not None and lowest.value < target:
         fix = "Train to the target, or measure throughput alone (MODE=throughput)."
         return Verdict(check="quality", status=FATAL, found=text, fix=fix)
     return Verdict(check="quality", status=OK, found=text)
@@ -240,12 +216,7 @@ def _dropped_by_protocol(runs: int, protocol: Protocol) -> int:
 
 
 def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield the verdicts on the figures of all groups:
-
-    - Always: the verdict of `_judge_measurement`, by the problems of the groups and the warnings of their scores. The
-      warnings in UNSTEADY_WARNINGS do not count here.
-    - If a score has a warning in UNSTEADY_WARNINGS: a warning to measure again.
-    """
+    """Yield a verdict on how the figures were measured, and a warning if some of them are not steady."""
     warnings = warnings_of_scores(groups)
     problems = [group.problem for group in groups if group.problem]
     other_checks = {warning.check for warning in warnings if warning.check not in UNSTEADY_WARNINGS}
@@ -259,11 +230,10 @@ def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
 
 
 def _judge_measurement(problems: Sequence[str], warning_checks: Sequence[str]) -> Verdict:
-    """Return the verdict on how the figures were measured.
+    """Return the verdict on how the figures were measured: fatal with problems, a warning with warnings, else ok.
 
-    - There are `problems`, sentences on why groups lack the figure that the protocol asks for: fatal.
-    - There are `warning_checks`, names of warnings about the figures: a warning that names them.
-    - Neither: ok.
+    `problems` are sentences on why a group does not have the figure that the protocol asks for. `warning_checks` are
+    names of warnings.
     """
     if problems:
         fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
@@ -279,15 +249,14 @@ def _judge_measurement(problems: Sequence[str], warning_checks: Sequence[str]) -
 
 
 def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a verdict for each doubt about where the runs come from:
+    """Yield a verdict for each doubt about where the runs come from.
 
-    - A log lacks the system or the date: unknown, because such figures cannot be published. The text names all facts
-      that a log lacks, among them organisation and commit.
-    - A source tree had uncommitted changes: a warning.
+    Figures without a system or a date cannot be published. Organisation and commit are only named if one of those two
+    is missing as well.
     """
-    lacking = [name for name in ("system", "date", "organisation", "commit") if _some_log_lacks(name, runs)]
-    if "system" in lacking or "date" in lacking:
-        text = f"the logs do not say {' or '.join(lacking)}"
+    missing = [name for name in ("system", "date", "organisation", "commit") if _is_missing_in_a_log(name, runs)]
+    if "system" in missing or "date" in missing:
+        text = f"the logs do not say {' or '.join(missing)}"
         fix = "State what ran, where, when and by whom before these figures are published."
         yield Verdict(check="provenance", status=UNKNOWN, found=text, fix=fix)
 
@@ -300,18 +269,20 @@ def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
         )
 
 
-def _some_log_lacks(name: str, runs: Sequence[ReportedRun]) -> bool:
-    """Return whether at least one run's log lacks the fact `name`: "system", "date", "organisation" or "commit"."""
-    for run in runs:
-        facts = {
-            "system": hardware(run) or run.record.accelerator,
-            "date": run.start.value,
-            "organisation": run.preamble.get("submission_org"),
-            "commit": section(run.record, "source").get("commit"),
-        }
-        if not facts[name]:
-            return True
-    return False
+def _is_missing_in_a_log(name: str, runs: Sequence[ReportedRun]) -> bool:
+    """Return whether the log of at least one run does not say `name`: "system", "date", "organisation" or "commit"."""
+    return any(not _origin_of(run)[name] for run in runs)
+
+
+def _origin_of(run: ReportedRun) -> dict[str, object]:
+    """Return where, when and by whom a run was made; a value that counts as false if its log does not say it."""
+    start_s = run.start.value
+    return {
+        "system": hardware(run) or run.record.accelerator,
+        "date": start_s and day_of(start_s),  # empty for a number that is not a valid time
+        "organisation": run.preamble.get("submission_org", NOT_LOGGED).value,
+        "commit": section(run.record, "source").get("commit"),
+    }
 
 
 def _first_and_count(texts: Sequence[str]) -> str:

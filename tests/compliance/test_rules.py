@@ -99,7 +99,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("log-form", run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
     ("cache-cleared", closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
     ("cache-cleared", closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
-    ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", images_per_s=40.0), "*"),
+    ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", images_per_s=39.2), "*"),  # 39.11
     ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", time_s=35.2, images_per_s=40.0), "*"),
     ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", images=1344, images_per_s=37.333), "*"),
     ("before-run-start", run, lambda log: log.later("epoch_start", -60_000), "epoch_start"),

@@ -88,6 +88,7 @@ OWN: dict[str, Forgery] = {
     "a twentieth of the time, in all figures": (lambda log, _: by.rates(by.scaled(log, 0.05), 0.05), "own-log"),
     "the same, and no image_size": (lambda log, _: by.replaced(
         by.rates(by.scaled(log, 0.05), 0.05), ("RECIPE.image_size", "RECIPE.size")), "own-log"),
+    "360 images in 20 ms": (lambda log, _: by.intervals(log, lambda took: [20, *took[1:]], "eval"), "own-log"),
     "all losses null": (lambda log, _: by.each(
         log, "step_window", lambda fields: fields["value"].update(loss=None)), "own-log"),
     "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),
@@ -110,7 +111,8 @@ OWN: dict[str, Forgery] = {
     "another momentum than the recipe's": (lambda log, _: log.value("sgd_opt_momentum", 0.5), "own-log"),
     "another rate than the recipe's": (lambda log, _: log.value("sgd_opt_base_learning_rate", 9.0), "own-log"),
     "the other's losses at another hour": (by.copied, "runs-differ"),
-    "a million samples of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1_000_000), "own-log"),
+    "a half of the time, with all samples of telemetry": (lambda log, _: by.rates(by.scaled(log, 0.5), 0.5).inside(
+        "telemetry_summary", samples=log.fields(log.at("telemetry_summary"))["value"]["samples"] * 2), "own-log"),
     "a program of one convolution": (lambda log, _: by.replaced(log, ('"conv2d": 53', '"conv2d": 1')), "own-log"),
     "an accuracy that is no number of images": (lambda log, _: log.value("eval_accuracy", 0.3125, 0), "own-log"),
     "another momentum, and no setting that says so": (lambda log, _: by.replaced(log.value(

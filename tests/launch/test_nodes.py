@@ -28,13 +28,17 @@ def new_key(path: Path) -> str:
     return str(path)
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 class Pair:
     """The two nodes' processes, and what they say."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.variables = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "first,localhost", "NODE_WAIT_S": "300"}
         self.variables |= {"JOB_KEY": new_key(folder / "key"), "SSH_PORT": str(port), "SSH_ADDRESS": "127.0.0.1"}
         self.folder = Path(f"/tmp/nodes-{os.getuid()}-{port}")
@@ -121,6 +125,16 @@ def test_a_node_with_another_key_is_refused_and_both_end(tmp_path: Path, pair: P
     ):
         status, stderr = said(process)
         assert status == 1 and words in stderr
+
+
+def test_a_key_of_no_use_leaves_no_copy_behind(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    port = free_port()
+    jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "a passphrase", "-f", str(key)])
+    variables = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "localhost,second", "NODE_RANK": "0"}
+    done = jobs.run([*NODES, "lead", "--", "true"], JOB_KEY=str(key), SSH_PORT=port, **variables)
+    assert done.returncode == 2 and "no private ssh key without passphrase" in done.stderr, done.stderr
+    assert not Path(f"/tmp/nodes-{os.getuid()}-{port}").exists()
 
 
 def test_only_the_first_nodes_refused_call_ends_a_waiting_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,7 @@ class Results(NamedTuple):
 def gather(folder: Path) -> Results:
     """Return a verdict on each check of each precision, and the nodes that the jobs ran on, from the files in `folder`.
 
-    A check that was not run gets a verdict, too. Raises ValueError if the folder cannot be read, has no file of a job,
-    or has a line that is not JSON.
+    A check that was not run gets a verdict, too. Raises ValueError if the files of the jobs cannot be read.
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []
@@ -98,8 +97,8 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
-    `short` says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is FATAL, else 0. Raises
-    ValueError if the files of the jobs cannot be read.
+    With `short` the report says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is
+    FATAL, else 0.
     """
     results = gather(folder)
     counts = Counter(verdict.status for verdict in results.verdicts)
@@ -127,12 +126,11 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 def main() -> int:
     """Run the checks of this rank, report on finished jobs, or print the precisions whose jobs can run.
 
-    Returns the exit status. Raises ValueError if the job cannot be used for an acceptance, or if the files to report on
-    cannot be read.
+    Returns the exit status. Raises ValueError if the job or the files to report on cannot be used.
     """
     args = _arguments()
     if env.is_rank():  # mpirun started this process as a rank of a job
-        # `run_module` would refuse a precision that a GPU lacks. Here the checks report it, each as not possible.
+        # `run_module` would refuse a precision that this GPU cannot run. Here each check reports that it cannot run.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()

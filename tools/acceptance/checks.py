@@ -73,8 +73,8 @@ LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tolerance) -> Verdict:
     """Compare the losses of a training's first steps with the wanted ones; return the verdict of `check`.
 
-    `losses` is [ranks, steps], and `wanted_losses` has a loss for each step or for more. The verdict is ok if every
-    loss is within the tolerance of its step. NaN never is.
+    `losses` is [ranks, steps], and `wanted_losses` [steps] or longer. The verdict is ok if every loss is within the
+    tolerance of its step.
     """
     steps = losses.shape[1]
     wanted_losses = wanted_losses[:steps]  # the short form takes fewer steps
@@ -82,7 +82,7 @@ def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tol
     errors = np.abs(losses - wanted_losses).max(axis=0) / wanted_losses
     tolerances = tolerance.by_step(steps)
     ratios = np.where(np.isnan(errors), np.inf, errors / tolerances)  # a NaN is worse than any number
-    worst = int(np.argmax(ratios))  # index of the step that the text names
+    worst = int(np.argmax(ratios))  # the index of the step that the text names
     good = bool((errors <= tolerances).all())  # False if any error is NaN
     found = f"{errors[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {tolerances[worst]:.0e} allowed"
     wanted = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
@@ -148,7 +148,7 @@ def _readings_of_gpu(index: int) -> JsonObject:
 
 
 def losses(machine: Machine) -> Verdict:
-    """Train the first steps of the recorded training on every rank, and judge the losses by the recorded ones.
+    """Train the first steps of the training whose losses are recorded, and judge its losses by those.
 
     The losses are kept in `machine.kept_by_check` for later checks. All ranks must call this together.
     """
@@ -161,9 +161,9 @@ def losses(machine: Machine) -> Verdict:
 
 
 def layout(machine: Machine) -> Verdict:
-    """Train the recorded training in the layout NHWC, and judge the losses by those in NCHW on the same machine.
+    """Train the same steps in the layout NHWC as the check `losses` did in NCHW, and compare the losses.
 
-    Those in NCHW come from the check `losses`. Raises RunError if that has failed.
+    All ranks must call this together. Raises RunError if that check has failed.
     """
     nchw_losses = machine.kept_by("losses")[0]  # of the first rank
     return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw_losses, LAYOUT)
@@ -195,8 +195,7 @@ def pooling(machine: Machine) -> Verdict:
 def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
     """Return the gradient at the pixels of a global average pooling, given the gradient at its output, the mean.
 
-    The operator that computes it is the fast one that a training program has in place of Paddle's own.
-    `gradient_at_mean` has one value for each image and channel.
+    `gradient_at_mean` has one value for each image and channel. The operator is the one of a training program.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
@@ -220,8 +219,7 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    The verdict is ok if their mean difference is at most MOST_GREY_LEVELS, in training and in evaluation, on every
-    rank. All ranks must call this together.
+    The verdict covers the pipelines of training and of evaluation on every rank. All ranks must call this together.
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
@@ -307,8 +305,7 @@ def _read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, copied there as a training reads a batch.
 
-    The copy does not wait until the GPU has filled the batch. So a pipeline that hands its batch over too early gives
-    wrong images here.
+    The copy does not wait for the GPU. So a batch that the pipeline hands over too early is wrong here, too.
     """
     if not machine.has_kernels:  # no program of Paddle's runs on this GPU
         return np.array(image, dtype=np.float32)  # this waits for the GPU
@@ -352,8 +349,7 @@ def all_reduce(machine: Machine) -> Verdict:
 def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
     """Sum an array over the ranks twice, as a training sums gradients and by MPI; return how many elements differ.
 
-    The array holds random whole numbers. It has the size and the type of `bucket`, the one with number `index`. All
-    ranks must call this together.
+    The array has the size and the type of `bucket`, which has the number `index`. All ranks must call this together.
     """
     elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
     # Sums of whole numbers this small are exact in any order, so both sums must be the same.

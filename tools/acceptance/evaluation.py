@@ -30,11 +30,10 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 def evaluation(machine: Machine) -> Verdict:
     """Count how many images of digits this machine's network gets right, and compare with a recorded count.
 
-    The weights are computed, not trained, by the first rank's CPU. The count of one machine's CPU is recorded in
-    paddle_rn50/golden.json. All ranks must call this together.
+    A CPU once gave the count that is recorded in paddle_rn50/golden.json. All ranks must call this together.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
-    weights = _weights_of_first_rank(machine, recipe)
+    weights = _weights_of_first_rank(machine, recipe)  # computed, not trained, so every machine has the same
     images = machine.images("val", recipe)
     model = ResNet50(recipe, machine.plan(), batch=BATCH)
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
@@ -99,8 +98,7 @@ def _totals_over_ranks(
 ) -> Totals:
     """Evaluate the images by the program `main`, each rank its share; return the totals over all ranks.
 
-    The CPU resizes the shorter side of each image to `resize` pixels and crops the centre of SIDE x SIDE. All ranks
-    must call this together.
+    An image's shorter side is resized to `resize` pixels, and the centre cropped. All ranks must call this together.
     """
     me = machine.me
     reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")  # so that any machine has the same images
@@ -122,8 +120,8 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
-    The convolutions keep their random first weights. The last layer is fitted to the features that they give. The CPU
-    computes all weights, so that every machine has the same.
+    The CPU computes them, so that every machine has the same. Random convolutions give the features to which the last
+    layer is fitted.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
     image = np.concatenate([images for images, _ in batches])

@@ -35,8 +35,8 @@ def units(machine: Machine) -> Verdict:
 def lars(machine: Machine) -> Verdict:
     """Compare the losses of a training by merged LARS with those of plain LARS, and return the verdict.
 
-    LARS scales each parameter's learning rate by the norms of its weight and gradient. The merged update has one
-    operator for up to 59 parameters, the plain one has one for each.
+    LARS scales each parameter's learning rate by the norms of its weight and gradient. Merged LARS has one operator for
+    many parameters, not one for each.
     """
     recipe = lars_recipe()
     plan = machine.plan()
@@ -49,7 +49,7 @@ def lars(machine: Machine) -> Verdict:
 
 
 def lars_recipe() -> config.Recipe:
-    """Return the recipe of the recorded training with LARS, with rate and momentum of the smallest MLPerf reference."""
+    """Return the recipe of the recorded training, but with LARS as the smallest MLPerf reference sets it."""
     recorded = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
     mlperf = config.mlperf_lars(min(config.MLPERF_POINTS))
     return replace(

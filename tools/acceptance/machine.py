@@ -68,7 +68,7 @@ def repeatable_algorithms(**more_flags: Any) -> Iterator[None]:
 
 
 class NotPossible(Exception):
-    """The machine lacks what a check needs; the message says what."""
+    """A check needs what the machine does not have; the message says what."""
 
 
 class RecordedTraining(NamedTuple):
@@ -87,7 +87,10 @@ class Machine:
 
         With `short` the checks train SHORT_STEPS steps instead of STEPS. All ranks must call this together.
         """
-        self.job, self.origins, self.me, self.short = job, origins, me, short
+        self.job = job
+        self.origins = origins
+        self.me = me
+        self.short = short
         self.root = _folder_of_embedded_digits(job, me)  # the first rank of a node writes it, if it is not there yet
         self.executor = session.executor(job.cluster, me)
         node_of_each_rank = me.comm.allgather(provenance.node())
@@ -149,7 +152,7 @@ class Machine:
         return loader.ReaderConfig.of_rank(job.data, job.cluster, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
     def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Batches:
-        """Return the batches of the first steps of the recorded training; the CPU decodes the images.
+        """Return the batches of the first `steps` steps of a training on `images`; the CPU decodes them.
 
         They are the same on every rank.
         """
@@ -161,10 +164,10 @@ class Machine:
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
-        """Train the first steps of the recorded training by `plan`; return the losses of all ranks.
+        """Train ResNet-50 by `plan` for a few steps, on the same images and from the same weights each time.
 
-        The images, first weights and learning rates are always the same. `other_recipe` replaces the recipe. The losses
-        are float32 [ranks, steps]. All ranks must call this together.
+        Returns the losses, float32 [ranks, steps]. `other_recipe` replaces the recipe whose losses are recorded. All
+        ranks must call this together.
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
         # Both are computed on the CPU. A capture would bind the process to its GPU, so they come before it.
@@ -199,8 +202,7 @@ class Machine:
     ) -> LaunchedStep:
         """Capture a program's step as a CUDA graph; return the step, with the program in its state before the first.
 
-        The capture itself computes nothing, but the runs on `feed` before it change the state. So the state is then set
-        anew, with these `weights`.
+        The runs on `feed` that a capture needs change that state, so it is set anew, with these `weights`.
         """
         step = CapturedStep(self.executor, training)
         step.begin()  # a run reads a learning rate from the device; `_losses_of_steps` sends the rates again
@@ -209,7 +211,7 @@ class Machine:
         build.keep_communicators(training.startup)  # or the start-up program would connect the ranks again
         self.executor.run(training.startup)
         state.set_weights(training.main, weights)
-        step.capture()
+        step.capture()  # this computes nothing
         return step
 
 
@@ -256,11 +258,11 @@ def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
 def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
     """Build ResNet-50's forward pass of training on the CPU in FP32; yield its program and an executor.
 
-    Within the `with` block Paddle's current scope is a new one, with the first weights of the recorded training.
+    Within the `with` block Paddle's current scope is a new one. It has random first weights, the same each time.
     """
     main = static.Program()
     startup = static.Program()
-    startup.random_seed = SEED + 1  # as rank 0 of a job: its rank r has the seed SEED + 1 + r
+    startup.random_seed = SEED + 1  # as for rank 0 of a job with this seed: its rank r has the seed SEED + 1 + r
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
     executor = static.Executor(paddle.CPUPlace())
@@ -275,7 +277,7 @@ def copy_state(main: static.Program) -> dict[str, Array]:
 
 
 def first_weights(recipe: config.Recipe) -> dict[str, Array]:
-    """Return ResNet-50's first weights by name, as the CPU draws them from the seed of the recorded training."""
+    """Return ResNet-50's first weights by name, as the CPU draws them; they are the same each time."""
     with cpu_network(recipe, BATCH) as (main, _):
         return copy_state(main)
 
@@ -287,15 +289,15 @@ class VerdictWriter:
     """Runs the checks of one job; the first rank writes each verdict to the job's file as soon as the check is done."""
 
     def __init__(self, log_path: Path, precision: str) -> None:
-        """Write to the file beside the log of the job, with the suffix ".lines"."""
+        """Write to the file that has the name of the job's log, with the suffix ".lines"."""
         self._path = log_path.with_suffix(".lines")
         self._precision = precision
 
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
         """Run a check on all ranks; the first rank appends the verdict to the job's file and prints it.
 
-        A check that raises an error gets a verdict, too. All ranks must call this together. Raises RunError if the
-        check fails on this rank and another one does not leave it.
+        All ranks must call this together. A failed check gets a verdict, too. Raises RunError if another rank does not
+        leave it.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
@@ -316,8 +318,8 @@ class VerdictWriter:
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """Run a check on all ranks; return this rank's verdict, or the gravest failure if the check failed on any rank.
 
-    All ranks must call this together; the check must not use `me.comm`. Raises RunError if this rank's failure is FATAL
-    and another rank does not leave the check.
+    All ranks must call this together; the check must not use `me.comm`. Raises RunError if another rank does not leave
+    a check that failed here.
     """
     verdict: Verdict | None = None
     failure: Verdict | None = None
@@ -338,11 +340,9 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
 
 
 def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
-    """Return the gravest failure of a check; of several FATAL ones, or of several UNKNOWN ones, that of the lowest
-    rank.
+    """Return the gravest failure of a check: a FATAL one before an UNKNOWN one, then that of the lowest rank.
 
-    `failure_by_rank` has None for a rank that has not failed. If there is such a rank, the text of a FATAL failure
-    names the rank that failed.
+    `failure_by_rank` has None for a rank that has not failed.
     """
     failures = [failed for failed in failure_by_rank if failed is not None]
     gravest_status = worst(failures)
@@ -350,6 +350,7 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
     have_all_failed = len(failures) == len(failure_by_rank)
     if have_all_failed or gravest.status == UNKNOWN:
         return gravest
+    # Some ranks have not failed, so the text names the one that has.
     return replace(gravest, found=f"rank {failure_by_rank.index(gravest)}: {gravest.found}")
 
 

@@ -1,4 +1,4 @@
-"""The checks of an acceptance that measure: throughput beside what others published, and memory."""
+"""The checks of an acceptance that measure: throughput, compared with what others published, and memory."""
 
 import itertools
 import math
@@ -58,8 +58,7 @@ class MeasuredTraining(NamedTuple):
 def _train_with_log(machine: Machine) -> MeasuredTraining:
     """Measure the images/s, energy and GPU memory of the job's own program, and count what it computes for an image.
 
-    It trains on one synthetic batch. The first rank writes a log, as a run does, to the job's RESULT_FILE. All ranks
-    must call this together.
+    The first rank writes a log, as a run does, to the job's RESULT_FILE. All ranks must call this together.
     """
     job = machine.job
     me = machine.me
@@ -166,12 +165,12 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
     measured = _rate_of_training(machine, card, timed, flops_per_image)
     found = _text_of_rate(machine, measured)
     published = _nearest_published(machine, card)
+    quoted = [] if published is None else [inspect.quoted(published)]
+    figures: JsonObject = {**measured._asdict(), "published": quoted}
     if published is None:
-        figures: JsonObject = {**measured._asdict(), "published": []}
-        unpublished = f"{found}; none published for this card, precision and image size"
-        return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
+        found += "; none published for this card, precision and image size"
+        return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
-    figures = {**measured._asdict(), "published": [inspect.quoted(published)]}
     # Of all ranks together, because the published job may have another number of devices.
     least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size
     wanted = _text_of_wanted_rate(least_rate, published)  # names the batch, which the fix calls "that batch"

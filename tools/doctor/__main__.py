@@ -101,8 +101,7 @@ def mpirun_failure() -> str:
 def main() -> int:
     """Check the job's nodes and print the verdicts. Return the exit status: 1 if a verdict is fatal, else 0.
 
-    A process that mpirun started checks all nodes together with the other ranks, and only rank 0 prints. Any other
-    process checks this node alone.
+    Ranks that mpirun started check all nodes together, and rank 0 prints. Any other process checks this node alone.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")

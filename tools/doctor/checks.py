@@ -129,8 +129,7 @@ def _judge_open_files(limit: int, job: env.Job) -> Verdict:
 
 
 def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
-    """Return the verdict on how much memory a process may lock. There must be no limit, as InfiniBand locks its
-    buffers.
+    """Return the verdict on how much memory a process may lock. It must be unlimited: InfiniBand locks its buffers.
 
     A job of one node does not use InfiniBand, so a limit is only a warning there.
     """
@@ -237,7 +236,7 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
     """Return the verdict on whether the page cache can be flushed before a timed run, if the job asks for that.
 
-    It is ok, too, if the launcher has flushed the cache already.
+    It is also ok if the launcher has flushed the cache already.
     """
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
     found = flushed_by
@@ -276,8 +275,7 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     """Return the verdicts on all nodes: on each node, on what must be the same on all, and on the code's changes.
 
-    A verdict that is equal to an earlier one is left out. With several nodes, what was found begins with the host's
-    name.
+    Equal verdicts appear once. With several nodes, what was found begins with the host's name.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -287,16 +285,21 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
             if verdict not in verdicts:  # eight GPUs have one driver
                 verdicts.append(verdict)
 
-    for check, value_of_nodes in _facts_to_be_equal(nodes).items():
-        are_equal = len(set(value_of_nodes)) == 1
-        found = value_of_nodes[0] or "unknown"
-        if not are_equal:
-            found = ", ".join(
-                f"{node['host']} {value or 'unknown'}" for node, value in zip(nodes, value_of_nodes, strict=True)
-            )
-        verdicts.append(judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(nodes)))
+    hosts = [node["host"] for node in nodes]
+    for check, value_of_hosts in _facts_to_be_equal(nodes).items():
+        verdicts.append(_judge_equality(check, value_of_hosts, hosts, job))
     verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
     return verdicts
+
+
+def _judge_equality(check: str, value_of_hosts: list[str | None], hosts: list[str], job: env.Job) -> Verdict:
+    """Return the verdict of `check` on whether a fact is the same on all hosts; if not, it shows the value of each."""
+    are_equal = len(set(value_of_hosts)) == 1
+    shown_values = [value or "unknown" for value in value_of_hosts]
+    found = shown_values[0]
+    if not are_equal:
+        found = ", ".join(f"{host} {shown}" for host, shown in zip(hosts, shown_values, strict=True))
+    return judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(hosts))
 
 
 def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
@@ -354,7 +357,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
     """Return the verdict on the start of two ranks by mpirun on this node, the only one that was looked at.
 
-    `error` says why the start failed; empty if it did not. A job of several nodes gets a warning, too.
+    `error` says why the start failed; empty if it did not. A job of several nodes also gets a warning.
     """
     verdicts = [
         judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")
@@ -366,7 +369,7 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
 
 
 def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
-    """Return on rank 0 how many seconds the clock of rank `other` is ahead of rank 0's; on any other rank 0.
+    """Return on rank 0 how many seconds the clock of rank `other` is ahead of its own; any other rank gets 0.
 
     Rank 0 and rank `other` must both call this, because they exchange messages.
     """

@@ -18,7 +18,7 @@ from runlog.json_types import JsonObject
 
 ASK_CUDA = Path(__file__).with_name("ask_cuda.py")
 SILENT_S = 20.0  # without persistence a driver loads in some seconds a GPU
-ALL_S = 90.0  # after which no further GPU is asked
+ALL_S = 90.0  # after which no further GPU is tried
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm")  # that every process with a context opens
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 FABRIC_MANAGER = ("nv-fabricmanager", "--version")
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class CudaStart:
-    """The result of starting CUDA. A "GPU that was asked" is one on which a context was tried."""
+    """The result of starting CUDA. A GPU was tried if a context was to be made on it."""
 
     library: str = ""  # the file that was loaded as libcuda.so.1
     version: int | None = None  # of CUDA, as the driver has it: 12000 is 12.0
@@ -68,11 +68,11 @@ class CudaStart:
 
     @property
     def is_sound(self) -> bool:
-        """Return whether every GPU that was asked has given a context."""
+        """Return whether every GPU that was tried has given a context."""
         return self.failed_driver_step is None and bool(self.gpus) and not self.failed_steps_of_gpus
 
     def runs(self, version: int) -> bool:
-        """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was asked."""
+        """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was tried."""
         return self.is_sound and self.version is not None and self.version >= version
 
     @property
@@ -93,8 +93,8 @@ class System:
 def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
 
-    A call of CUDA may hang or kill its process, so child processes make the calls. What the result says of CUDA itself
-    is by the last child.
+    A call of CUDA may hang or kill its process, so child processes make the calls. The last one says what CUDA itself
+    did.
     """
     until_s = time.monotonic() + ALL_S
     step_of_gpus: dict[int, Step] = {}

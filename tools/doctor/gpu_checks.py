@@ -62,7 +62,7 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield _judge_compute_capability(gpu, job)
         yield _judge_driver(gpu, facts, job)
         yield from _judge_health(gpu, job)
-        yield from _judge_mode(gpu, job)
+        yield from _judge_modes(gpu, job)
         yield from judge_memory(gpu, job)
     if gpus:
         yield from judge_topology(facts, job)
@@ -76,7 +76,7 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
     shown_by_cuda = _count_by_cuda(facts)
-    reason: str = facts["gpu_absence"]  # why NVML lacks GPUs; empty if it shows all
+    reason: str = facts["gpu_absence"]  # why NVML does not show some GPUs; empty if it shows all
     found = str(shown_by_nvml)
     if reason:
         found += f" ({reason})"
@@ -270,30 +270,33 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     return judge_check(job, "gpu.clocks", ok_if(set_mhz >= default_mhz, otherwise=WARNING), found=found)
 
 
-def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on each of the GPU's two modes that it reports.
-
-    MIG mode divides a GPU into several. The compute mode says how many processes may use the GPU: any number (the
-    default), one, or none.
-    """
+def _judge_modes(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
+    """Yield a verdict on each of the GPU's two modes that it reports."""
     if gpu.mig is not None:
-        state = "on" if gpu.mig else "off"
-        state_after_reset = "on" if gpu.mig_after_reset else "off"
-        found = f"{gpu_name(gpu)}: MIG {state}"
-        if state != state_after_reset:
-            found += f", {state_after_reset} after a reset"
-        if gpu.mig:
-            yield judge_check(job, "gpu.mig", FATAL, found=found)
-        else:
-            yield judge_check(job, "gpu.mig", ok_if(not gpu.mig_after_reset, otherwise=WARNING), found=found)
-
+        yield _judge_mig(gpu, job)
     if gpu.compute_mode is not None:
-        found = f"{gpu_name(gpu)}: {COMPUTE_MODES.get(gpu.compute_mode, gpu.compute_mode)}"
-        if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:  # no process may use the GPU
-            yield judge_check(job, "gpu.compute_mode", FATAL, found=found)
-        else:
-            is_default = gpu.compute_mode == pynvml.NVML_COMPUTEMODE_DEFAULT  # any other mode lets one process in
-            yield judge_check(job, "gpu.compute_mode", ok_if(is_default, otherwise=WARNING), found=found)
+        yield _judge_compute_mode(gpu_name(gpu), gpu.compute_mode, job)
+
+
+def _judge_mig(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
+    """Return the verdict on whether the GPU's MIG mode, which divides a GPU into several, is off and stays off."""
+    state = "on" if gpu.mig else "off"
+    state_after_reset = "on" if gpu.mig_after_reset else "off"
+    found = f"{gpu_name(gpu)}: MIG {state}"
+    if state != state_after_reset:
+        found += f", {state_after_reset} after a reset"
+    if gpu.mig:
+        return judge_check(job, "gpu.mig", FATAL, found=found)
+    return judge_check(job, "gpu.mig", ok_if(not gpu.mig_after_reset, otherwise=WARNING), found=found)
+
+
+def _judge_compute_mode(gpu_name: str, mode: int, job: env.Job) -> Verdict:
+    """Return the verdict on a GPU's compute mode: how many processes may use the GPU. By default, any number may."""
+    found = f"{gpu_name}: {COMPUTE_MODES.get(mode, mode)}"
+    if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+        return judge_check(job, "gpu.compute_mode", FATAL, found=found)
+    is_default = mode == pynvml.NVML_COMPUTEMODE_DEFAULT  # the remaining modes let one process in
+    return judge_check(job, "gpu.compute_mode", ok_if(is_default, otherwise=WARNING), found=found)
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:

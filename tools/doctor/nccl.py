@@ -119,7 +119,7 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         return []
     devices = {_device(port) for port in ports}
     devices_in_setting = {_device(entry) for entry in choice.entries}
-    devices_named_in_full = tuple(devices & devices_in_setting)
+    devices_named_in_full = tuple(devices & devices_in_setting)  # as `startswith` takes several
 
     by_accident: set[str] = set()
     for port in _names_matched(choice, ports):

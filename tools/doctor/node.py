@@ -75,8 +75,7 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name, such as "gpus", "numa" and "cuda_start".
 
-    `rank_cores` has for each rank of this node the cores that it may use. `node` is the node's number in HOSTS. For a
-    job on GPUs, CUDA's libraries are loaded into this process.
+    `rank_cores` has for each rank of this node the cores that it may use. `node` is the node's number in HOSTS.
     """
     # NVML, NVIDIA's library for monitoring, is asked first: later its memory in use would include what CUDA takes. NVML
     # stays open until CUDA's start has ended, because on a driver without persistence closing NVML unloads the driver.
@@ -89,7 +88,7 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
             "gpus": nvml.gpus,
             "gpu_absence": nvml.absence,
             **_topology(),
-            "libraries": _libraries() if job.cluster.device == "gpu" else {},
+            "libraries": _libraries() if job.cluster.device == "gpu" else {},  # loads them into this process
             "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores,
@@ -174,8 +173,10 @@ def _peermem(modules: Path, kernel: str, driver: str) -> str:
         if (modules / name).is_dir():
             return name
     version = re.match(r"(\d+)\.(\d+)", kernel)
-    has_dma_buf = version is not None and (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL
-    if version and has_dma_buf and "Open Kernel Module" in driver:
+    if version is None:
+        return ""
+    has_dma_buf = (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL
+    if has_dma_buf and "Open Kernel Module" in driver:
         return f"DMA-BUF of kernel {version[0]} and NVIDIA's open kernel module"
     return ""
 
@@ -200,7 +201,7 @@ def _try_import(name: str) -> _ImportFailure:
     if done.returncode < 0:
         return _ImportFailure(f"ended by signal {-done.returncode}", show_where)
     if done.returncode > 0:
-        _, _, last_line = done.stderr.strip().rpartition("\n")
+        _, _, last_line = done.stderr.strip().rpartition("\n")  # the error, below the traceback
         return _ImportFailure(last_line, install_advice(last_line))
     return _ImportFailure("", "")
 
@@ -220,10 +221,9 @@ _LIBRARY_IN_ERROR = re.compile(
 
 
 def install_advice(error: str) -> str:
-    """Return a sentence on how to install what an import could not find. `error` is the message of the import.
+    """Return a sentence on how to install what an import could not find. `error` is the message of the import, such as:
 
-    "libGL.so.1: cannot open shared object file" -> "apt-get install libgl1, or by dnf, yum or zypper
-    'libGL.so.1()(64bit)'"
+    libGL.so.1: cannot open shared object file -> apt-get install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'
     """
     library = _LIBRARY_IN_ERROR.search(error)
     if library is None:
@@ -328,7 +328,7 @@ def _interfaces() -> dict[str, str]:
 def _infiniband(root: Path) -> dict[str, str]:
     """Return the state and the rate of each InfiniBand port under `root`, which is /sys/class/infiniband.
 
-    {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}; a port of Ethernet (RoCE) has ", Ethernet" at the end.
+    An example is {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}. A port of Ethernet (RoCE) has ", Ethernet" at the end.
     """
     state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):

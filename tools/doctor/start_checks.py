@@ -1,7 +1,7 @@
 """The doctor's judgement of CUDA's and NCCL's start: each fault with its cause and what to do, by faults.yaml."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pynvml
 
@@ -144,7 +144,7 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 def _evidence(facts: Facts) -> dict[str, str]:
     """Return what NVML and the system show that may explain a fault of CUDA, as texts for faults.yaml.
 
-    The last four are signs of a fault, and empty without it.
+    Those from "lost" on are signs of a fault, and empty without it.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -184,9 +184,7 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
-    settings = " ".join(f"{name}={value}" for name, value in variables.items()) or "none is set"
-    for path in facts.get("nccl_files", ()):
-        settings += f", and those of {path}"
+    settings = _settings_in_words(variables, facts.get("nccl_files", ()))
     has_started = start.code == 0 and not start.hang_or_death
     if has_started:
         found = f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
@@ -199,6 +197,14 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
             yield _judge_interface(start, facts["address"], job)
         if facts["infiniband"]:
             yield _judge_ports(variables.get("NCCL_IB_HCA", ""), facts["infiniband"], job)
+
+
+def _settings_in_words(variables: dict[str, str], files: Sequence[str]) -> str:
+    """Return NCCL's variables as text, and which files set more: "NCCL_IB_HCA=mlx5, and those of /etc/nccl.conf"."""
+    settings = " ".join(f"{name}={value}" for name, value in variables.items()) or "none is set"
+    for path in files:
+        settings += f", and those of {path}"
+    return settings
 
 
 def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> Verdict:

@@ -1,5 +1,7 @@
 """The doctor's judgement of how a node's GPUs are linked, and whether their ranks run on cores next to them."""
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,28 +42,25 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     """Return the verdict on the links between the job's GPUs: a warning if some have an NVLink and others have none.
 
-    `names` are these GPUs, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of a link: "NV4" is four
-    NVLinks.
+    `names` are these GPUs, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of a link between two
+    devices: "NV4" is four NVLinks.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
-    kind_of_each_pair: list[str] = []
-    rows_with_nvlink: set[int] = set()
-    for row in gpu_rows:
-        for column in gpu_rows:
-            kind = topology.links[row][column]
-            if row < column:  # a pair counts once
-                kind_of_each_pair.append(kind)
-            if kind.startswith("NV"):
-                rows_with_nvlink.add(row)
-
-    counts = [f"{kind_of_each_pair.count(kind)} x {kind}" for kind in sorted(set(kind_of_each_pair))]
+    pairs_of_kind = Counter(topology.links[row][column] for row, column in itertools.combinations(gpu_rows, 2))
+    counts = [f"{pairs} x {kind}" for kind, pairs in sorted(pairs_of_kind.items())]
     found = f"pairs: {', '.join(counts) or 'one GPU'}"
-    left_out: list[str] = []
-    if rows_with_nvlink:
-        left_out = [topology.devices[row] for row in gpu_rows if row not in rows_with_nvlink]
+
+    without_nvlink = [topology.devices[row] for row in gpu_rows if not _has_nvlink(topology, row, gpu_rows)]
+    no_gpu_has_nvlink = len(without_nvlink) == len(gpu_rows)
+    left_out = [] if no_gpu_has_nvlink else without_nvlink
     if left_out:
         found += f"; without NVLink: {', '.join(left_out)}"
     return judge_check(job, "gpu.topology", ok_if(not left_out, otherwise=WARNING), found=found)
+
+
+def _has_nvlink(topology: Topology, row: int, columns: Sequence[int]) -> bool:
+    """Return whether the device of a row has an NVLink, such as "NV4", to one of the devices of these columns."""
+    return any(topology.links[row][column].startswith("NV") for column in columns)
 
 
 @dataclass(frozen=True, kw_only=True)

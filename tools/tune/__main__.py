@@ -35,8 +35,8 @@ LEAST_REPEATS = 3
 def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the strategies that are worth trying, print a table, and write the config file of the fastest.
 
-    Returns the exit status, 0. Raises ValueError if the config file cannot be created or --only has a wrong name, and
-    RunError if the base does not run.
+    Returns the exit status, 0. Raises ValueError for wrong options, before anything runs, and RunError if the base does
+    not run.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -47,12 +47,8 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
 
     verdicts, lines = _measure_and_judge(runner, chosen, args.repeats)
-    faster = better(verdicts)
-    winner = faster[0] if faster else BASE
-    if winner == BASE:
-        lines.append("chosen: the base; nothing was really better, so this file changes nothing")
-    else:
-        lines.append(f"chosen: {winner.name}")
+    winner = next(iter(better(verdicts)), BASE)
+    lines.append(_choice_in_words(winner))
     print("\n".join(lines), flush=True)  # before the file is written, which may fail: these took hours
 
     mean = statistics.fmean(verdicts[winner].figures["images_per_s"])
@@ -64,6 +60,13 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
     print(f"config  {path}\nlogs    {runner.folder}")
     return 0
+
+
+def _choice_in_words(winner: Candidate) -> str:
+    """Return the line of a config file that names the candidate whose variables it sets."""
+    if winner == BASE:
+        return "chosen: the base; nothing was really better, so this file changes nothing"
+    return f"chosen: {winner.name}"
 
 
 def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:
@@ -100,10 +103,9 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
 
 
 def _new_config_file(folder: Path, name: str) -> Path:
-    """Return the path of a config file that can be written, config_<name>.sh in `folder`, without creating it.
+    """Return the path of the config file to be written, config_<name>.sh in `folder`; it is not created yet.
 
-    Call this before hours of measuring, which would otherwise end with an error. Raises ValueError if the file exists,
-    or if the folder is not writable.
+    Raises ValueError if it exists or cannot be created. So call this before hours of measuring.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():
@@ -158,8 +160,8 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Return five lines of text that say where a search's figures come from and how to read them.
 
-    `job` is the base of the search and `repeats` its number of turns. `record` is that of any run, because all runs
-    have the same machine and code.
+    `job` is the base, and `repeats` the number of turns. `record` is that of any run: all have the same machine and
+    code.
     """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
@@ -198,13 +200,9 @@ def _verdict_on_batch(candidate: Candidate, measured: Measured) -> Verdict:
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
-    Returns the exit status: 1 if every size failed, else 0. Raises ValueError if an entry of --batches is not a whole
-    number above 0.
+    Returns the exit status: 1 if every size failed, else 0. Raises ValueError if --batches is not a list of sizes.
     """
-    sizes = args.batches.split(",")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise ValueError(f"--batches {args.batches}: must be whole numbers with commas between")
-    batches = [Candidate(name=f"BATCHSIZE={size}", variables=(("BATCHSIZE", size),)) for size in sizes]
+    batches = _batches(args.batches)
     runner = Runner(job)
     if args.dry_run:
         for candidate in batches:
@@ -218,6 +216,17 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     verdicts = [_verdict_on_batch(candidate, measured) for candidate in batches]
     print(f"{as_text(verdicts)}logs    {runner.folder}")
     return 0 if measured.runs else 1
+
+
+def _batches(listed: str) -> list[Candidate]:
+    """Return a candidate for each batch size in a list such as "32,64".
+
+    Raises ValueError if one of them is not a whole number above 0.
+    """
+    sizes = listed.split(",")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ValueError(f"--batches {listed}: must be whole numbers with commas between")
+    return [Candidate(name=f"BATCHSIZE={size}", variables=(("BATCHSIZE", size),)) for size in sizes]
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

@@ -36,7 +36,7 @@ class Candidate:
         return self.is_auto or other.is_auto or bool(self.touches & other.touches)
 
     def exports(self, base_strategy: str) -> dict[str, str]:
-        """Return the environment variables that turn a run of the base into a run of this candidate.
+        """Return the environment variables that make a run of the base, the user's own job, one of this candidate.
 
         `base_strategy` is the base's STRATEGY. If it and the candidate set the same knob, the candidate's value wins.
         """
@@ -92,8 +92,7 @@ def _other_executor(*, on_gpu: bool) -> Candidate:
 def _knobs_to_try(job: Job) -> Iterator[str]:
     """Yield the knobs of STRATEGY that may make a job faster, such as "cuda_graph=1". Each is tried alone.
 
-    A knob that is on or off is yielded with the value that is not its default. Knobs that can do nothing for this job
-    are left out.
+    A knob that is on or off is yielded with the value that is not its default.
     """
     on_gpu = job.cluster.device == "gpu"
     ranks = job.cluster.dgxngpu  # all of the job: a search runs on one node

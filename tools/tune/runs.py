@@ -81,8 +81,8 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
-        A candidate that fails is not run again. `title` begins the names of the runs' folders: "screen" gives
-        "screen_1". Raises RunError if the base or the control fails.
+        The runs of turn 1 have folders of the name "screen_1" if `title` is "screen". Raises RunError if the user's own
+        strategy (BASE) or the control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):
@@ -90,7 +90,7 @@ class Runner:
             if turn % 2 == 0:  # so that a slow change, such as heat, affects all candidates equally
                 in_order.reverse()
             for candidate in in_order:
-                has_failed = candidate in measured.failures
+                has_failed = candidate in measured.failures  # in an earlier turn: it would fail again
                 is_done = candidate == CONTROL and turn > 1  # it is for comparing losses, not speed
                 if not has_failed and not is_done:
                     self._measure_once(measured, candidate, f"{title}_{turn}")

@@ -33,22 +33,24 @@ def losses(runs: Sequence[Record]) -> Array:
 def allowed_loss(runs: Sequence[Record]) -> Array:
     """Return how far a candidate's loss may be from that of the first base run, for each window of steps.
 
-    `runs` are the base's runs, then the control's, whose input differs by a rounding error. The largest difference
-    between them, up to each window, shows how far rounding errors alone move a loss.
+    `runs` are the base's runs, then the control's, whose input differs by a rounding error. How far their losses differ
+    shows how far rounding alone moves a loss.
     """
     losses_of_runs = losses(runs)  # [runs, windows]
     first_losses = losses_of_runs[0]
     other_losses = losses_of_runs[1:]
     largest_of_window = np.abs(other_losses - first_losses).max(axis=0)
-    largest_so_far = np.maximum.accumulate(largest_of_window)
+    largest_so_far = np.maximum.accumulate(
+        largest_of_window
+    )  # rounding errors grow: no window allows less than an earlier one
     return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_losses))
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return the verdicts on the base and on each candidate of `measured`, which must not hold the base.
+    """Return the verdicts on the base, the user's own strategy, and on each candidate of `measured`.
 
-    `base_runs` has the base's run of each turn. `allowed` says for each window of steps how far a loss may be from the
-    base's.
+    `base_runs` has the base's run of each turn, which `measured` must not hold. `allowed` says for each window of steps
+    how far a loss may be from the base's.
     """
     base_rates = [rate(run) for run in base_runs]
     base_verdict = Verdict(
@@ -71,9 +73,10 @@ class _SpeedRatio(NamedTuple):
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
-    """Return the verdict on a candidate by its losses and its speed, against the base's runs of the same turns.
+    """Return the verdict on a candidate's losses and speed, compared with the base, the user's own strategy.
 
-    `allowed` says for each window of steps how far a loss may be from the base's.
+    `base_runs` are of the same turns as `runs`. `allowed` says for each window of steps how far a loss may be from the
+    base's.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -135,7 +138,7 @@ def _outcome(loss_excess: float, ratio: _SpeedRatio) -> _Outcome:
     if loss_excess > 1:
         words = f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
         return _Outcome(FATAL, words)
-    if ratio.low > 1:
+    if ratio.low > 1:  # the whole interval is above 1
         return _Outcome(OK, "faster")
     if ratio.high < 1:
         return _Outcome(WARNING, "slower")
@@ -157,8 +160,7 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 def finalists(verdicts: Verdicts) -> list[Candidate]:
     """Return the candidates to measure again: the fastest, and one that joins it with other faster ones.
 
-    The list is empty if no candidate is faster than the base. It has only the fastest if no other one can be joined
-    with it.
+    The list is empty if none is faster than the base, and has one candidate if nothing can be joined with it.
     """
     compatible = _compatible(better(verdicts))
     if not compatible:
@@ -192,7 +194,7 @@ def _joined(compatible: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return a verdict of status ok that states the speed and the GPU memory of a batch size.
 
-    The speed is the mean over the turns. The memory is the largest of any measured window; a CPU reports none.
+    The speed is the mean over the turns, each of which is one of the `runs`. A CPU reports no memory.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
@@ -200,13 +202,19 @@ def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     if interval is not None:
         interval_words = f"95 % interval over the turns {interval[0]:.2f} to {interval[1]:.2f}"
 
+    memory_mib = _largest_gpu_memory_mib(runs)
+    memory_words = "GPU memory not measured"
+    if memory_mib is not None:
+        memory_words = f"{memory_mib:.0f} MiB of GPU memory"
+    found = f"{statistics.fmean(rates):.2f} images/s, {interval_words}, {memory_words}"
+    return Verdict(check=name, status=OK, found=found)
+
+
+def _largest_gpu_memory_mib(runs: Sequence[Record]) -> float | None:
+    """Return the largest GPU memory in the measured windows of all runs, in MiB; None if no window has it."""
     memories_mib: list[float] = []
     for run in runs:
         for window in run.windows:
             if window.phase == "measured" and window.gpu_memory_mib is not None:
                 memories_mib.append(window.gpu_memory_mib)
-    memory_words = "GPU memory not measured"
-    if memories_mib:
-        memory_words = f"{max(memories_mib):.0f} MiB of GPU memory"
-    found = f"{statistics.fmean(rates):.2f} images/s, {interval_words}, {memory_words}"
-    return Verdict(check=name, status=OK, found=found)
+    return max(memories_mib, default=None)
