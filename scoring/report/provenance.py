@@ -59,7 +59,7 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 
 
 def compliance(report: Report) -> Section:
-    """Return the section on what `python -m compliance check` found in the runs: verdicts, errors, warnings, and notes."""
+    """Return the section on what `python -m compliance check` found in the runs: verdicts, errors, warnings, notes."""
     parts: list[Block] = []
     notes = []
     errors_and_warnings = []
