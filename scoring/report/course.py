@@ -330,10 +330,9 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 
 
 def variance(report: Report) -> Section:
-    """Return the section on how far windows, runs and hosts differ: two tables, with a row for each group with a
-    figure.
+    """Return the section on how far windows, runs and hosts differ, in two tables of the groups that have a figure.
 
-    Without a figure a sentence says so.
+    If no group has one, a sentence says so.
     """
     rows = []
     level_rows = []
