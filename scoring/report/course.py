@@ -330,9 +330,9 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 
 
 def variance(report: Report) -> Section:
-    """Return the section on how far windows, runs and hosts differ: two tables with a row for each group with a figure.
+    """Return the section on how far windows, runs and hosts differ, in two tables of the groups that have a figure.
 
-    The gist is the text that the page shows beside the section's title.
+    If no group has one, a sentence says so.
     """
     rows = []
     level_rows = []
@@ -349,7 +349,7 @@ def variance(report: Report) -> Section:
         "their mean",
         level_rows,
     )
-    gist = _deviation_in_words(report.headline.score)
+    gist = _deviation_in_words(report.headline.score)  # shown beside the section's title
     return Section(key="variance", title="Variance", gist=gist, blocks=[table, by_level])
 
 

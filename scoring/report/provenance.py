@@ -59,10 +59,7 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 
 
 def compliance(report: Report) -> Section:
-    """Return the section on what `python -m compliance check` found in the runs: verdicts, errors, warnings, and notes.
-
-    The gist is the text that the page shows beside the section's title.
-    """
+    """Return the section on what `python -m compliance check` found in the runs: verdicts, errors, warnings, notes."""
     parts: list[Block] = []
     notes = []
     errors_and_warnings = []
@@ -82,6 +79,7 @@ def compliance(report: Report) -> Section:
         parts.append(Paragraph(text="No error and no warning."))
     if notes:
         parts.append(Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes)]))
+    # The gist is shown beside the section's title.
     gist = f"{len(errors_and_warnings)} errors and warnings" if is_checked else "not checked"
     return Section(key="compliance", title="Compliance", gist=gist, blocks=parts)
 
@@ -353,10 +351,9 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 
 
 def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
-    """Return the options that tell `score` the devices and the batch of a group whose logs do not say them.
+    """Return the options that tell `score` the devices and the batch that a group's logs do not say.
 
-    They come from the record of one log. The report's own --devices and --batch may have a number for each of several
-    systems, so they cannot be copied.
+    The report's own --devices and --batch cannot be copied, because they may have a number for each of several systems.
     """
     options: list[str] = []
     devices_are_described = bool(record.described_by)  # a submission has a description of its system

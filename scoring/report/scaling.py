@@ -89,8 +89,7 @@ def _estimated_all_reduce(
 ) -> _AllReduce:
     """Estimate the time of the all-reduce in a step: how much longer the step takes than one on a single device.
 
-    `step_s` is the mean step of the runs of `record`, and `single_device_step_s` that of runs on one device, if known.
-    Without an estimate the note says why.
+    `step_s` is the mean step of the runs of `record`, in seconds. Without an estimate the note says why.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")

@@ -37,7 +37,7 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 def throughput(report: Report) -> Section:
     """Return the section on each run's throughput over time: a plot with a table of its windows.
 
-    A run without rates has a sentence instead. The gist is the text that the page shows beside the section's title.
+    A run without rates has a sentence instead.
     """
     figures: list[Figure] = []
     without_rates: list[Block] = []
@@ -51,6 +51,7 @@ def throughput(report: Report) -> Section:
         measured_rates[unit_of_rates(run)] += [point.images_per_s for point in rates_over_time.points if point.measured]
 
     ranges = [f"{range_in_words(rates)} {unit}" for unit, rates in measured_rates.items() if rates]
+    # The gist is shown beside the section's title.
     gist = f"measured windows {', '.join(ranges)}" if ranges else NOT_MEASURED
     parts = [*_plot_blocks(figures), *without_rates]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
@@ -123,8 +124,7 @@ def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int
 def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, unit: str) -> list[Cell]:
     """Return the row of a point in the table of a run's windows. A point is a window, or several put together.
 
-    `axis_unit` is the unit of the point's start and end: "s" for seconds, "step" or "row". `unit` is that of its rate,
-    such as "images/s".
+    `axis_unit` is what the point's start and end count: "s", "step" or "row". `unit` is that of its rate.
     """
     first = point.windows[0]
     last = point.windows[-1]
@@ -162,12 +162,11 @@ def _milliseconds(point: Point) -> str:
 def step_time(report: Report) -> Section:
     """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
 
-    If no group has a step time, a sentence says so. The gist is the text that the page shows beside the section's
-    title.
+    If no group has a step time, a sentence says so.
     """
     title = "Where a step's time goes"
     rows = []
-    gist = NOT_MEASURED
+    gist = NOT_MEASURED  # shown beside the section's title
     for group in report.groups:
         if group.step_time is not None:
             rows.append(_cells_of_step(group, group.step_time))
