@@ -42,8 +42,8 @@ def estimates(
 ) -> list[JsonObject]:
     """Return an entry for each known card, for JSON: how fast it could at best train the job, and what was published.
 
-    `update_programs` are the programs of one update of the weights. With the bytes/s of a node's network, an entry also
-    says how the job scales over nodes.
+    `update_programs` are the programs of one update of the weights. With `network_bytes_per_s` of a node, scaling is
+    estimated, too.
     """
     operators = operators_in_order(update_programs)
     entries: list[JsonObject] = []
@@ -119,8 +119,8 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 def build(job: env.Job) -> Any:
     """Build the training program that rank 0 of a job runs, without a GPU or another rank.
 
-    This sets environment variables of the process and switches Paddle to static mode. Raises ValueError if the job
-    cannot be built, or a convolution is too large for cuDNN.
+    This sets environment variables and switches Paddle to static mode. Raises ValueError if the job cannot be built, or
+    a convolution is too large for cuDNN.
     """
     import paddle
 

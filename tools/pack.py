@@ -79,8 +79,8 @@ class PackFiles:
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, into `target`. Return a line of text that says what was done.
 
-    A pack that was stopped is continued. Raises ValueError if the list, an image or the target is wrong, and RunError
-    if the disk returns wrong bytes.
+    It goes on where a stopped pack was. Raises ValueError if the list, an image or the target is wrong, and RunError if
+    the disk returns wrong bytes.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)
@@ -139,10 +139,10 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
-    """Append the records of all images but the first `done` to the file `growing`, which holds those already.
+    """Append the records of all images but the first `done` to the file `growing`, and return their entries.
 
-    Returns the entries of the appended records, which are also added to the journal. At the end the kernel's cache is
-    dropped, so that `_check_written` reads from the disk.
+    The entries are also added to the journal. At the end the kernel's cache is dropped, so that `_check_written` reads
+    from the disk.
     """
     appended: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
@@ -193,10 +193,10 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Return the entries of the records that a stopped pack left whole; none if there is no journal.
+    """Return the entries of the records that a stopped pack left whole, and cut off the rest; none without a journal.
 
-    The rest is cut off: `growing` ends after these records, and the journal has only their entries. Raises ValueError
-    if the list was another one, or the journal is damaged.
+    The journal then has only these entries. Raises ValueError if the pack was begun from another list, or the journal
+    is damaged.
     """
     entries = _journal_entries(growing, journal, list_sha256)
     file_size = growing.seek(0, os.SEEK_END)
@@ -334,10 +334,9 @@ def _write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> 
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Write the width and height of a part's largest image to `<part>.sizes.json`; return its name and content.
+    """Write the width and height of a part's largest image to `<part>.sizes.json` in `source`; return the file as text.
 
-    The file is in `source`. Entries that `pack` wrote there are kept. Raises ValueError if it is damaged, the images
-    cannot be found, or one of them is not an image.
+    What `pack` wrote there is kept. Raises ValueError if the file is damaged, or the images cannot be found or read.
     """
     file = source / data.SIZES.format(part)
     earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read

@@ -15,8 +15,8 @@ NEWLINE = b"\n"
 def write_lists(source: Path, labels: Path | None) -> list[str]:
     """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
 
-    `labels` is a file of lines `name label` for a val/ without class folders, as ImageNet's. Returns a line of text for
-    each list. Raises ValueError, and writes nothing, if a list exists or an image has no label.
+    `labels` has lines `name label` for a val/ without class folders; else None. Returns a line of text for each list.
+    Raises ValueError, and writes nothing, if a list exists or cannot be made.
     """
     # Both lists are made before the first is written, so that an error leaves none behind.
     contents: dict[str, bytes] = {}

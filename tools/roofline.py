@@ -192,11 +192,10 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
     """Return an upper bound of the images/s of a step on `card`, and the times that it comes from, for JSON.
 
-    `batch` is that of a rank. None if the data sheet does not have a needed peak, or the ranks are on several nodes,
-    whose network no data sheet has.
+    `batch` is that of a rank. None if the data sheet does not have a needed peak, or if the ranks are on several nodes.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
-    if ranks > GPUS_OF_A_NODE or peak_names is None:
+    if ranks > GPUS_OF_A_NODE or peak_names is None:  # no data sheet has the speed of a network between nodes
         return None
     step = step_time(operators, peak_names, card, ranks=ranks, link_bytes_per_s=card.link_bytes_per_s)
     return {
@@ -234,8 +233,8 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
     """Return the row of a number of GPUs, for JSON: the times of its step, and how well it scales from one node.
 
-    Each GPU keeps its batch (weak scaling), so `of_linear` is 1.0 for perfect scaling. `of_linear_nothing_hidden` is
-    the same if the GPU had to wait for each all-reduce.
+    Each GPU keeps its batch (weak scaling), so `of_linear` is 1.0 for perfect scaling. In `exposed_all_reduce_s` the
+    GPU only waits.
     """
     return {
         "gpus": gpus,
@@ -252,8 +251,8 @@ def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
     """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
 
-    In an entry {"table": name, "of_linear": {2: 0.97}}, 2 nodes have 0.97 times twice the throughput of one node.
-    Tables without a figure for one node are left out.
+    In {"table": name, "of_linear": {2: 0.97}}, 2 nodes have 0.97 times twice the images/s of one. Tables without a
+    figure for one node are left out.
     """
     scaled = []
     # A table has one publication's images/s by the number of nodes, all with the same number of GPUs.

@@ -139,10 +139,10 @@ def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
 
 
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
-    """Score and check the logs of a job's runs, write a report beside the first, and print a table.
+    """Score and check the logs of a job's runs, write a report next to the first, and print a table.
 
-    With `throughput_only` nothing is checked. Returns 1 if a log fails its check, else 0. Raises ValueError if a log
-    measured nothing, or if the logs are not of one system.
+    Returns 1 if a log fails its check, else 0; with `throughput_only` nothing is checked. Raises ValueError if a log
+    measured nothing, or if the systems differ.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]

@@ -122,8 +122,8 @@ def against_reference(
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
-    `values` are the epochs (or samples) that each run needed; NOT_CONVERGED for one that missed the target. `points`
-    are those of `reference` that runs with the global batch `batch` may be compared with.
+    `values` are the epochs (or samples) of each run; NOT_CONVERGED without success. `points` are those of `reference`
+    that a global batch of `batch` may be compared with.
     """
     dropped = reference.runs.dropped  # of the fastest, and of the slowest
     not_converged = [value for value in values if value >= NOT_CONVERGED]
@@ -278,8 +278,8 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
     """Return the least mean that a submission's runs may have before a t-test says that they converged too fast.
 
-    `mean` and `std` are the reference's. Runs like its own have the result or a lower mean with the chance
-    SIGNIFICANCE. It is found by bisection, as in rcp_checker.
+    `mean` and `std` are the reference's. Runs like its own have a lower mean with the chance SIGNIFICANCE. It is found
+    by bisection, as in rcp_checker.
     """
     if std == 0:  # any mean below the reference's is too fast
         return mean
@@ -304,8 +304,6 @@ def _p_value_of_lower_mean(
     This is a one-sided Student's t-test for two means, with one standard deviation `std` for both samples:
 
         t = (lower_mean - mean) / (std * sqrt(1 / reference_count + 1 / lower_count))
-
-    with reference_count + lower_count - 2 degrees of freedom.
     """
     standard_error = std * math.sqrt(1 / reference_count + 1 / lower_count)
     degrees_of_freedom = reference_count + lower_count - 2
@@ -327,8 +325,7 @@ def _numpy_std(values: Sequence[float]) -> float:
 def _numpy_sum(values: Sequence[float]) -> float:
     """Return the sum of up to 128 numbers, added in numpy's order, so that it has the same digits as numpy.sum.
 
-    The numbers stand in rows of eight. Each of the eight columns is summed, then these sums in pairs. Numbers that fill
-    no whole row are added at the end, one by one.
+    The numbers stand in rows of eight. Each column is summed, then these sums in pairs.
     """
     count_in_rows = len(values) - len(values) % 8
     total = 0.0

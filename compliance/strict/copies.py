@@ -148,8 +148,8 @@ def _describe_equal_series(
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Return an estimate of the chance that two runs count equally many right images in one evaluation.
 
-    The difference of the counts is taken as normal with mean 0, so its density at 0 is the chance. `accuracies` are
-    those of both runs. None if they give no chance below 1.
+    The difference of the counts is taken as normal with mean 0, so its density at 0 is the chance. None if this gives
+    no chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
@@ -235,8 +235,8 @@ def _divergence(share: float, chance: float) -> float:
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: str, most_chance: float) -> str:
     """Return a sentence on suspiciously equal intervals of two runs; "" if there are none.
 
-    An interval is the duration of an epoch, a block, an evaluation or a step window. They are suspicious if the chance
-    of so many equal ones is `most_chance` or less.
+    An interval is the duration of an epoch, a block, an evaluation or a step window. So many equal ones are suspicious
+    by a chance of `most_chance` or less.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     compared_kinds = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
@@ -263,8 +263,8 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    It is the share of equal pairs among an interval and the other run's intervals up to _NEIGHBOURS places away. These
-    are similarly long, and equal by accident only.
+    It is the share of equal pairs among intervals up to _NEIGHBOURS places apart: similarly long, but equal by accident
+    only.
     """
     pairs = 0
     equal_pairs = 0
@@ -304,8 +304,7 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
     """Return a key of a seed: no two runs of a submission may have equal keys. None: the seed need not differ.
 
-    For this project's benchmarks it is the seed alone. Other projects log seeds at several places in their code, so the
-    place belongs to the key.
+    Other projects than this one log seeds at several places in their code, so the place belongs to their keys.
     """
     if seed.value is None:
         return None

@@ -309,7 +309,7 @@ class Policy:
         """Return a finding for each rule of written.yaml that the run breaks.
 
         These rules of the texts of MLPerf are about the value of a single key, such as a hyperparameter. The checker of
-        mlperf-logging does not check them. Each looks at the first event of its key.
+        mlperf-logging does not check them.
         """
         # What a check may also use: the first value of each key, and the number of epochs.
         state = State(self.run.first_values.items())
