@@ -71,17 +71,17 @@ def _jpeg_fault(content: bytes) -> str:
     A whole one has a scan, the segment before the pixels, and an end marker after it.
     """
     has_single_scan = False  # the picture's frame tells it
-    has_scan = False
+    scan_has_begun = False
     for segment in _segments(content):
         if segment.kind == END_OF_IMAGE:
-            return "" if has_scan else "it ends before its picture begins"
-        fault = _segment_fault(segment, content, has_scan)
+            return "" if scan_has_begun else "it ends before its picture begins"
+        fault = _segment_fault(segment, content, scan_has_begun)
         if fault:
             return fault
         if segment.kind in FRAMES:
             has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
-            has_scan = True
+            scan_has_begun = True
             # To search all pixels for the end marker takes long. Only the end of the file is searched, so a picture
             # that was cut off passes if another picture follows it in the file.
             if has_single_scan and _ends_with_marker(content, segment.end):
@@ -89,15 +89,15 @@ def _jpeg_fault(content: bytes) -> str:
     return f"{TRUNCATED}: no end marker follows its data"
 
 
-def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
+def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> str:
     """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty if it is in order.
 
-    `has_scan` says whether pixels came before it.
+    `scan_has_begun` says whether pixels came before it.
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
     if segment.kind not in KNOWN_KINDS:
-        if segment.kind == JPEG_LS_FRAME and not has_scan:  # after a scan it is damage
+        if segment.kind == JPEG_LS_FRAME and not scan_has_begun:  # after pixels it is damage
             return "it is a JPEG-LS, which is not supported"
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
     if segment.end > len(content):

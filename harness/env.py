@@ -83,14 +83,14 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    What a user has set stays. JOB_FROM_USER and JOB_FROM_CONFIG are added: the names that the user and the file have
-    set. Raises ValueError if there is no such file, or bash refuses it.
+    JOB_FROM_USER and JOB_FROM_CONFIG are added, too: the names that the user and the file have set. Raises ValueError
+    if there is no such file, or bash refuses it.
     """
     if _is_resolved(environ):
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
     after_config = _variables_after_config(system, environ)
-    for_this_job = _values_for_this_job(after_config, environ)  # as STRATEGY, of RN50_AMP_O2_STRATEGY
+    for_this_job = _values_for_this_job(after_config, environ)  # as STRATEGY, by RN50_AMP_O2_STRATEGY of the file
 
     added = after_config | for_this_job
     # A variable that the user left empty counts as set by the user only if the system's file left it empty too.

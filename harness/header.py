@@ -95,7 +95,8 @@ def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.Cach
 def _flat(prefix: str, value: Any, origin: str) -> Origins:
     """Return the fields of a dataclass as settings of a log, those of nested dataclasses too.
 
-    {"RECIPE.optimizer.momentum": {"value": 0.9, "origin": "paddle_rn50/config.py"}} is one with the prefix "RECIPE".
+    With the prefix "RECIPE" one of them is {"RECIPE.optimizer.momentum": {"value": 0.9, "origin":
+    "paddle_rn50/config.py"}}.
     """
     flat: Origins = {}
     for field in fields(value):

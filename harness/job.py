@@ -413,7 +413,7 @@ def job_of(**values: Any) -> Job:
 
     An example is `job_of(batchsize=4, SEED=1)`. Values are not checked. Raises KeyError for a name that is no variable.
     """
-    values_by_group: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}  # and by field
+    values_by_group: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}  # {group: {field: value}}
     for name, value in values.items():
         setting = SETTINGS[name.upper()]
         values_by_group[setting.group][setting.name] = value

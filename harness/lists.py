@@ -87,13 +87,11 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path from a list relative to the root: `/data/val/1.jpg` becomes `val/1.jpg` if the root is /data.
 
-        Backslashes, as in lists from Windows, become slashes if only then a file is at the path. Any other path stays
-        as it is.
+        Backslashes, as in lists from Windows, become slashes if only then a file is at the path.
         """
         prefix = f"{os.fspath(self._root)}/"
         path = path.removeprefix(prefix)
-        # Not `not self.has(path)`: that is true for a folder or a broken link, too. Such a path stays as written, so
-        # that `fault` can say what is there.
+        # If a folder or a broken link is at the path it stays as written, so that `fault` can say what is there.
         if "\\" in path and self._is_absent(path):
             with_slashes = path.replace("\\", "/")  # Linux allows backslashes in names, so a file must be there
             if self.has(with_slashes):

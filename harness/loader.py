@@ -139,6 +139,10 @@ class Loader(ABC):
         return self
 
     def __next__(self) -> Batch:
+        """Return the next batch. Raises RunError for a file that cannot be read or decoded.
+
+        Raises MemoryError if memory ran out, and StopIteration at the end of the plan.
+        """
         try:
             outputs = self._pipeline.run()
         except OSError as error:  # of a file that was there when the run began

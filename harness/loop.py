@@ -89,8 +89,8 @@ class CapturedStep(LaunchedStep):
     def __init__(self, executor: static.Executor, program: build.TrainingProgram) -> None:
         super().__init__(executor, program)
         paddle.set_flags(FLAGS)
-        # Paddle's executor launches from threads of its own. Only a global capture is theirs too: their temporaries
-        # then come from the graph's own memory, which nobody else is given.
+        # Paddle's executor launches from threads of its own, which only a global capture records. Their temporaries
+        # then come from memory of the graph, which is given to nothing else.
         self._graph = CUDAGraph(executor.place, mode="global")
         self._addresses: dict[str, int] = {}  # of the state as captured, by name; empty before
         scope = static.global_scope()
@@ -257,7 +257,7 @@ class Trainer:
         if not math.isfinite(loss):
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
-    def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
+    def _report_ranks(self, data_wait_s: float, compute_s: float, *, step: int) -> None:
         """Log how long each rank waited for data and computed in a window of steps; every rank must call this.
 
         Both times are this rank's own. They show a slow rank; the window's time does not, as all ranks wait for the
@@ -265,19 +265,19 @@ class Trainer:
         """
         if self.ranks.size == 1:
             return
-        times_by_rank = self.ranks.gather_on_first(data_wait_s, own_s)
+        times_by_rank = self.ranks.gather_on_first(data_wait_s, compute_s)
         if times_by_rank is None:  # on all ranks but 0
             return
-        data_waits_s, own_times_s = times_by_rank
+        data_waits_s, compute_times_s = times_by_rank
         # Each gives five fields: data_wait_least_s, data_wait_median_s, ... and compute_least_s, ...
-        fields = self._spread("data_wait", data_waits_s) | self._spread("compute", own_times_s)
+        fields = self._spread("data_wait", data_waits_s) | self._spread("compute", compute_times_s)
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
     def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
-        """Return the least, the median and the most of the ranks' times, as fields of `schema.RankTimes`.
+        """Return the least, median and most of the ranks' times, and who took the most, for `schema.RankTimes`.
 
-        The fields' names begin with `kind`, "data_wait" or "compute". `times_s` has the seconds of each rank. All
-        fields are None if rank 0's time is NaN: every rank measures such a time, or none does.
+        `kind`, "data_wait" or "compute", begins the fields' names; `times_s` has the seconds of each rank. All fields
+        are None if rank 0's time is NaN: every rank measures such a time, or none does.
         """
         least_s = median_s = most_s = slowest_rank = slowest_host = None
         was_measured = not math.isnan(times_s[0])
@@ -301,8 +301,9 @@ class Trainer:
 
         Sleep is not counted, as while it waits for other ranks. So the rank with the most slows down the others.
         """
+        is_alone = self.ranks.size == 1  # without a rank to compare with
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)
-        if self.ranks.size == 1 or not on_cpu:  # with a GPU the thread never sleeps: it spins while it waits
+        if is_alone or not on_cpu:  # with a GPU the thread never sleeps: it spins while it waits
             return math.nan
         try:
             on_core_ns, waiting_for_core_ns, _ = SCHEDULED.read_text().split()

@@ -58,14 +58,14 @@ def program_mib(job: Job) -> float | None:
     if peak_by_images is None:
         return None
 
-    images = _measured_images_at_once(model, measured)
-    measured_images = sorted(peak_by_images)  # as np.interp needs them; it returns the end's peak beyond an end
-    peaks_mib = [peak_by_images[count] for count in measured_images]
-    interpolated_mib = float(np.interp(images, measured_images, peaks_mib))
-    most_images = measured_images[-1]
-    if images > most_images:
-        return interpolated_mib * (images / most_images)
-    return interpolated_mib
+    images_at_once = _measured_images_at_once(model, measured)
+    counts = sorted(peak_by_images)  # numbers of images with which a peak was measured
+    peaks_mib = [peak_by_images[count] for count in counts]
+    mib = float(np.interp(images_at_once, counts, peaks_mib))  # above the largest count: the peak of that
+    most_images = counts[-1]
+    if images_at_once > most_images:
+        return mib * (images_at_once / most_images)
+    return mib
 
 
 def _measured_images_at_once(model: ModelSettings, measured: MemoryPeaks) -> float:
@@ -189,7 +189,7 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
 def _exhaustion_in_words(message: str, batchsize: int) -> str:
     """Say in one line what the run was doing, which memory ran out, and what to lower.
 
-    `message` is the text of the error. One of C++ alone, such as `std::bad_alloc`, brings no advice: the batch need not
+    `message` is the text of the error. A bare C++ error, such as `std::bad_alloc`, brings no advice: the batch need not
     be its cause.
     """
     doing = WATCHDOG.doing

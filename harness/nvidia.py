@@ -53,15 +53,15 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
         try:
             pynvml.nvmlInit()
             at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
-            handles, why_silent = _all_handles()
+            handles, why_unanswered = _all_handles()
         except UNANSWERED as error:
-            why_silent = str(error)
+            why_unanswered = str(error)
         visible = _visible_handles(handles)
         why_hidden = ""
         if len(visible) < len(handles):
-            number = f"{len(visible)} of {len(handles)}"
-            why_hidden = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {number} whole GPUs"
-        yield visible, why_hidden or why_silent
+            how_many = f"{len(visible)} of {len(handles)}"
+            why_hidden = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
+        yield visible, why_hidden or why_unanswered
 
 
 def _visible_handles(handles: list[Handle]) -> list[Handle]:
@@ -285,7 +285,7 @@ def gpu_of(handle: Handle) -> Gpu:
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
     used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
-    # In use: a process is listed, or there is more memory in use than a service would hold that NVML does not list.
+    # In use: NVML lists a process, or more memory is used than a service would hold that is not listed.
     is_in_use = processes or used_bytes > SERVICE_MIB * MIB
     displays = None
     if is_in_use:

@@ -100,6 +100,7 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
         repeated = _repeated(names)
         if repeated:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
+        # Only an array of labels has class numbers.
         if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
             notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
     if not _are_record_numbers(train.names):  # such numbers are equal in both parts, and are no names of files
@@ -185,17 +186,17 @@ def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnPro
     if len(paths) < STORED_FROM:
         return _sizes_on_disk(root, paths, on_progress)
 
-    digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).digest()
-    stored_sizes = _load_sizes(store, digest, len(paths))
-    if stored_sizes is not None:
+    digest_of_paths = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).digest()
+    stored_sizes = _load_sizes(store, digest_of_paths, len(paths))
+    if stored_sizes is not None:  # they are good if those of some files, chosen by chance, have not changed
         chosen = np.random.default_rng().choice(len(paths), CHECKED, replace=False)
         chosen_paths = [paths[number] for number in chosen]
         sizes_now = _sizes_on_disk(root, chosen_paths, on_progress)
-        if np.array_equal(sizes_now, stored_sizes[chosen]):  # then the others are taken to hold, too
+        if np.array_equal(sizes_now, stored_sizes[chosen]):
             return stored_sizes
 
     sizes = _sizes_on_disk(root, paths, on_progress)
-    _store_sizes(store, digest, sizes)
+    _store_sizes(store, digest_of_paths, sizes)
     return sizes
 
 

@@ -142,7 +142,7 @@ def clear_caches(wanted: bool, *, cleared_by: str) -> schema.CacheState:
         return schema.CacheState(node=node_name, status="skipped", reason="CLEAR_CACHES=0")
     os.sync()
     try:
-        DROP_CACHES.write_text("3\n")
+        DROP_CACHES.write_text("3\n")  # files' contents (1), and folder entries and inodes (2)
     except OSError as error:
         reason = "not root" if os.geteuid() else f"{DROP_CACHES}: {error.strerror}"
         return schema.CacheState(node=node_name, status="skipped", reason=reason)

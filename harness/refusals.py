@@ -86,7 +86,7 @@ def _refusals_of_hosts(cluster: ClusterSettings) -> Iterator[str]:
 
 
 def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
-    """Yield a sentence where the device has not the PRECISION, or NVIDIA_TF32_OVERRIDE demands another one."""
+    """Yield a sentence where the device does not have the PRECISION, or NVIDIA_TF32_OVERRIDE demands another one."""
     precision = job.model.precision
     if not job.cluster.on_gpu and precision != "fp32":
         yield f"PRECISION={precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
@@ -131,14 +131,13 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
     model = job.model
     course = job.course
     if model.pretrained and not model.traits.reads_pretrained:
-        reading = [workload.name for workload, traits in _workloads_with_traits() if traits.reads_pretrained]
-        fitting = " or ".join(f"WORKLOAD={name}" for name in reading)
+        fitting_workloads = [workload.name for workload, traits in _workloads_with_traits() if traits.reads_pretrained]
+        fitting = " or ".join(f"WORKLOAD={name}" for name in fitting_workloads)
         yield (
             f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {fitting}"
         )
-    is_for_throughput_only = model.recipe in model.traits.only_measured
-    if is_for_throughput_only and course.trains:
-        recipe_to_train_by = model.traits.only_measured[model.recipe]
+    recipe_to_train_by = model.traits.only_measured.get(model.recipe)  # None: the job's recipe is one itself
+    if recipe_to_train_by is not None and course.trains:
         yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_to_train_by}"
     if course.profile:
         yield from _refusals_of_profile(course)
@@ -174,8 +173,8 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each fault of the files and folders that the job names on this machine.
 
-    A path at which there is nothing is in order, because the job may make it. Call this only for the user's command: a
-    rank may be on another node, and has HOSTS from mpirun.
+    A path at which there is nothing is in order: the job may make it. This is for the user's command only, because a
+    rank may be on another node, and mpirun gives it HOSTS beside HOSTFILE.
     """
     cluster = job.cluster
     if cluster.hostfile and cluster.hosts:

@@ -153,7 +153,7 @@ def average_statistics(main: static.Program, ranks: Ranks) -> None:
 
     Every rank must call this. The statistics are added up in one all-reduce, as a flat array.
     """
-    names = statistics_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
+    names = statistics_names(main)  # once: it goes through thousands of operators, and there are as many tensors
     own_tensors = [tensor for name, tensor in tensors(main) if name in names]
     if ranks.size == 1 or not own_tensors:
         return

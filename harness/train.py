@@ -140,7 +140,7 @@ def set_first_state(run: session.Run, training: build.TrainingProgram, first_wei
     It is that of a checkpoint if the run resumes from one. Otherwise it is that of the start-up program, with the
     `first_weights`, which may be empty. Raises ValueError on rank 0 if the checkpoint does not fit the program.
     """
-    # `warm_up` has run the start-up program once, which connected the ranks. From now on it leaves that out.
+    # `warm_up` has run the start-up program once, which connected the ranks. It must not connect them again.
     build.keep_communicators(training.startup)
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
@@ -188,7 +188,7 @@ def train_measured_steps(trainer: Trainer, batches: Iterator[Batch], course: Cou
 
 
 def evaluate_all(evaluator: Evaluator, batches: Iterator[Batch], run: session.Run) -> float:
-    """Return the quality by all images of the evaluation, each seen once; warn where the result shows nothing."""
+    """Evaluate every image of the evaluation set once, and return the quality; warn where the totals show nothing."""
     task = run.task
     samples = task.dataset.eval_samples
     steps = sampling.evaluation_steps(samples, task.eval_batch * evaluator.ranks.size)
@@ -255,7 +255,7 @@ def train_to_target(
         run.keeper.epoch_ended(main, epoch)
         first = epoch + 1
 
-    # Asked of all ranks, so that none ends the job while rank 0 still writes its last checkpoint.
+    # Every rank waits here until rank 0 has written its last checkpoint: an error on any of them ends the job.
     last_good = run.keeper.last_good
     found = f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {recipe.target:.4f}"
     raise RunError(f"{found}; {last_good}")

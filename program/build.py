@@ -132,10 +132,8 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    Fleet, Paddle's layer for several ranks, adds them, and our own passes change the result. Then the program is proved
-    to be the training that the plan asks for. It is changed in place, like Paddle's default start-up program.
-
-    Raises ValueError if this Paddle cannot build what the plan asks for, or built something else.
+    The program is changed in place, and so is Paddle's default start-up program. Raises ValueError if this Paddle
+    cannot build what the plan asks for, or built something else.
     """
     main = loss.block.program
     startup = static.default_startup_program()
@@ -147,10 +145,11 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
         resnet_unit.initialize(startup, resnet_unit.fuse(main))
 
     paddle_optimizer = _paddle_optimizer(optimizer, schedule, main, plan)
-    # Fleet can wait until the other ranks listen on their ports, for NCCL. CPU ranks have no NCCL and never listen.
+    # Fleet is Paddle's layer for several ranks. For NCCL it can wait until the other ranks listen on their ports. CPU
+    # ranks have no NCCL and never listen.
     waits_for_ranks = plan.device == "gpu" and plan.is_to_be_run
     by_fleet.minimize(named_loss, startup, paddle_optimizer, plan.knobs, waits_for_ranks=waits_for_ranks)
-    paddle_schedule = main.lr_scheduler  # of class StepSchedule
+    paddle_schedule = main.lr_scheduler  # of class StepSchedule; the program loses it below
 
     update = _apply_passes(main, startup, plan)
     for program in _each_once(update):
@@ -172,10 +171,9 @@ def _each_once(update: Update) -> list[static.Program]:
 def _keep_executor_from_copying_rate(program: static.Program) -> None:
     """Keep Paddle's executor from copying the learning rate to the device each time that it runs a program.
 
-    The training loop copies it, once for each update (`StepSchedule.send`). The executor would find the schedule in an
-    attribute of the program, which is removed.
+    The training loop copies it once for each update (`StepSchedule.send`).
     """
-    vars(program).pop("lr_scheduler", None)
+    vars(program).pop("lr_scheduler", None)  # where the executor would find the schedule
 
 
 def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.Program, plan: Plan) -> Any:
@@ -190,8 +188,8 @@ def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> Update:
     """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
 
-    Returns the programs whose runs, in this order, make one update of the weights. It is `main` alone, unless gradients
-    are accumulated over several micro-steps: then all but the last one have another program.
+    Returns the programs whose runs, in this order, make one update of the weights: `main` alone, or the programs of
+    earlier micro-steps and `main`.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
@@ -246,9 +244,8 @@ def _fit_to_cpu(update: Update, startup: static.Program) -> None:
 def keep_communicators(startup: static.Program) -> None:
     """Remove the operators that open communicators from a start-up program that has already run.
 
-    The program can then be run again to set all state anew. It keeps the communicators of the first run. With further
-    ones, some of a step's all-reduces would run on the new communicators and some on the old. NCCL's guide warns that
-    two communicators in use at once may deadlock.
+    The program can then be run again to set all state anew, and keeps the communicators of the first run. NCCL's guide
+    warns that two communicators in use at once may deadlock.
     """
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
@@ -256,13 +253,12 @@ def keep_communicators(startup: static.Program) -> None:
 def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
     """Prove that a built program is data-parallel training by the optimizer, precision and knobs of the plan.
 
-    Returns a phrase for each proof. Of Paddle's automatic mode nothing is proved: the phrases say what it chose. Raises
-    ValueError, mostly as its subclass Refused, at the first proof that fails.
+    Returns a phrase for each proof. Raises ValueError, mostly as its subclass Refused, at the first proof that fails.
     """
     main = update[-1]  # the program with the optimizer
     knobs = plan.knobs
     ranks = fleet.worker_num()
-    if knobs.auto:
+    if knobs.auto:  # nothing is proved: the user left the choice to Paddle
         return _describe_auto(main, optimizer, ranks=ranks)
 
     proved = _verify_training(update, optimizer, plan)
@@ -277,11 +273,11 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
 def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
     """Prove that Paddle will sum the statistics of `sync_batch_norm` operators over the ranks.
 
-    Returns a list of one phrase, which says how many there are; empty if there are none, and on a CPU, where
-    `sync_bn.replace_on_cpu` replaces them later. Raises ValueError if a flag of Paddle would skip the sums.
+    Returns one phrase that has their number, or none if there is nothing to prove. Raises ValueError if a flag of
+    Paddle would skip the sums.
     """
     if plan.device == "cpu" or not plan.is_to_be_run:
-        return []
+        return []  # on a CPU `sync_bn.replace_on_cpu` replaces these operators later
     count = sync_bn.check_on_gpu(main)
     if count == 0:
         return []
@@ -289,14 +285,13 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
 
 
 def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
-    """Prove that gradients, optimizer and arithmetic types are those of the job, and return phrases of what was proved.
+    """Prove that gradients, optimizer and arithmetic types are those of the job, and return what was proved in phrases.
 
-    `update` has one program for each micro-step, so its length is the number of micro-steps. One phrase is, for
-    example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". There is none for the arithmetic types.
-
-    Raises Refused, which is a ValueError, at the first proof that fails.
+    A phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises Refused at the first
+    proof that fails.
     """
     main = update[-1]  # the program with the optimizer
+    micro_steps = len(update)  # one program for each
     ranks = fleet.worker_num()
     fixed_loss_scale = plan.start_of_gradients  # the gradient of the loss starts at it; 1 without a fixed scale
     histories = check_gradients(update, ranks=ranks, scale=fixed_loss_scale)
@@ -304,13 +299,13 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
     verify.check_compute_types(main, plan.precision.dtype)
 
     proved = [
-        _summed_in_words(len(histories), ranks=ranks, micro_steps=len(update)),
+        _summed_in_words(len(histories), ranks=ranks, micro_steps=micro_steps),
         f"{optimizer.kind} by {', '.join(f'{kind} of {count}' for kind, count in updated_by.items())}",
     ]
     if fixed_loss_scale != 1.0:
         proved.append(f"a fixed loss scale of {six_digits(fixed_loss_scale)} taken off by the update")
-    if len(update) > 1:
-        proved.append(f"{len(histories)} gradients of {len(update)} micro-steps merged before their sum")
+    if micro_steps > 1:
+        proved.append(f"{len(histories)} gradients of {micro_steps} micro-steps merged before their sum")
     return proved
 
 
@@ -325,19 +320,17 @@ def _summed_in_words(gradient_count: int, *, ranks: int, micro_steps: int) -> st
 def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
     """Describe in up to three sentences what Paddle's automatic mode (STRATEGY=auto) made of the program.
 
-    1. The names of the optimizations that fleet chose.
-    2. If the gradients are not summed as in data-parallel training: the reason.
-    3. If the program does not train by the recipe's optimizer: the reason.
-
-    The last two are no errors, because the user left the choice to this mode.
+    A difference from the recipe is described and not refused, because the user left the choice to this mode.
     """
     context = fleet.fleet._context  # private: Paddle does not publish what it applied
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
     sentences = [f"STRATEGY=auto chose {', '.join(chosen)}"]
+    # The reason if the gradients are not summed as in data-parallel training:
     try:
         check_gradients([main], ranks=ranks)
     except Refused as reason:
         sentences.append(f"STRATEGY=auto is not the job asked for: {reason}")
+    # The reason if the program does not train by the recipe's optimizer:
     try:
         verify.check_optimizer(main, optimizer)
     except Refused as reason:
@@ -355,13 +348,11 @@ def summary(training: TrainingProgram) -> dict[str, Any]:
 def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
     """Build the evaluation program that goes with a training program, in the plan's precision.
 
-    `append_step` appends one evaluation step to Paddle's default program. Variables share the training's values by
-    name, so nothing is initialized.
-
-    Raises ValueError if a shared variable differs in shape or type, or if Paddle has no kernel of an operator.
+    `append_step` appends one evaluation step to Paddle's default program. Raises ValueError if a variable that both
+    programs share differs in shape or type, or if Paddle has no kernel of an operator.
     """
     main = static.Program()
-    unused_startup = static.Program()
+    unused_startup = static.Program()  # nothing is initialized: variables share the training's values by name
     with static.program_guard(main, unused_startup), _without_initializers():
         append_step()
         if plan.knobs.resnet_unit:

@@ -22,20 +22,20 @@ def minimize(
 ) -> None:
     """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
 
-    `startup` gets the operators that initialize these. `knobs` says which of Paddle's fusions fleet applies. With
-    `waits_for_ranks` it waits until the other ranks listen on their ports. Flags of Paddle are set for the rest of the
-    process.
+    `startup` gets the operators that initialize what is added. With `waits_for_ranks`, fleet waits until the other
+    ranks listen on their ports.
     """
-    _set_flags(knobs)
-    strategy = _fleet_strategy(auto=knobs.auto)
+    _set_flags(knobs)  # for the rest of the process
+    fleet_strategy = _fleet_strategy(auto=knobs.auto)
+    # Each context changes Paddle or the process, and sets all back at its end.
     with (
-        fp32_statistics(),  # mixed precision leaves the statistics of normalizations over ranks in FP32
-        _without_prints_and_files(),
-        _with_fast_insertions(),  # fleet inserts thousands of operators
+        fp32_statistics(),  # mixed precision leaves the statistics of `sync_batch_norm` in FP32
+        _without_prints_and_files(),  # prints go to standard error, files into a temporary folder
+        _with_fast_insertions(),  # Paddle inserts operators without checks of the whole program
         _with_waiting(waits_for_ranks=waits_for_ranks),
-        _with_fusions_of(knobs),
+        _with_fusions_of(knobs),  # fleet applies the fusion passes that are on, and no others
     ):
-        fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
+        fleet.init(is_collective=True, strategy=fleet_strategy, log_level="ERROR")
         fleet.distributed_optimizer(optimizer).minimize(loss, startup)
 
 
@@ -49,7 +49,7 @@ def _without_prints_and_files() -> Iterator[None]:
 def _with_fast_insertions() -> contextlib.AbstractContextManager[None]:
     """Return a context in which Paddle inserts an operator without comparing the whole program with that of C++.
 
-    The comparison at each of the insertions would take a time that grows with the square of the program's length.
+    The time of all these comparisons would grow with the square of the program's length.
     """
     return replaced(Block, "_insert_op", Block._insert_op_without_sync)
 

@@ -38,20 +38,20 @@ SAFE |= {"sin"}  # of perturb_input
 def prepare(main: static.Program, rate_name: str) -> None:
     """Change a training program so that its step can be captured once and replayed.
 
-    A replay reads each value at the address that it had at the capture. So the inputs stay at one address, and the
-    program looks up the learning rate, in the variable `rate_name`, by itself (`_look_up_rate`).
+    A replay reads each value at the address that it had at the capture, the learning rate included: the program looks
+    the rate up by itself, and writes it to the variable `rate_name`.
     """
     for variable in main.list_vars():
         if variable.is_data:
-            variable.persistable = True  # so that it stays at one address
+            variable.persistable = True  # so that the input stays at one address
     _look_up_rate(main, rate_name)
 
 
 def _look_up_rate(main: static.Program, rate_name: str) -> None:
     """Have a program look up its learning rate at the start of each step: rate = RATES[STEP], then STEP += 1.
 
-    The rate is the variable `rate_name`. RATES is a new table of learning rates, and STEP an index in it. Every
-    RATES_AT_ONCE steps `harness/loop.py` must set RATES to the next rates, and STEP to 0.
+    The rate is the variable `rate_name`. Every RATES_AT_ONCE steps the training loop must set RATES, a table, to the
+    next rates, and STEP to 0.
     """
     block = main.global_block()
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
@@ -66,9 +66,8 @@ def _look_up_rate(main: static.Program, rate_name: str) -> None:
 def check(main: static.Program) -> str:
     """Prove that a step of this program can be captured as a CUDA graph and replayed.
 
-    Every operator must be known to run only on the GPU, on the stream that computes. Returns the proof in words, as
-    "cuda_graph: 335 operators that a graph can hold". Raises Refused for the first operator or input that cannot be
-    held.
+    Returns the proof in words, as "cuda_graph: 335 operators that a graph can hold". Raises Refused for the first
+    operator or input that a graph cannot hold.
     """
     block = main.global_block()
     for op in block.ops:

@@ -93,17 +93,12 @@ class Work:
 
     @property
     def kernel_class(self) -> str:
-        """The class of kernels in which the operator is counted.
-
-        - operator of the update: "optimizer".
-        - operator of a type in CLASSES: that class. A gradient operator is in the class of its forward operator, but
-          the gradients of convolutions and of batch norms have classes of their own, as "convolution gradient".
-        - any other operator: "elementwise and others".
-        """
+        """The class of kernels in which the operator is counted, as "convolution gradient" or "optimizer"."""
         if self.role & ops.OPTIMIZE:
             return "optimizer"
         for name, kinds in CLASSES.items():
             if self._forward in kinds:
+                # Other gradients are counted with their forward operators.
                 has_gradient_class = name in ("convolution", "batch norm")
                 return f"{name} gradient" if self._is_gradient and has_gradient_class else name
         return "elementwise and others"
@@ -111,8 +106,8 @@ class Work:
     def traffic_bytes(self, on_chip_bytes: int) -> int:
         """Return the bytes that the operator's kernels read from and write to memory.
 
-        `on_chip_bytes` is the size of the chip's cache. Some inputs of a batch normalization are read twice. The second
-        reading counts only if the cache cannot hold the input, or if a second kernel does it.
+        `on_chip_bytes` is the size of the chip's cache. An input that one kernel reads twice counts once if the cache
+        can hold it.
         """
         has_two_kernels = self._forward == "sync_batch_norm"  # one for the statistics, one for the output
         second_reading_bytes = sum(size for size in self.twice_read_sizes if has_two_kernels or size > on_chip_bytes)
@@ -136,7 +131,7 @@ class Work:
         return total
 
     def _bytes_between_kernels(self) -> int:
-        """Return the bytes that kernels inside one operator pass to each other, as far as `_operand_bytes` lacks them.
+        """Return the bytes that kernels inside one operator pass to each other, unless `_operand_bytes` counts them.
 
         Only a `resnet_unit` and its gradient have such kernels. Any other operator counts 0.
         """
@@ -147,23 +142,23 @@ class Work:
         return 0
 
     def _bytes_between_unit_kernels(self) -> int:
-        """Return the bytes that the second kernel of a `resnet_unit` reads of what the first ones write.
+        """Return the bytes that the last kernel of a `resnet_unit` reads of what the first ones write.
 
-        `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)). Its first kernels are convolutions, which write ConvX and
-        ConvZ. The second one reads both. The writing is not counted here, because ConvX and ConvZ are outputs of the
-        operator. There is no ConvZ without a shortcut convolution.
+        The operator computes relu(bn(ConvX) + bn(ConvZ)). Its first kernels, convolutions, write ConvX and ConvZ, which
+        count as outputs of the operator too. There is no ConvZ without a shortcut convolution.
         """
         return sum(self._bytes_in("ConvX", "ConvZ"))
 
     def _bytes_between_unit_gradient_kernels(self) -> int:
         """Return the bytes of the tensors that one kernel of a `resnet_unit_grad` writes and another one reads.
 
-        They are the gradients of ConvX and ConvZ (`_bytes_of_convolution_gradients`) and, with a shortcut convolution,
-        the gradient of bn(ConvZ), which is as large as ConvZ. Without one, the gradient of the image that is added is
-        an output of the operator, so `_operand_bytes` has it.
+        They are the gradients of ConvX and ConvZ and, with a shortcut convolution, the gradient of bn(ConvZ), which is
+        as large as ConvZ.
         """
         bn_gradient_bytes = sum(self._bytes_in("ConvZ"))
-        return 2 * (self._bytes_of_convolution_gradients() + bn_gradient_bytes)  # written and read
+        # Written and read. Without a shortcut convolution, the gradient of the image that is added is an output of the
+        # operator, so `_operand_bytes` counts it.
+        return 2 * (self._bytes_of_convolution_gradients() + bn_gradient_bytes)
 
     def _bytes_of_convolution_gradients(self) -> int:
         """Return the bytes of the gradients of ConvX and ConvZ, the outputs of the convolutions of a `resnet_unit`.
@@ -173,27 +168,22 @@ class Work:
         return sum(self._bytes_in("ConvX", "ConvZ"))
 
     def _unread_operand_bytes(self) -> int:
-        """Return the bytes of inputs that no kernel of a `resnet_unit_grad` reads; 0 for any other operator.
-
-        - The output Y of the forward operator: the kernels read the relu's bit mask instead.
-        - The addend Z if no convolution reads it.
-        """
+        """Return the bytes of inputs that no kernel of a `resnet_unit_grad` reads; 0 for any other operator."""
         if self.kind != "resnet_unit_grad":
             return 0
-        unread_bytes = sum(self._bytes_in("Y"))
+        unread_bytes = sum(self._bytes_in("Y"))  # the forward output: the kernels read the relu's bit mask instead
         has_shortcut_convolution = self._op.attr("has_shortcut")
-        if not has_shortcut_convolution:
+        if not has_shortcut_convolution:  # Z is only added, so no convolution reads it
             unread_bytes += sum(self._bytes_in("Z"))
         return unread_bytes
 
     def _sizes_of_twice_read_inputs(self) -> list[int]:
-        """Return the bytes of each tensor that a batch normalization reads twice.
+        """Return the bytes of each tensor that a batch normalization reads twice; an empty list for any other operator.
 
-        It reads the image for sums over the batch, then again to compute its output, and its gradient does so, too. A
-        `resnet_unit` does it only in its gradient: its convolutions sum up what they write.
+        It reads the image for sums over the batch, and again to compute its output. So does its gradient.
         """
         if self.kind == "resnet_unit":
-            return []
+            return []  # its convolutions sum up what they write
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
         if self._forward not in ops.NORMALIZATIONS:
@@ -208,8 +198,8 @@ class Work:
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        Paddle's kernels of convolutions and batch norms compute in NCHW, except in FP16. So any other image in NHWC is
-        transposed on its way in or out (ConvCudnnKernel and BatchNormKernel in Paddle's sources).
+        Paddle's kernels of convolutions and batch norms compute in NCHW, except in FP16 (ConvCudnnKernel and
+        BatchNormKernel in Paddle's sources).
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
@@ -242,8 +232,8 @@ class Work:
     def _products(self) -> list[ops.Factors]:
         """Return the slots of each convolution or matrix product of this operator.
 
-        The type of the operator says which slots there may be. A product without weights is left out: a `resnet_unit`
-        has slots for a shortcut convolution, also if there is none.
+        A product without weights is left out: a `resnet_unit` has slots for a shortcut convolution even if there is
+        none.
         """
         possible = ops.FACTORS.get(self._forward, ())
         return [slots for slots in possible if ops.operands(self._op, slots.weights)]
@@ -270,28 +260,24 @@ class Work:
         return int(2 * output_elements * multiply_adds_per_element)
 
     def _times_computed(self, slots: ops.Factors) -> int:
-        """Return how many times this operator spends the forward FLOPs of one product.
-
-        - forward operator: 1.
-        - gradient operator: the number of gradients that it computes, by the input and by the weights: 0, 1 or 2.
-        """
+        """Return how many times this operator spends the forward FLOPs of one product: 0, 1 or 2."""
         if not self._is_gradient:
             return 1
+        # Once for each gradient that is computed: by the input, and by the weights.
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that further kernels of a gradient operator read again, beyond what is counted elsewhere.
+        """Return the bytes that kernels of a gradient operator read once more, beyond the readings counted elsewhere.
 
-        The gradients of a convolution by its input and by its weights are two kernels, which both read the incoming
-        gradient. `sync_batch_norm_grad` has three: the readings of the first two are counted elsewhere.
+        `moved_bytes` counts each input once, and `twice_read_sizes` has some second readings.
         """
-        if self.kind == "conv2d_grad":
+        if self.kind == "conv2d_grad":  # a kernel for each gradient; both read the output's gradient
             computed = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
             has_two_kernels = len(computed) == 2
             return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
         if self.kind == "resnet_unit_grad":
             return self._bytes_of_convolution_gradients()
-        if self.kind == "sync_batch_norm_grad":
+        if self.kind == "sync_batch_norm_grad":  # the third of its three readings
             return sum(self._bytes_in("X", "Y@GRAD"))
         return 0
 
@@ -320,9 +306,7 @@ def works(main: static.Program) -> list[Work]:
 def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each all-reduce (`c_allreduce_sum`) of a training program, in the order of the program.
 
-    `operator` is its index, and `ring` the number of its communicator. Two shares say how much of the backward pass can
-    overlap with it: `issued_after_operators`, that of the backward kernels before it in the program; and
-    `bytes_left_to_hide_it`, that of the bytes that the backward kernels after it move.
+    Two shares, from 0 to 1, say how much of the backward pass can overlap with it.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)
@@ -342,9 +326,11 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
                 "dtype": ops.type_in(block, buffer),
                 "gradients": len(gradients),
                 "operator": index,
+                # The share of the backward kernels that come before it in the program.
                 "issued_after_operators": len(kernels_before) / len(backward_kernels),
+                # The share of the bytes of the backward pass that are moved after it.
                 "bytes_left_to_hide_it": 1 - _moved_bytes(kernels_before) / backward_bytes,
-                "ring": op.attr("ring_id"),
+                "ring": op.attr("ring_id"),  # the number of its communicator
                 "on_computing_stream": bool(op.attr("use_calc_stream")),
             }
         )
@@ -380,7 +366,7 @@ def counts_of(main: static.Program) -> dict[str, Any]:
     """Count what one run of a built program executes, moves and computes.
 
     The keys are those that `tools.inspect --json` prints. Everything is read off the program: no device is needed and
-    nothing is measured. `products` are the operators that convolve or multiply matrices, by data type.
+    nothing is measured.
     """
     all_works = works(main)
     all_buckets = buckets(main)
@@ -406,7 +392,7 @@ def counts_of(main: static.Program) -> dict[str, Any]:
         "transposes": transposes,
         "hidden_transposes_gb": transposed_bytes / 1e9,  # inside the kernels of other operators
         "casts": count_by_kind["cast"],
-        "products": dict(product_operators_by_dtype),
+        "products": dict(product_operators_by_dtype),  # by data type
         "all_reduces": count_by_kind["c_allreduce_sum"],
         "all_reduce_mib": sum(bucket["mib"] for bucket in all_buckets),
         "buckets": all_buckets,

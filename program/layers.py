@@ -27,9 +27,8 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution of the image `x` to the default program and return its output variable.
 
-        It has so many output `channels`, and a `kernel` of so many pixels a side. The image is padded so that a stride
-        of 1 keeps its size; with `padding_same`, a stride of 2 pads on the right and below only. The weights are
-        `name`.w, and the bias is `name`.b.
+        `kernel` is its side in pixels, and odd. The image is padded so that a stride of 1 keeps its size. The
+        parameters are called `name`.w and, with a `bias`, `name`.b.
         """
         initial_weights: Initializer = KaimingNormal()
         if self.weight_std is not None:
@@ -43,7 +42,8 @@ class Layers:
             channels,
             kernel,
             stride=stride,
-            padding="SAME" if self.padding_same else padding_pixels,  # they differ at a stride of 2
+            # At a stride of 2 the two differ: SAME pads on the right and below only.
+            padding="SAME" if self.padding_same else padding_pixels,
             param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=initial_weights),
             bias_attr=bias_attr,
             data_format=self.layout,
@@ -63,13 +63,10 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution and its batch normalization, then a ReLU if `relu`, and return the output variable.
 
-        `x`, `channels`, `kernel`, `stride` and `bias` are as in `conv`. The parameters are called `name`.conv.* and
-        `name`.bn.*.
-
-        `ends_block` marks the last normalization of a residual block. With the setting `zero_gamma` its scale starts at
-        0 instead of 1, so that the block starts as its shortcut alone.
+        `ends_block` marks the last normalization of a residual block. The other arguments are those of `conv`. The
+        parameters are called `name`.conv.* and `name`.bn.*.
         """
-        # With a scale of 0 a residual block starts as its shortcut alone.
+        # With a scale of 0 (`zero_gamma`) a residual block starts as its shortcut alone.
         initial_scale = 0.0 if ends_block and self.zero_gamma else 1.0
         return static.nn.batch_norm(
             self.conv(x, f"{name}.conv", channels, kernel, stride=stride, bias=bias),
@@ -89,19 +86,15 @@ class Layers:
     ) -> static.Variable:
         """Append a bottleneck residual block and return its output, of `width` x EXPANSION channels.
 
-        The block computes relu(branch(x) + shortcut(x)):
-
-        - branch: three convolutions, 1x1, 3x3 with the stride, and 1x1.
-        - shortcut: `x` itself if it has as many channels as the output, else a 1x1 convolution with the stride.
-
-        `parts` names the three convolutions of the branch and that of the shortcut. A layer is called `name`.PART.
+        It computes relu(branch(x) + shortcut(x)). `parts` names the three convolutions of the branch and that of the
+        shortcut; a layer is called `name`.PART.
         """
         out_channels = width * EXPANSION
         first_name, second_name, third_name, shortcut_name = [f"{name}.{part}" for part in parts]
         branch = self.conv_bn(x, first_name, width, kernel=1)
         branch = self.conv_bn(branch, second_name, width, kernel=3, stride=stride)
         branch = self.conv_bn(branch, third_name, out_channels, kernel=1, relu=False, ends_block=True)
-        shortcut = x
+        shortcut = x  # unless it has other channels than the branch
         channel_axis = 1 if self.layout == "NCHW" else 3
         if x.shape[channel_axis] != out_channels:
             shortcut = self.conv_bn(x, shortcut_name, out_channels, kernel=1, stride=stride, relu=False)

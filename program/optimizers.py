@@ -51,10 +51,8 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's LARS optimizer for the parameters of `program`, a program of Paddle's.
 
-    `rate` is Paddle's learning rate or scheduler. Parameters without weight decay are passed to Paddle by name. Paddle
-    does not apply LARS' trust ratio, which scales the learning rate of each parameter, to them either.
-
-    `merged` is ignored, because this optimizer makes one operator for each parameter. All builders take the argument.
+    `rate` is Paddle's learning rate or scheduler. `merged` is ignored, because this optimizer makes one operator for
+    each parameter.
     """
     import paddle
 
@@ -64,7 +62,7 @@ def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) 
         momentum=config.momentum,
         lars_coeff=config.lars_coefficient,
         lars_weight_decay=config.weight_decay,
-        exclude_from_weight_decay=without_decay,
+        exclude_from_weight_decay=without_decay,  # names; LARS' trust ratio is not applied to these either
         epsilon=config.lars_epsilon,
     )
 
@@ -126,8 +124,8 @@ class Schedule:
     def decay_steps(self) -> int:
         """The number of decay steps that a log states.
 
-        The MLPerf reference's schedule counts the steps after the warm-up. It is the polynomial one whose warm-up
-        starts from zero. Other schedules count all steps.
+        The MLPerf reference's schedule, the polynomial one whose warm-up starts from zero, counts the steps after the
+        warm-up. Other schedules count all steps.
         """
         is_mlperf_reference = self.from_zero and self.kind == "polynomial"
         if is_mlperf_reference:
@@ -137,8 +135,8 @@ class Schedule:
     def __call__(self, step: int) -> float:
         """Return the learning rate of `step`, counted from 0.
 
-        The rate warms up linearly to `base`, and then follows the schedule's `kind`. Cosine and polynomial fall to
-        `end` and stay there from `total_steps` on.
+        It warms up linearly to `base`, and then follows the schedule's `kind`. Cosine and polynomial stay at `end` from
+        `total_steps` on.
         """
         if step < self.warmup_steps:
             warmup_steps_done = step if self.from_zero else step + 1

@@ -68,23 +68,19 @@ def captured_loss_scale(global_batch: int) -> float:
 def fp32_statistics() -> Iterator[None]:
     """Have Paddle's AMP keep scale, bias and statistics of `sync_batch_norm` in FP32, as it does for `batch_norm`.
 
-    While the context lasts, two functions of Paddle's AMP are replaced. They decide whether an operator's input or
-    output slot stays in FP32.
-
-    - `sync_batch_norm`: every slot stays in FP32 except those of the image, input X and output Y.
-    - any other operator: Paddle's own function decides.
+    While the context lasts, AMP's two functions that decide which slots of an operator stay in FP32 are replaced.
     """
     paddles_keep_input = fp16_utils._keep_fp32_input
     paddles_keep_output = fp16_utils._keep_fp32_output
 
     def keep_input(op: Operator, slot: str) -> bool:
         if op.type == "sync_batch_norm":
-            return slot != "X"  # the image
+            return slot != "X"  # all but the image
         return bool(paddles_keep_input(op, slot))
 
     def keep_output(op: Operator, slot: str) -> bool:
         if op.type == "sync_batch_norm":
-            return slot != "Y"
+            return slot != "Y"  # all but the image
         return bool(paddles_keep_output(op, slot))
 
     with replaced(fp16_utils, "_keep_fp32_input", keep_input), replaced(fp16_utils, "_keep_fp32_output", keep_output):
@@ -101,8 +97,8 @@ def _operator_lists(precision: Precision) -> Any:
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    Its `minimize` casts the program to half precision: at level O1 the inputs of convolutions and matrix products, at
-    O2 all that is built inside `fp16_guard`. With `dynamic` it scales the loss, by a scale that moves.
+    The `minimize` of the wrapped one casts the program to half precision. With `dynamic` it also scales the loss, by a
+    factor that changes from step to step.
     """
     if not precision.is_half:
         return optimizer
@@ -114,7 +110,9 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
         dtype=precision.dtype,
         init_loss_scaling=first_loss_scale,
         use_dynamic_loss_scaling=dynamic,
-        use_amp_guard=precision.level == "O2",  # at O1 Paddle's `minimize` ignores it (static/amp/decorator.py)
+        # At O2 all inside `fp16_guard` is cast. At O1, which casts the inputs of convolutions and matrix products,
+        # Paddle's `minimize` ignores the guard (static/amp/decorator.py).
+        use_amp_guard=precision.level == "O2",
         **HOW_THE_SCALE_MOVES,  # without effect on a scale that is not dynamic
     )
 
@@ -135,11 +133,8 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
 def _with_several_writers_of_a_variable() -> contextlib.AbstractContextManager[None]:
     """Return a context in which Paddle's AMP casts programs with variables that several operators write.
 
-    AMP looks up the operator that writes an input, to decide whether the input needs a cast. Paddle's function for this
-    refuses a variable with several writers. `_last_writer` takes its place.
-
-    A network that is evaluated at several image sizes has such variables: it normalizes once for each size, and each
-    time the running statistics are listed as outputs.
+    Paddle's own function refuses them. A network that is evaluated at several image sizes has such variables: for each
+    size, a batch normalization lists the running statistics as outputs.
     """
     return replaced(fp16_utils, "find_true_prev_op", _last_writer)
 
@@ -164,8 +159,8 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    Casts of `image` to float16, which AMP inserted, are removed. Operators that need it in float32, as to resize it,
-    get a copy, `image.fp32`. A program in FP32 stays as it is.
+    AMP's casts of `image` to float16 are removed. Operators that need it in float32, as to resize it, read a copy,
+    `image.fp32`.
     """
     image = "image"
     block = main.global_block()
@@ -204,8 +199,8 @@ def _casts_to_half(op: Operator, name: str) -> bool:
 def cast_startup(main: static.Program, startup: static.Program) -> None:
     """Append to the start-up program a cast of each parameter to the type that it has in the training program.
 
-    The start-up program draws all parameters in float32 and copies the optimizer's float32 masters from them. The casts
-    come last, so that the masters get the exact values. Parameters that are float32 in training are not cast.
+    The start-up program draws parameters in float32. The casts come last, after the optimizer's float32 masters have
+    got the exact values.
     """
     block = startup.global_block()
     for parameter in main.all_parameters():
@@ -222,8 +217,8 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 def perturb_input(main: static.Program) -> None:
     """Change a program so that it moves each floating-point input value by about one rounding error.
 
-    A tuning search compares its losses with those of the plain program: they differ by the noise of rounding. All
-    readers of an input NAME read NAME.moved instead.
+    Its losses differ from those of the plain program by the noise of rounding. All readers of an input NAME read
+    NAME.moved instead.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
@@ -241,11 +236,12 @@ def _moving_steps(block: Block, variable: static.Variable, *, to: str) -> list[S
 
         moved = x + r x sin(1000 x)
 
-    r is the relative rounding error of the variable's type. The sine varies the change from value to value: a common
-    factor would have no effect, because the first batch norm divides by it.
+    r is the relative rounding error of the variable's type.
     """
     x = variable.name
     r = ROUNDING[variable.dtype]
+    # The sine varies the change from value to value. A common factor would have no effect, because the first batch norm
+    # divides by it.
     wave = block.create_var(name=f"{x}.wave", shape=variable.shape, dtype=variable.dtype).name
     change = block.create_var(name=f"{x}.change", shape=variable.shape, dtype=variable.dtype).name
     return [

@@ -80,11 +80,10 @@ REFUSED = {
 
 
 def parse(text: str) -> Strategy:
-    """Return the strategy that a value of the variable STRATEGY describes.
+    """Return the strategy that a value of STRATEGY describes: `auto`, or knobs, as `enable_addto=0,gradient_merge=2`.
 
-    The value is `auto`, or knobs separated by commas, as `fuse_bn_act_ops=0,gradient_merge=2`. Knobs that are not named
-    keep their defaults, so an empty text gives the default strategy. Raises ValueError for a knob of REFUSED, for an
-    unknown knob, and for a value that the knob cannot have.
+    Knobs that are not named keep their defaults. Raises ValueError for a knob that is refused or unknown, and for a
+    value that the knob cannot have.
     """
     if text.strip() == AUTO:
         return Strategy(auto=True)
@@ -106,17 +105,12 @@ def parse(text: str) -> Strategy:
 
 
 def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
-    """Return the value that a text gives a knob, in the type of the knob.
+    """Return the value that a text gives a knob, in the type of the knob, which is a field of Strategy.
 
-    `knob` is a field of Strategy.
-
-    - bool: 0, 1, true or false, in upper or lower case.
-    - float or int: a number from the knob's `least` to MOST.
-
-    Raises ValueError for any other text.
+    Numbers must be from the knob's `least` to MOST. Raises ValueError for a text that the knob cannot take.
     """
     type_name = str(knob.type)  # as "bool | None"
-    if "bool" in type_name:
+    if "bool" in type_name:  # 0, 1, true or false
         if text.lower() not in ("0", "1", "true", "false"):
             raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
         return text.lower() in ("1", "true")
@@ -160,10 +154,8 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with undecided knobs (None) turned on or off for this device and precision.
 
-    `dtype` is that of convolutions, and `layout` that of images. A knob is turned on if all its conditions are met.
-    Knobs that the user set, and undecided ones of cuDNN, stay as they are.
-
-    Raises ValueError if the user turned on a knob whose condition is not met, or set one of cuDNN for a CPU.
+    `dtype` is that of convolutions, and `layout` that of images. Raises ValueError if the user chose a knob that cannot
+    work there.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
@@ -172,6 +164,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
     _refuse_unmet(strategy, conditions)
 
+    # An undecided knob is on if all its conditions are met. Those of cuDNN have none and stay undecided.
     decided: dict[str, bool] = {}
     for condition in conditions:
         if getattr(strategy, condition.knob) is None:
@@ -200,8 +193,8 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
     """Return the conditions under which knobs can be on, each with the message if it is not met.
 
-    A knob that the user turned on is refused if one of its conditions is not met. A knob that is not decided is turned
-    on if all of them are met; so those that can always be on are here, too.
+    A knob may have several. Knobs that can always be on are listed too, because undecided knobs in this list are turned
+    on.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [
@@ -217,7 +210,7 @@ def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list
         _Condition(
             "enable_addto", on_gpu, "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu"
         ),
-        _Condition("merged_optimizer", True, ""),  # likewise
+        _Condition("merged_optimizer", True, ""),  # can always be on
         _Condition(
             "resnet_unit",
             on_gpu and is_half_nhwc,

@@ -64,11 +64,7 @@ def version() -> str:
 def main() -> int:
     """Run the command that the first word of the command line names, and return its exit status.
 
-    - A shell asks for completions: it is answered.
-    - No word, or --help: the list of commands is printed.
-    - --version: the version is printed.
-    - An unknown command: an error is printed, and the status is 2.
-    - A command: it reads the other words. If its packages are missing, the status is 2.
+    It is 2 for an unknown command, or one whose packages are missing. Without a word, the list of commands is printed.
     """
     if completion.is_asked():
         return answer_completion()
@@ -90,11 +86,7 @@ def main() -> int:
 def answer_completion() -> int:
     """Answer a shell that asks for the completions of the word at the cursor.
 
-    - `paddle-reference sco<Tab>`: the command's name is completed.
-    - `paddle-reference unknown --<Tab>`: nothing is completed, and the status is 2.
-    - `paddle-reference watch --on<Tab>`: the command is started, so that its own parser completes the option.
-
-    A parser answers by `completion.complete`, which ends the process. Returns an exit status if no parser answers.
+    The parser that answers ends the process. Returns an exit status if none does: 2 for an unknown command.
     """
     words = completion.words_before_cursor()
     is_at_command = len(words) < 2  # only the program's name stands before the cursor
@@ -118,9 +110,8 @@ def _complete_command_name() -> None:
 def _complete_options(name: str) -> int:
     """Start a command whose parser completes the shell's line; return an exit status if the parser does not answer.
 
-    The parser takes the words to complete from the shell's line, not from `sys.argv`. The parser of `watch` has only
-    the options of `watch`, so the two words `paddle-reference watch` are hidden from it. A parser with subcommands
-    reads the name of the subcommand, so it needs all words.
+    The parser reads the shell's line, not `sys.argv`. Unless it has subcommands, the words `paddle-reference COMMAND`
+    are hidden from it.
     """
     if not _has_subcommands(name):
         completion.hide_words_from_parser(2)
@@ -136,8 +127,7 @@ def _has_subcommands(name: str) -> bool:
 def run(name: str, options: list[str]) -> int:
     """Run a command of PUBLISHING or TRAINING with these options, and return its exit status.
 
-    `sys.argv` is set to what the command's parser expects. If a package is missing, an error that names it is printed,
-    and the status is 2. A command of TRAINING is not even imported if Paddle is missing.
+    It is 2 if a package is missing. A command of TRAINING is not even imported if Paddle is.
     """
     _set_arguments(name, options)
     module, _ = (PUBLISHING | TRAINING)[name]
@@ -158,8 +148,8 @@ def run(name: str, options: list[str]) -> int:
 def _set_arguments(name: str, options: list[str]) -> None:
     """Set `sys.argv` to what the parser of a command expects.
 
-    - A module with subcommands: the command's name comes before the options, because the parser reads it.
-    - Another module: the options come first. The command's name belongs to the program's, for messages.
+    A parser with subcommands reads the command's name as the first argument. For another, the name belongs to the
+    program's, for messages.
     """
     if _has_subcommands(name):
         sys.argv[1:] = [name, *options]

@@ -42,8 +42,8 @@ def estimates(
 ) -> list[JsonObject]:
     """Return an entry for each known card, for JSON: how fast it could at best train the job, and what was published.
 
-    `update_programs` are the programs of one update of the weights. An entry has the fields of `_estimate`. If the
-    bytes/s of a node's network are given, it also has those of `_estimate_of_scaling`.
+    `update_programs` are the programs of one update of the weights. With the bytes/s of a node's network, an entry also
+    says how the job scales over nodes.
     """
     operators = operators_in_order(update_programs)
     entries: list[JsonObject] = []
@@ -58,11 +58,8 @@ def estimates(
 def _estimate(operators: Operators, job: env.Job, card: Card) -> JsonObject:
     """Return how fast a card could at best train a job, and what was published, for JSON.
 
-    - `device`: the card's name and memory.
-    - The fields of `roofline`, an upper bound of the images/s by the card's arithmetic and memory. If it cannot be
-      estimated, there is only `roofline_images_per_s`, which is None.
-    - `published`: the nearest published figure, or None.
-    - `traffic_gb`: the GB that each class of kernels moves.
+    `roofline_images_per_s` is None if it cannot be estimated, and `published` if there is no figure. `traffic_gb` has
+    the GB that each class of kernels moves.
     """
     tf32 = job.model.precision == "tf32"
     bound = roofline(operators, tf32=tf32, batch=job.model.batchsize, ranks=job.cluster.world_size, card=card)
@@ -77,13 +74,10 @@ def _estimate(operators: Operators, job: env.Job, card: Card) -> JsonObject:
 
 
 def _estimate_of_scaling(operators: Operators, job: env.Job, card: Card, network_bytes_per_s: float) -> JsonObject:
-    """Return how a job scales to several nodes of a card, for JSON.
+    """Return how a job scales to several nodes of a card, for JSON: as estimated, and as published.
 
-    `network_bytes_per_s` is what the network of a node sends.
-
-    - `scaling`: an estimate of a step at each number of GPUs, with the cost of its all-reduces; None if the card's data
-      sheet lacks a peak.
-    - `published_scaling`: how published figures of the job's model and precision scale.
+    `network_bytes_per_s` is what the network of a node sends. `scaling` is None if the card's data sheet does not have
+    a peak that is needed.
     """
     precision = job.model.precision
     tf32 = precision == "tf32"
@@ -96,8 +90,8 @@ def _estimate_of_scaling(operators: Operators, job: env.Job, card: Card, network
 def _nearest_published(card: Card, job: env.Job) -> JsonObject | None:
     """Return the published figure of the job's model, precision and card with the nearest batch and device count.
 
-    None is returned if nothing was published, and for a job in Paddle's automatic mode: there Paddle chooses the
-    program, so it is not the one that was published.
+    None if there is none. In Paddle's automatic mode, Paddle chooses the program, so a published figure is of another
+    one.
     """
     if job.model.knobs.auto:
         return None
@@ -123,15 +117,14 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 
 
 def build(job: env.Job) -> Any:
-    """Build the training program that rank 0 of a job runs, and return the `TrainingProgram`.
+    """Build the training program that rank 0 of a job runs, without a GPU or another rank.
 
-    No GPU and no other rank is needed: Paddle gets an address on this machine for each rank, at which nobody listens.
-    This sets environment variables of the process and switches Paddle to static mode.
-
-    Raises ValueError if the job cannot be built, or a convolution is too large for cuDNN.
+    This sets environment variables of the process and switches Paddle to static mode. Raises ValueError if the job
+    cannot be built, or a convolution is too large for cuDNN.
     """
     import paddle
 
+    # Paddle wants an address for each rank, although nothing listens at any.
     endpoints = [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.cluster.world_size)]
     env.export_trainer(0, endpoints)
     paddle.enable_static()
@@ -145,12 +138,10 @@ def build(job: env.Job) -> Any:
 
 
 def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
-    """Build a job's training program and return what `python -m tools.inspect` prints of it, for JSON.
+    """Build a job's training program and return its counts and estimates, for JSON.
 
-    `estimate` has an entry for each known card. With the bytes/s of a node's network, it covers several nodes, too.
-
-    Raises ValueError if the job cannot be built, or if the network's speed is given for a job of one rank: such a
-    program has no all-reduce.
+    With the bytes/s of a node's network, the estimates cover several nodes, too. Raises ValueError if the job cannot be
+    built, or for a network with a job of one rank.
     """
     if network_bytes_per_s is not None and job.cluster.world_size == 1:
         raise ValueError("--network: the program of one rank has no all-reduce: set --ranks 2 or more")
@@ -212,22 +203,20 @@ def _bytes_per_s(network_gbps: float | None) -> float | None:
 def _job_of_variables(given: dict[str, str]) -> env.Job:
     """Return the job of a configuration with these variables set, such as {"DGXSYSTEM": "DGXA100", "DGXNGPU": "16"}.
 
-    - If DGXNGPU is given, it is the number of all ranks: they are put on one node, because the program is the same
-      however its ranks are spread over nodes.
-    - MODE is "throughput", because it accepts every strategy; training to a target does not.
+    DGXNGPU is the number of all ranks, if given.
     """
-    variables = given | {"MODE": "throughput"}
+    variables = given | {"MODE": "throughput"}  # which accepts every strategy; training to a target does not
     if "DGXNGPU" in given:
-        variables["DGXNNODES"] = "1"
+        variables["DGXNNODES"] = "1"  # the program is the same however its ranks are spread over nodes
     return env.of_system(**variables)
 
 
 @one_line
 def main() -> int:
-    """Build the training program of the configuration that the options name, and print its counts and estimates.
+    """Print the counts and estimates of the training program that the options name, as YAML or as JSON.
 
-    They are printed as JSON with --json, else as YAML. Returns the exit status, 0. Raises ValueError if the job cannot
-    be built, or if the network's speed is not finite and above 0.
+    Returns the exit status, 0. Raises ValueError if the job cannot be built, or if the network's speed is not finite
+    and above 0.
     """
     parser = _parser()
     complete(parser)

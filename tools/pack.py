@@ -77,12 +77,10 @@ class PackFiles:
 
 
 def pack(source: Path, target: Path, part: str) -> str:
-    """Pack the images of `part`, train or val, into `target`. Returns a line of text that says what was done.
+    """Pack the images of `part`, train or val, into `target`. Return a line of text that says what was done.
 
-    A pack that was stopped is continued. The records are written to a file of another name, which is locked, and get
-    their final name when all of them are checked. Of a part that is packed already, only the list is compared.
-
-    Raises ValueError if the list, an image or the target is wrong, and RunError if the disk returns wrong bytes.
+    A pack that was stopped is continued. Raises ValueError if the list, an image or the target is wrong, and RunError
+    if the disk returns wrong bytes.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)
@@ -90,7 +88,7 @@ def pack(source: Path, target: Path, part: str) -> str:
     files = PackFiles.of_part(target, part)
     target.mkdir(parents=True, exist_ok=True)
     with files.growing.open("ab") as growing:  # makes an empty file if there is none
-        _lock(growing)
+        _lock(growing)  # against another process that packs this part
         if files.packed.exists():
             # Mostly open() has just made `growing`, an empty file, which is removed here. If another pack ended between
             # open() and the lock, it has renamed that file to `packed`, so that there is nothing to remove.
@@ -143,8 +141,8 @@ def _lock(file: BinaryIO) -> None:
 def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
     """Append the records of all images but the first `done` to the file `growing`, which holds those already.
 
-    Returns the entries of the appended records, and appends them to the journal, too. At the end the records are on the
-    disk and not in the kernel's cache, so that `_check_written` reads them from the disk.
+    Returns the entries of the appended records, which are also added to the journal. At the end the kernel's cache is
+    dropped, so that `_check_written` reads from the disk.
     """
     appended: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
@@ -195,12 +193,10 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Recover the records of a pack that was stopped, and return their entries; none if there is no journal.
+    """Return the entries of the records that a stopped pack left whole; none if there is no journal.
 
-    The file of records, `growing`, is cut off after the recovered ones and left at that position. The journal is
-    written anew, with the entries of the recovered ones only.
-
-    Raises ValueError if the pack was begun from another list than `list_sha256`, or the journal is damaged.
+    The rest is cut off: `growing` ends after these records, and the journal has only their entries. Raises ValueError
+    if the list was another one, or the journal is damaged.
     """
     entries = _journal_entries(growing, journal, list_sha256)
     file_size = growing.seek(0, os.SEEK_END)
@@ -224,8 +220,7 @@ class WholeRecords(NamedTuple):
 def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
     """Return which records of a journal's entries are surely whole in a file of this size.
 
-    A record is surely whole if the next one has an entry, too, and begins inside the file. So the last one that begins
-    inside the file may be incomplete. The journal may also have entries of records that were lost from the file.
+    The last one that begins inside the file may be incomplete. Records after it, whose entries were written, are lost.
     """
     begun = [entry for entry in entries if entry.offset < file_size]
     if not begun:
@@ -237,8 +232,8 @@ def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
 def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
     """Return the entries of a pack's journal, one for each packed record; an empty list if there is no journal.
 
-    Its first line is the SHA-256 of the list of samples that is packed. `growing` is the unfinished file of records,
-    for messages. Raises ValueError if the SHA-256 is not `list_sha256`, or a line is damaged.
+    `growing` is the unfinished file of records, for messages. Raises ValueError if the journal is of another list than
+    `list_sha256`, or a line is damaged.
     """
     journal_lines = _complete_lines(journal)
     if not journal_lines:
@@ -283,9 +278,8 @@ def _decoder_of_this_thread() -> Decoder:
 def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
     """Return the record of the sample `number` of a list, with the CRC-32 and the image size of the sample's file.
 
-    The file is checked first: it must be whole, and training's decoder must decode it.
-
-    Raises ValueError, with the file's name, if the file fails a check or its label does not fit into a record.
+    Raises ValueError, with the file's name, if training's decoder cannot decode the file or its label does not fit into
+    a record.
     """
     [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
     fault = fault_of_file(content) or _decoder_of_this_thread().fault(content)  # empty: there is none
@@ -332,8 +326,7 @@ def _pixels(size: folder.Size) -> int:
 def _write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> None:
     """Write a file of sizes: `more`, the width and height of the largest image, and the number of images.
 
-    `sizes` has the size of each image. `more` may be the content of an earlier file of sizes. Its own width, height and
-    number of images are replaced.
+    `more` may be the content of an earlier file of sizes, whose own numbers are replaced.
     """
     width, height = max(sizes, key=_pixels)
     content = more | {"width": width, "height": height, "images": len(sizes)}
@@ -341,12 +334,10 @@ def _write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> 
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Find the largest image of a part, the one with the most pixels, and write its size to `<part>.sizes.json`.
+    """Write the width and height of a part's largest image to `<part>.sizes.json`; return its name and content.
 
-    The size is the width and height. The file is in `source`. If it exists already, its other entries are kept, such as
-    the SHA-256 of the list that `pack` wrote. Returns the file's name and content as text.
-
-    Raises ValueError if the existing file is damaged, the images cannot be found, or one of them is not an image.
+    The file is in `source`. Entries that `pack` wrote there are kept. Raises ValueError if it is damaged, the images
+    cannot be found, or one of them is not an image.
     """
     file = source / data.SIZES.format(part)
     earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read
@@ -373,12 +364,10 @@ def _batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[
 
 @one_line
 def main() -> int:
-    """Do one of three things with an image folder: pack it, find its largest images (--sizes), or list it (--lists).
+    """Pack an image folder, find its largest images (--sizes) or write its lists (--lists), and return the exit status.
 
-    Exactly one of TARGET, --sizes and --lists must be given. Returns the exit status: 0, or 130 after Ctrl-C. The same
-    command then goes on from there.
-
-    Raises ValueError if the folder cannot be packed, and RunError if the system refuses to read or write a file.
+    It is 130 after Ctrl-C. Raises ValueError if the folder cannot be packed, and RunError if the system refuses to read
+    or write a file.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
@@ -406,12 +395,7 @@ def main() -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Do for both parts, train and val, what the command line asks. Print a line of text for each part.
-
-    - --lists: write their lists; `write_lists` goes through both parts itself.
-    - --sizes: find the sizes of their largest images.
-    - Neither, so a TARGET is given, as `main` has checked: pack them.
-    """
+    """Do for both parts, train and val, what the command line asks. Print a line of text for each part."""
     if args.lists:
         for line in write_lists(args.source, args.labels):
             print(line)

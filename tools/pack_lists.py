@@ -15,11 +15,8 @@ NEWLINE = b"\n"
 def write_lists(source: Path, labels: Path | None) -> list[str]:
     """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
 
-    `labels` is for a val/ without class folders, as ImageNet's: a file of lines `name label`. None means that val/ has
-    class folders, too. Returns a line of text for each list: its file and the number of its images.
-
-    Raises ValueError if a list exists already, a folder has no class folders, or an image has no label. Then no list is
-    written.
+    `labels` is a file of lines `name label` for a val/ without class folders, as ImageNet's. Returns a line of text for
+    each list. Raises ValueError, and writes nothing, if a list exists or an image has no label.
     """
     # Both lists are made before the first is written, so that an error leaves none behind.
     contents: dict[str, bytes] = {}
@@ -45,10 +42,8 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 def _flat_list(image_folder: Path, labels: Path) -> bytes:
     """Return the text of a list of the images that lie in `image_folder` itself, labelled by the file `labels`.
 
-    Each line of `labels` is `name label`. A folder before the name is dropped, and the name of `image_folder` takes its
-    place. If that is val: "x.JPEG 7" -> "val/x.JPEG 7", and "anything/x.JPEG 7" -> "val/x.JPEG 7".
-
-    Raises ValueError if there is no file `labels`, a line has no label, or a line names no file of the folder.
+    Its line "anything/x.JPEG 7" becomes "val/x.JPEG 7" if the folder is val. Raises ValueError if the file is missing,
+    or a line has no label or names no image.
     """
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")

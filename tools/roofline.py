@@ -28,13 +28,9 @@ Operators = list[Operator]
 
 
 def operators_in_order(update_programs: Sequence[Any]) -> Operators:
-    """Return the operators of all programs of an update, in the order in which they run.
+    """Return the operators of all programs of an update of the weights, in the order in which they run.
 
-    An update of the weights runs a program for each part of its batch. The last one is the main program, which sums the
-    gradients over the ranks. Each of its all-reduces sums one bucket of gradients.
-
-    - An all-reduce of the main program: an Operator with the bytes and the stream of its bucket.
-    - Any other operator: an Operator without bytes (None).
+    The last program is the main one: it sums the gradients over the ranks, in buckets, each by one all-reduce.
     """
     main = update_programs[-1]
     bucket_by_index = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the all-reduce's index in `main`
@@ -104,10 +100,9 @@ class _Clocks:
         self._wait(takes_s)
 
     def all_reduce_beside(self, takes_s: float) -> None:
-        """Have the link sum gradients while the GPU goes on.
+        """Have the link sum gradients, which are ready now, while the GPU goes on.
 
-        The gradients are ready now, because the program has their all-reduce right after the operator that computes the
-        last of them. The link begins once it has done the all-reduces before.
+        The link begins once it has done the all-reduces before.
         """
         self.all_reduce_s += takes_s
         self.link_s = max(self.link_s, self.gpu_s) + takes_s
@@ -127,9 +122,8 @@ def step_time(
 ) -> StepTime:
     """Return the least time of a step on a card, with its operators one after the other in their order.
 
-    An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. An all-reduce goes
-    over the link between `ranks` GPUs, while the GPU computes unless it is on the computing stream. The optimizer waits
-    for all of them.
+    An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. The optimizer
+    waits for all all-reduces.
     """
     clocks = _Clocks()
     flops_s = 0.0
@@ -138,7 +132,7 @@ def step_time(
     for operator in operators:
         if operator.summed_bytes is not None:  # an all-reduce of gradients
             takes_s = _all_reduce_s(operator.summed_bytes, ranks, link_bytes_per_s)
-            if operator.on_computing_stream:
+            if operator.on_computing_stream:  # the GPU cannot compute meanwhile
                 clocks.all_reduce_while_waiting(takes_s)
             else:
                 clocks.all_reduce_beside(takes_s)
@@ -162,10 +156,7 @@ def step_time(
 def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
     """Return for each data type in which operators have FLOPs the name of the card's peak that limits them.
 
-    The names are keys of `card.flops_per_s`. A peak has the name of its data type: {"float16": "float16"}. But with
-    `tf32`, float32 is limited by the peak "tf32": {"float32": "tf32"}.
-
-    Returns None if the card lacks one of the peaks.
+    With `tf32`: {"float16": "float16", "float32": "tf32"}. None if `card.flops_per_s` does not have one of the peaks.
     """
     dtypes = dict.fromkeys(operator.work.dtype for operator in operators if operator.work.flops)
     peak_names = {dtype: dtype for dtype in dtypes}
@@ -199,10 +190,10 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 
 
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
-    """Return a step's roofline on `card` for JSON: an upper bound of the images/s, and the times that it comes from.
+    """Return an upper bound of the images/s of a step on `card`, and the times that it comes from, for JSON.
 
-    `batch` is the number of images of a rank. With `tf32`, float32 is computed in TF32. None if the card's data sheet
-    lacks a peak that is needed, or the ranks are on several nodes: no data sheet has the speed of their network.
+    `batch` is that of a rank. None if the data sheet does not have a needed peak, or the ranks are on several nodes,
+    whose network no data sheet has.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or peak_names is None:
@@ -220,12 +211,10 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
 
 
 def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
-    """Estimate a step, with its all-reduces, at each number of GPUs in SCALED_GPUS. Returns a row for each, for JSON.
+    """Return an estimate of a step with its all-reduces at each number of GPUs in SCALED_GPUS, for JSON.
 
-    A row also says how well its step scales, compared with the step on one full node of GPUS_OF_A_NODE GPUs. Each GPU
-    keeps its batch. A node's network sends `network_bytes_per_s` at its peak.
-
-    Returns None if the card's data sheet lacks a peak for a data type that the program computes in.
+    Each GPU keeps its batch. A node's network sends `network_bytes_per_s` at its peak. None if the card's data sheet
+    does not have a peak that is needed.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if peak_names is None:
@@ -245,9 +234,8 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
     """Return the row of a number of GPUs, for JSON: the times of its step, and how well it scales from one node.
 
-    Each GPU keeps its batch (weak scaling), so `of_linear`, the step's time on one node over its time here, is 1.0 if
-    it is perfect. In `exposed_all_reduce_s` the GPU only waits for all-reduces. `of_linear_nothing_hidden` is the ratio
-    if it had to wait for each of them.
+    Each GPU keeps its batch (weak scaling), so `of_linear` is 1.0 for perfect scaling. `of_linear_nothing_hidden` is
+    the same if the GPU had to wait for each all-reduce.
     """
     return {
         "gpus": gpus,
@@ -264,9 +252,8 @@ def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
     """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
 
-    There is an entry for each published table: {"table": name, "of_linear": {2: 0.97, 4: 0.95}}. There, 2 nodes have
-    0.97 times the throughput of perfect scaling, which is 2 times that of one node. Tables without a figure for one
-    node are left out.
+    In an entry {"table": name, "of_linear": {2: 0.97}}, 2 nodes have 0.97 times twice the throughput of one node.
+    Tables without a figure for one node are left out.
     """
     scaled = []
     # A table has one publication's images/s by the number of nodes, all with the same number of GPUs.

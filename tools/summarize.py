@@ -29,10 +29,9 @@ RULESET = "4.0.0"
 
 
 def _median_and_range(values: Sequence[float], *, decimals: int, unit: str) -> str:
-    """Return the median and the range of a value of one or several runs as text.
+    """Return the median of a value as text, with the range if there are values of several runs.
 
-    - There is one run: "74.2 s".
-    - There are several: "74.2 s (median of 3; 73.9 s to 74.8 s)".
+    For instance "74.2 s", or "74.2 s (median of 3; 73.9 s to 74.8 s)".
     """
     median = f"{statistics.median(values):.{decimals}f} {unit}"
     if len(values) == 1:
@@ -45,8 +44,7 @@ def _median_and_range(values: Sequence[float], *, decimals: int, unit: str) -> s
 def _quality_row(records: Sequence[Record]) -> str:
     """Return the quality in the last evaluation of the runs as text: its median and its range over the runs.
 
-    Its unit is the metric of the workload, or "eval_accuracy" for a model that is no workload of this project. If some
-    runs have no evaluation, the text names their logs instead: "no evaluation in run_1.txt, run_3.txt".
+    If some runs have no evaluation, the text names their logs instead: "no evaluation in run_1.txt, run_3.txt".
     """
     without_evaluation = [record.file for record in records if not record.quality]
     if without_evaluation:
@@ -60,9 +58,7 @@ def _quality_row(records: Sequence[Record]) -> str:
 def _time_row(records: Sequence[Record], job_score: Score) -> str:
     """Return the time to train as text: its median and its range over the runs.
 
-    The unit is "s". The score's `standing`, which says whether the figure is an MLPerf result, may add to it that
-    MLCommons did not verify the result: "s (unverified)". If the log of some runs has no end, the text names these logs
-    instead: "no end in run_1.txt, run_3.txt".
+    If the log of some runs has no end, the text names these logs instead: "no end in run_1.txt, run_3.txt".
     """
     times_s: list[float] = []
     without_end = []
@@ -92,9 +88,7 @@ def _data_wait(records: Sequence[Record]) -> str:
 def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_only: bool) -> dict[str, str]:
     """Return the rows of the printed table that say what the runs measured, by their names.
 
-    - "quality" and "time to train", unless `throughput_only`: runs of MODE=throughput do not train to a target.
-    - "result" and "data set", if the score has a `standing`: whether it is an official result, and of which data.
-    - "throughput" and "data wait", always.
+    With `throughput_only` the runs did not train to a target, so they have no quality and no time to train.
     """
     rows: dict[str, str] = {}
     if not throughput_only:
@@ -147,9 +141,8 @@ def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     """Score and check the logs of a job's runs, write a report beside the first, and print a table.
 
-    With `throughput_only` nothing is checked. Returns 1 if a log fails its check, else 0.
-
-    Raises ValueError if a log measured nothing, or if the logs are not of one system.
+    With `throughput_only` nothing is checked. Returns 1 if a log fails its check, else 0. Raises ValueError if a log
+    measured nothing, or if the logs are not of one system.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
@@ -185,8 +178,8 @@ def _write_page(
 ) -> None:
     """Write the report of the runs as an HTML page to `page_file`.
 
-    `records` has the record of each of `logs`. `findings_file` has what the check of the logs found; it is None if the
-    logs were not checked. The page shows the command `scoring report` that would make the same page from these files.
+    `findings_file` has what the check of the logs found; None if they were not checked. The page shows the command that
+    would make it anew.
     """
     findings_by_file: dict[str, JsonObject] = {}
     if findings_file is not None:

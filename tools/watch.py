@@ -44,8 +44,7 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 def total_steps(run: Run) -> int | None:
     """Return how many steps a run has planned, by its configuration; None if the log does not say.
 
-    - MODE=throughput: the warm-up steps and the measured steps.
-    - Otherwise: the steps of all epochs. The run may reach its target and end earlier.
+    A run that trains to a target may reach it and end earlier.
     """
     if run.settings.get("MODE") == "throughput":
         warmup = real(run.settings.get("WARMUP_STEPS"))
@@ -66,8 +65,8 @@ def total_steps(run: Run) -> int | None:
 def last_windows(run: Run) -> list[JsonObject]:
     """Return the last MEAN_OF windows of steps, each as one dictionary of its metadata and its value's fields.
 
-    A window is some consecutive steps that were logged as one event. It is left out if a field of NEEDED is missing or
-    not a number.
+    A window is some consecutive steps that were logged as one event. One without a number in a field of NEEDED is left
+    out.
     """
     windows = []
     for event in run.windows[-MEAN_OF:]:
@@ -111,8 +110,7 @@ def target_of(run: Run) -> Any:
 def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
     """Estimate how many seconds a run takes from `step` to its `total` steps; it may reach its target earlier.
 
-    `sums` over the last windows give the mean time of a step. None is returned if the run has ended, or if the step,
-    the total or the time of a step is unknown.
+    `sums` over the last windows give the mean time of a step. None if the run has ended, or a number is not known.
     """
     step_number = real(step)
     if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
@@ -124,9 +122,7 @@ def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
 def state_of(run: Run) -> JsonObject:
     """Return what is shown of a run, for JSON. What the log does not say is None.
 
-    - Step, epoch and loss: of the last window of steps.
-    - Throughput and share of the wait for data: over the last MEAN_OF windows together.
-    - All else: of the last event of its kind, or of the configuration.
+    The throughput and the share of waiting for data are over the last MEAN_OF windows together.
     """
     windows = last_windows(run)
     last_window: JsonObject = windows[-1] if windows else {}
@@ -163,9 +159,8 @@ class View:
     def look(self) -> JsonObject:
         """Read what is new in the newest log and in its nodes' telemetry, and return the state of the run.
 
-        If a newer log has appeared, it is followed from its beginning.
-
-        Raises ValueError if there is no log, or if the newest file is no training log.
+        A newer log is followed from its beginning. Raises ValueError if there is no log, or if the newest file is no
+        training log.
         """
         newest = self._newest()
         if self._followed is None or self._followed.log != newest:
@@ -250,10 +245,9 @@ def _plain(text: Any) -> Text:
 
 
 def draw(state: JsonObject, now_s: float) -> Group:
-    """Draw the state that `View.look` returned as two tables for the terminal: one on the run, one on its nodes.
+    """Return two tables for the terminal of the state that `View.look` returned: one on the run, one on its nodes.
 
-    What is not known is a dash. `now_s` is the current Unix time: the tables say for how long a running job has written
-    nothing.
+    What is not known is a dash. `now_s` is the current Unix time, for how long a running job has written nothing.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -284,13 +278,7 @@ def draw(state: JsonObject, now_s: float) -> Group:
 
 
 def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
-    """Return the phase of a run in words.
-
-    - The log has no entry: "nothing is written yet".
-    - The log has a reason for an abort: "aborted: out of memory".
-    - A run that goes on wrote nothing for more than SILENT_S seconds: "training, nothing new for 42 s".
-    - Otherwise only the phase: "training".
-    """
+    """Return the phase of a run in words, such as "training, nothing new for 42 s" or "aborted: out of memory"."""
     if state["is_empty"]:
         return "nothing is written yet"
     words = str(state["phase"])
@@ -305,8 +293,7 @@ def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
 def _slowest(rank_times: JsonObject, kind: str) -> str:
     """Return in words which rank was slowest in the last window, and the median rank's time.
 
-    `kind` is "compute" or "data_wait", with which the names of the fields of `rank_times` begin. If the run did not
-    measure it: "compute not measured".
+    `kind` is "compute" or "data_wait", with which the names of the fields of `rank_times` begin.
     """
     name = kind.replace("_", " ")
     most_s = rank_times[f"{kind}_most_s"]
@@ -321,8 +308,7 @@ def _slowest(rank_times: JsonObject, kind: str) -> str:
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
     """Return a table of the nodes' last samples, a line for each GPU; "no telemetry" if there are no samples.
 
-    A node without GPUs has one line. While a run goes on, a node without a sample for more than SILENT_S seconds before
-    `now_s`, the current Unix time, is marked as silent.
+    `now_s` is the current Unix time. A node that is silent while the run goes on is marked.
     """
     if not nodes:
         return "no telemetry"

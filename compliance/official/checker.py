@@ -42,9 +42,8 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, and report everything that violates them.
 
-        Several files may have a rule for one key. Failures of single events, and a wrong number of events, are reported
-        only as the last of these files finds them: what an earlier file found is dropped. All other findings of each
-        file are reported.
+        Several files may have a rule for one key. Failures of single events, and a wrong number of events, count only
+        as the last of these files finds them.
         """
         last_result_by_key: dict[str, KeyResult] = {}  # by the last file that has a rule for the key
         for file_result in self._apply_files():  # which has reported all other findings
@@ -56,11 +55,8 @@ class Judge:
     def _apply_files(self) -> "list[_FileResult]":
         """Apply common.yaml and all files that it leads to, each once; return the results in the order of application.
 
-        A rule may enqueue a further file by the value of an event: the division `closed` enqueues closed_common.yaml,
-        and there the benchmark enqueues the file with its own rules. A file that does not exist, or was applied, is
-        refused.
-
-        The `findings` of each result are reported here. The failures of single events are left to `finish`.
+        An event's value may enqueue a file: the division `closed` enqueues closed_common.yaml. The `findings` of each
+        result are reported here, its other failures by the caller.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -79,10 +75,9 @@ class Judge:
         return list(result_by_file.values())
 
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
-        """Report an event whose value names a rule file that cannot be applied.
+        """Report an event whose value names a rule file that does not exist, or was applied already.
 
-        A benchmark without a file is a breach of known-benchmark. Any other value is a failure of its key, unless
-        `key_result`, the result for this key, has one already.
+        `key_result` is the result for the event's key. If it has a failure already, no second one is reported.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -94,8 +89,7 @@ class Judge:
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
         """Report a benchmark whose `rule_file` cannot be applied.
 
-        - The file does not exist in this ruleset: the report names the rulesets that do have the benchmark.
-        - The file exists, but its rules are not those of a benchmark: it was applied before the benchmark was read.
+        An existing file is not one of a benchmark's rules: it was applied before the benchmark was read.
         """
         benchmark = printable(event.value, 60)
         if rule_file in names():
@@ -151,8 +145,7 @@ class _FileJudge:
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
         """Return for each evaluation one event with all its metrics; nothing if the file does not ask for such events.
 
-        Logs of stable_diffusion have an event for each metric, and the rules look at them together. The official
-        checker crashes at a metric that cannot be joined: the finding on the first one is kept.
+        The official checker crashes at a metric that cannot be joined. The first one becomes a finding.
         """
         if self._file.joining_field is None:
             return []
@@ -175,9 +168,8 @@ class _FileJudge:
     def _findings_on_all_events(self) -> list[Finding]:
         """Return the findings that can only be made after the last event.
 
-        The rule file asks for three things of all events together: an event of a key or of its alternative
-        (AT_LEAST_ONE_OR); one event that meets a check (ATLEAST_ONE_CHECK); and all names of a list (END). A crash of
-        the official checker is reported once, at its first event.
+        A rule may ask that there is an event of its key or of another one, that one event meets a check, or that all
+        events together list some names.
         """
         findings: list[Finding | None] = []
         for key_result in self._result_by_key.values():
@@ -206,8 +198,8 @@ class _FileJudge:
     def _finding_if_names_differ(self, wanted: WantedNames) -> Finding | None:
         """Return a finding if the events of a key do not list each wanted name exactly once; else None.
 
-        For instance, each event weights_initialization names a tensor. Together they must name each tensor of the
-        reference model once. The finding shows the first names that are missing, and the first that are too many.
+        For instance, the events weights_initialization together must name each tensor of the reference model once.
+        Without such events there is no finding.
         """
         key_result = self._result_by_key[wanted.key]
         if key_result.event_count == 0:
@@ -227,13 +219,7 @@ class _FileJudge:
     # --- one event ---
 
     def _apply_rule(self, event: Event) -> None:
-        """Count an event, and apply the rule of its key to it. The parts of the rule are applied in this order:
-
-        1. The checks of every event, and the rule's code. If `submission_` is in the key, only its first event gets
-           them.
-        2. The check of the first event, if this is the first one.
-        3. The check that at least one event must meet.
-        """
+        """Count an event, and apply the rule of its key to it."""
         key_result = self._result_by_key[event.key]
         rule = key_result.rule
         key_result.count(event)
@@ -249,8 +235,7 @@ class _FileJudge:
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
         """Apply the checks that every event of a key must meet to this event, then run the rule's code on it.
 
-        Each check that is not met is a failure of the event. The code runs nevertheless. If it raises an exception,
-        that is a failure too, unless a check has failed already.
+        The code runs even after a failed check. An exception in it is a failure only if no check has failed.
         """
         rule = key_result.rule
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
@@ -272,10 +257,10 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Apply the check that at least one event of a key must meet, and note in `key_result` if this event meets it.
+        """Note in `key_result` whether an event meets the check that at least one event of its key must meet.
 
-        The best value so far is kept, to be shown if no event meets the check. If the check raises an exception, as for
-        a text that it compares with a number, the official checker crashes: this becomes a finding.
+        If the check raises an exception, as for a text that it compares with a number, the official checker crashes.
+        This becomes a finding.
         """
         key_result.keep_if_best(event, check)
         try:
@@ -307,11 +292,7 @@ class _FileJudge:
         return _Objection(check.words, shown(event, check.aspect))
 
     def _objection_to_order(self, order: KeyOrder) -> _Objection:
-        """Return what is wrong with the place of an event among the events of another key.
-
-        - It must come before all of them: one came before it.
-        - It must come after one of them: none came before it.
-        """
+        """Return what is wrong with the place of an event among the events of another key."""
         if order.must_come_first:
             line_of_other = self._result_by_key[order.other_key].first_line
             return _Objection(order.in_words, f"after the {order.other_key} of line {line_of_other}")
@@ -319,11 +300,7 @@ class _FileJudge:
 
 
 def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Finding:
-    """Return the finding on an event for which a check raises an exception, so that the official checker crashes.
-
-    If the check is of the value, and the value is no number, the finding says that a number was wanted. Otherwise it
-    says what the check asks for.
-    """
+    """Return the finding on an event for which a check raises an exception, so that the official checker crashes."""
     wanted = check.words
     if check.aspect == "value" and not is_number(event.value):
         wanted = "a number"  # the check compares the value with a number
@@ -333,8 +310,7 @@ def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Find
 def _objection_to_time(times: ComparedTimes) -> _Objection:
     """Return what is wrong with an event that has failed a check of its time.
 
-    - The limit is 0: no submission_division came before the event. The division sets the limit, which is 0 before.
-    - Otherwise: too much time has passed since the first init_start.
+    The limit is 0 until submission_division, whose value sets it, has come.
     """
     if times.limit_ms == 0:
         return _Objection("submission_division before it, for its time limit", "no submission_division")

@@ -73,7 +73,7 @@ class Check:
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
     """Return the check that a rule has as `text`, in which `v` is the event and `s` the state.
 
-        s['run_started']        -> a check of order: this event comes after a run_start, whose events set `run_started`
+        s['run_started']        -> a check of order: the event comes after a run_start
         ll.timestamp < 9        -> a check of the time
         'file' in v['metadata'] -> a check of the metadata
         v['value'] > 0          -> a check of the value
@@ -91,9 +91,8 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
     """Return the order of events that a check demands; None if it demands none.
 
-    Events set names in the state: those of run_start set `run_started`, as `key_by_state_name` says. So the check
-    `s['run_started']` demands that the event comes after a run_start, and `not s['run_started']` that it comes before
-    all.
+    If run_start sets `run_started`, as `key_by_state_name` says, `s['run_started']` demands to come after one, and `not
+    s['run_started']` before all.
     """
     text = ast.unparse(node)
     asked_text = text.removeprefix("not ")
@@ -124,11 +123,9 @@ class ComparedTimes(NamedTuple):
 
 
 def compared_times(check: Check, event: Event, state: State) -> ComparedTimes:
-    """Return the time that a check of the time compares for an event, and its limit.
+    """Return the time that a check of the time compares for an event, and its limit: the left and the right side of
 
-    The time since the first init_start, and its limit, in this check:
-
-        ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
+    ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
     """
     assert isinstance(check.node, ast.Compare), "the checks of the time in the rule files are comparisons"
     compute_passed = compile_expression(check.node.left)
@@ -153,7 +150,7 @@ def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNam
 
         sorted(s['initialized_tensors']) == sorted(['conv0_weight', ...])
 
-    `key_by_state_name` has for each name in the state the key whose events set it. Raises SyntaxError for another form.
+    `key_by_state_name` says which key's events set a name in the state. Raises SyntaxError for another form.
     """
     normal_text = ast.unparse(parse_expression(text))  # on one line and with single quotes
     form = re.fullmatch(r"sorted\(s\['(?P<state_name>\w+)'\]\) == sorted\((?P<names>\[.*\])\)", normal_text)

@@ -85,10 +85,8 @@ class Convergence:
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
     """Return the reference points of a benchmark in a ruleset, such as 4.0.0, sorted by global batch.
 
-    `all_points` has each point, and `points` those that rcp_checker compares a submission with.
-
-    Raises NoReferenceError if mlperf-logging has no points of the benchmark, or if its rcp_checker ends with an error
-    for it, because its table of runs lacks the benchmark.
+    Raises NoReferenceError if mlperf-logging has none, or if its rcp_checker does not know the benchmark and ends with
+    an error.
     """
     tool = f"mlperf-logging {rule_files.VERSION}"
     try:
@@ -124,10 +122,8 @@ def against_reference(
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
-    `values` are the epochs (or samples) that each run needed; NOT_CONVERGED for a run that missed the target. `points`
-    are those of `reference` that the runs, with the global batch `batch`, may be compared with.
-
-    The fastest and the slowest runs are dropped, and the mean of the others is judged.
+    `values` are the epochs (or samples) that each run needed; NOT_CONVERGED for one that missed the target. `points`
+    are those of `reference` that runs with the global batch `batch` may be compared with.
     """
     dropped = reference.runs.dropped  # of the fastest, and of the slowest
     not_converged = [value for value in values if value >= NOT_CONVERGED]
@@ -152,8 +148,8 @@ def _without_fastest_and_slowest(values: Sequence[float], dropped: int) -> list[
 def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
     """Return the outcome for `mean`, the mean epochs (or samples) with which the runs of a submission converged.
 
-    Below the least mean of the chosen reference point they fail. From there up to the point's mean they pass, but their
-    minutes are scaled up by the epochs that they saved: a lucky draw of runs gains nothing.
+    Runs faster than the reference, but by no more than chance explains, get their minutes scaled up by the epochs they
+    saved: a lucky draw gains nothing.
     """
     point = chosen.point
     passed = mean >= _least_mean_as_stored(point)
@@ -173,8 +169,7 @@ def _least_mean_as_stored(point: ReferencePoint) -> float:
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
     """Return the reference point that runs with the global batch `batch` are compared with, and why this one.
 
-    `points`, sorted by batch, are those of `reference` or some of them. It is the point of this batch, a point between
-    the two nearest batches, or the first point for a batch below all. None for a batch above all.
+    `points`, sorted by batch, are those of `reference` or some of them. None for a batch above all of them.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -192,8 +187,8 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
     """Return the reference points that lie above no line between two others: the lower convex envelope.
 
-    The x of a point is its batch, and the y its mean epochs to the target. Points of a smaller batch than that of the
-    fastest point, the one with the fewest epochs, are left out.
+    The x of a point is its batch, and the y its mean epochs to the target. It begins at the point with the fewest
+    epochs.
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
@@ -224,9 +219,8 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    Its numbers are computed as in rcp_checker, mlperf-logging's test of convergence: the mean of the runs without the
-    fastest and the slowest, the standard deviation of all, and the least mean with which `submission_runs` runs pass.
-    It is lowered by `allowed_samples`, by which they may converge earlier.
+    It is computed as in rcp_checker, mlperf-logging's test of convergence. A submission of `submission_runs` runs may
+    be `allowed_samples` faster than by chance.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
@@ -247,9 +241,8 @@ def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_sa
 def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoint, ...]:
     """Return the reference points that rcp_checker keeps, sorted by batch as `points` are.
 
-    - It drops points of a smaller batch than that of the point with the least mean.
-    - It drops a point whose mean is above the line between its two neighbours. This is one pass: a point that was kept
-      is not looked at again after a later one was dropped.
+    A point above the line between its neighbours is dropped. As in rcp_checker this is one pass: a kept point is not
+    looked at again.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
@@ -265,12 +258,13 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return the point at `batch` on the line from `low` to `high`, two points of `reference`.
 
-    Its mean and standard deviation lie on the line. Its least mean follows from these by a t-test. As in rcp_checker,
-    mlperf-logging's test of convergence, the reference counts as having twice the runs of a submission.
+    Mean and standard deviation lie on the line. The least mean follows from them by a t-test, as in rcp_checker,
+    mlperf-logging's test of convergence.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
     submission_runs = reference.runs.runs
+    # As in rcp_checker, the reference counts as having twice the runs of a submission.
     least = _least_mean_by_t_test(mean, std, reference_runs=2 * submission_runs, submission_runs=submission_runs)
     allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
     return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least - allowed_samples)
@@ -284,8 +278,8 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
     """Return the least mean that a submission's runs may have before a t-test says that they converged too fast.
 
-    `mean` and `std` are those of the reference. The result is the mean m for which runs like the reference's have a
-    mean of m or lower with the chance SIGNIFICANCE. It is found by bisection, to TOLERANCE, as in rcp_checker.
+    `mean` and `std` are the reference's. Runs like its own have the result or a lower mean with the chance
+    SIGNIFICANCE. It is found by bisection, as in rcp_checker.
     """
     if std == 0:  # any mean below the reference's is too fast
         return mean

@@ -26,9 +26,8 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
-    `ours` are the findings by our reader. The official parser ends at some of the damaged lines, which are called
-    fatal, and overlooks others. So the log is judged a second time as that parser reads it, and the findings are
-    joined.
+    `ours` are the findings by our reader. The official parser reads some damaged lines and ends at others, the fatal
+    ones, so the log is judged once more as it reads it.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)
@@ -54,10 +53,7 @@ def _with_official_set(
 ) -> list[Finding]:
     """Return `ours`, with `official` set in each finding that the official checker reports, and cleared in any other.
 
-    The official checker reports
-
-    - each error about a line in `fatal_lines`, because its parser ends with an error at such a line
-    - each finding whose rule is in `rules_broken_officially`
+    It reports an error at a fatal line, where its parser ends, and breaches of the rules in `rules_broken_officially`.
     """
     results = []
     for finding in ours:
@@ -91,7 +87,7 @@ class _SecondJudgement(NamedTuple):
 def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
     """Read a log as mlperf-logging's parser does. Return what breaks the official rules, and the log's fatal lines.
 
-    The parser ends at the first fatal line. Here, fatal lines are skipped, and the events after them are judged, too.
+    That parser ends at the first fatal line. Here the events after it are judged, too.
     """
     collector = FindingCollector(ruleset.strict)
     judge = Judge(ruleset.version, collector)
@@ -131,8 +127,8 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
     """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
-    The event of a line is None if the line is fatal: the parser ends with an error at it. A line of _MOST_CHARACTERS or
-    more counts as fatal, and is the last one that is read.
+    A line at which that parser ends with an error has no event. A line of _MOST_CHARACTERS or more counts as such, and
+    ends the reading.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):
@@ -159,9 +155,6 @@ def _event_or_none(text: str, line: int) -> Event | None:
 
 def _parse_event(text: str, line: int) -> Event:
     """Return the event of a text such as `:::MLLOG {"key": "seed", "value": 1, "metadata": {}, "time_ms": 5}`.
-
-    `line` is its line number in the log. A key that is not a text becomes empty. The event has neither a type nor an
-    offset in the file, because no official rule looks at them.
 
     Raises ValueError, TypeError, KeyError, OverflowError or RecursionError if the text is not such an event.
     """

@@ -82,8 +82,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 def compile_expression(node: ast.expr) -> Expression:
     """Return the function that computes an expression, such as `v['value'] > 0`, from an event and the state.
 
-    Each form of expression has a function of its own, which compiles the parts of the expression by this one.
-
     Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
     match node:
@@ -176,9 +174,6 @@ def _compile_and_or(node: ast.BoolOp) -> Expression:
 def _compile_comparison(node: ast.Compare) -> Expression:
     """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
 
-    A chain holds if each of its comparisons holds. As in Python, its operands are computed from left to right, up to
-    the first comparison that does not hold, because a later operand could raise an exception.
-
     Raises SyntaxError for an operator that no rule of mlperf-logging has.
     """
     if not all(type(op) in _COMPARISONS for op in node.ops):
@@ -205,8 +200,8 @@ def _compile_comparison(node: ast.Compare) -> Expression:
 def _compile_arithmetic(node: ast.BinOp) -> Expression:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    So that no log can make it take all memory, it raises TypeError for an operand that is no number, and a power must
-    have a constant float as its exponent. Raises SyntaxError for an operator that no rule of mlperf-logging has.
+    No log can make it take all memory: powers have a constant float as exponent, and operands are numbers, else
+    TypeError. Raises SyntaxError for an unknown operator.
     """
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None:
@@ -228,14 +223,9 @@ def _compile_arithmetic(node: ast.BinOp) -> Expression:
 
 
 def _compile_call(node: ast.Call) -> Expression:
-    """Compile a call in a rule's expression into a function of an event and the state. Four forms are known:
+    """Compile a call in a rule's expression, such as `max(X, Y)`, into a function of an event and the state.
 
-    - `isinstance(X, int)`
-    - `s.get(X)`
-    - `"a text {}".format(X)`
-    - a function of _FUNCTIONS, such as `max(X, Y)`
-
-    X and Y are expressions themselves. Raises SyntaxError for any other call.
+    Raises SyntaxError for a call that no rule of mlperf-logging has.
     """
     if node.keywords:
         raise SyntaxError
@@ -260,14 +250,9 @@ def _compile_call(node: ast.Call) -> Expression:
 
 
 def _compile_statement(node: ast.stmt) -> Statement:
-    """Return the function that carries out a statement of a rule, such as `s['seeds'] += 1`. Four forms are known:
+    """Return the function that carries out a statement of a rule, such as `s['seeds'] += 1`.
 
-    - a call of `enqueue_config` or `s.update`
-    - `s[NAME] = VALUE`
-    - `s[NAME] += VALUE`, or another operation
-    - `if CONDITION: STATEMENTS`
-
-    Raises SyntaxError for any other form.
+    Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
     match node:
         case ast.Expr(value=ast.Call() as call):
@@ -282,10 +267,9 @@ def _compile_statement(node: ast.stmt) -> Statement:
 
 
 def _compile_calling_statement(call: ast.Call) -> Statement:
-    """Compile one of the two calls that are statements. Raises SyntaxError for any other call.
+    """Compile `enqueue_config(FILE)`, by which a further rule file is applied, or `s.update({NAME: VALUE, ...})`.
 
-    - `enqueue_config(FILE)`: the rule file named FILE is to be applied, too.
-    - `s.update({NAME: VALUE, ...})`: each name in the state is set to its value.
+    Raises SyntaxError for any other call.
     """
     match call:
         case ast.Call(func=ast.Name(id="enqueue_config"), args=[file], keywords=[]):
@@ -339,10 +323,9 @@ def _assignment(name: str, compute_value: Expression) -> Statement:
 
 
 def _compile_change(node: ast.AugAssign) -> Statement:
-    """Compile a change of a name in the state. Raises SyntaxError for any other target.
+    """Compile a change of a name in the state, such as `s['tensors'] += [X]` or `s['seeds'] += 1`.
 
-    - `s['tensors'] += [X]`: adds to the list.
-    - `s['seeds'] += 1`, or another operation of _ARITHMETIC: sets the name to the result.
+    Raises SyntaxError for any other target or operation.
     """
     name = _name_in_state(node.target)
     if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):

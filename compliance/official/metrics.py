@@ -29,13 +29,11 @@ class _Evaluation(NamedTuple):
 def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
     """Return one event for each evaluation, with all metrics that eval_accuracy events state for it.
 
-    Those of one evaluation have the same count in their metadata, under the name `count_field`:
+    Those of one evaluation have the same `count_field` in their metadata:
 
         88.1 with the metadata {"metric": "FID", "samples_count": 512}
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
-
-    A metric without a usable count or name is skipped; the first such event is returned, too.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     first_unusable = None
@@ -54,9 +52,7 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
     """Add the metric of an event to the evaluation with the same count, or to a new one; nothing if it has no metric.
 
-    The count is the field `count_field` of the metadata: it says how far the training was.
-
-    Raises KeyError or TypeError, and adds nothing, if the metadata has no usable count or metric.
+    Raises KeyError or TypeError, and adds nothing, if the metadata has no usable `count_field` or metric.
     """
     metadata = event.metadata
     if "metric" not in metadata:

@@ -150,7 +150,7 @@ def _benchmarks_of(version: str, division: str) -> set[str]:
 def keys(version: str) -> frozenset[str]:
     """Return the keys of events that the rules of `version` name for any benchmark.
 
-    If a file of this version points to files of an older version, the keys of that version are included.
+    Files may point to files of an older version, whose keys are included.
     """
     text = "".join(text_of(name) for name in files(version))
     named = set(re.findall(r"NAME:\s*(\w+)", text))
@@ -174,11 +174,7 @@ def archived(name: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a rule file. The first of these that exists is taken:
-
-    - a file of this project
-    - a file of mlperf-logging
-    - for a workload of this project, WORKLOAD_RULES with the name of its benchmark filled in
+    """Return the text of a rule file: of this project, else of mlperf-logging, else made from WORKLOAD_RULES.
 
     Raises KeyError if there is none.
     """
@@ -206,10 +202,8 @@ def files(version: str) -> list[str]:
 def load(name: str) -> RuleFile:
     """Read the rule file `name`, such as training_4.0.0/common.yaml. It is read once, then cached.
 
-    A file consists of blocks: KEY is the rule of one key, BEGIN the code that runs before the first event, and END the
-    names that all events of a key together must list. Of blocks that occur twice the last one counts.
-
-    Raises KeyError if there is no such file, and ValueError if its form is not known.
+    Of blocks that occur twice the last one counts. Raises KeyError if there is no such file, and ValueError if its form
+    is not known.
     """
     rules: dict[str, Rule] = {}
     begin = _Begin(statements=(), joining_field=None)
@@ -222,7 +216,7 @@ def load(name: str) -> RuleFile:
             rules[block.title] = _read_rule(block, key_by_state_name)
         elif block.kind == "BEGIN":
             begin = _read_begin(block)
-        else:
+        else:  # END
             wanted_names = _read_end(block, key_by_state_name)
     _check_alternative_keys(name, rules)
     return RuleFile(
@@ -307,10 +301,8 @@ class _Begin(NamedTuple):
 def _read_begin(block: _Block) -> _Begin:
     """Return what is to be done before the first event, by the code in a BEGIN block of a rule file.
 
-    The code sets names in the state, by statements that are compiled here. The code of stable_diffusion is told by its
-    checksum instead: it says by which field of the metadata the metrics of an evaluation are to be joined.
-
-    Raises ValueError for code of a form that is not known.
+    The code of stable_diffusion joins metrics, and is known by its checksum alone. Raises ValueError for any other code
+    that cannot be compiled.
     """
     code: str = block.fields["CODE"]
     joining_field = _field_by_which_code_joins_metrics(code)
@@ -334,10 +326,7 @@ def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNa
 
 
 def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
-    """Return the rule in a KEY block.
-
-    The block's field CHECK has the checks of each event, FIRST_CHECK that of the first one, ATLEAST_ONE_CHECK that
-    which at least one event must meet, and POST the code that runs after the checks.
+    """Return the rule in a KEY block, whose fields have the texts of its checks and its code.
 
     Raises ValueError for a text whose form is not known.
     """
@@ -365,15 +354,9 @@ def _as_list(texts: str | list[str]) -> list[str]:
 
 
 def _read_required_count(block: _Block) -> RequiredCount:
-    """Return the number of events that the field REQ of a KEY block asks for:
+    """Return the number of events that the field REQ of a KEY block asks for; any number without the field.
 
-    - EXACTLY_ONE: exactly 1.
-    - AT_LEAST_ONE: 1 or more.
-    - AT_LEAST(3): 3 or more.
-    - AT_LEAST_ONE_OR(KEY): 1 or more, or any number if there is an event of KEY. `least` is 0.
-    - OPTIONAL, or no field: any number.
-
-    Raises ValueError for another text.
+    Raises ValueError for a text that has no known meaning.
     """
     text = block.fields.get("REQ", "OPTIONAL")
     if text == "EXACTLY_ONE":
@@ -387,5 +370,5 @@ def _read_required_count(block: _Block) -> RequiredCount:
         return RequiredCount(least=int(at_least[1]))
     at_least_one_or = re.fullmatch(r"AT_LEAST_ONE_OR\((\w+)\)", text)
     if at_least_one_or:
-        return RequiredCount(least=0, alternative_key=at_least_one_or[1])
+        return RequiredCount(least=0, alternative_key=at_least_one_or[1])  # none is needed if the other key has one
     raise block.error(text)

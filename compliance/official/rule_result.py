@@ -72,7 +72,7 @@ class KeyResult:
     def finding_on_event(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
         """Return a finding on one `aspect` of an event of the key: its value, metadata, order or time.
 
-        `wanted` says what the rule asks for, such as `above 0`. `_fix` has an example for each aspect.
+        `wanted` says what the rule asks for, such as `above 0`.
         """
         key = self.rule.key
         return self._finding(aspect, line, f"{key}: {wanted}", actual, _fix(aspect, key, wanted))
@@ -83,10 +83,10 @@ class KeyResult:
         return self._finding("count", self.first_line, wanted, actual, f"log {wanted}")
 
     def finding_if_any_check_is_unmet(self) -> Finding | None:
-        """Return a finding if at least one event must meet the rule's any_check, and none does; else None.
+        """Return a finding if no event of the key meets the check that at least one must meet; else None.
 
-        Such a check asks whether the target was reached, for instance. The finding shows the best value and its line.
-        If no event has a number, it says so instead. There is no finding on a key without events.
+        Such a check asks whether the target was reached, for instance. The finding shows the best value. There is none
+        on a key without events.
         """
         check = self.rule.any_check
         if check is None or self.event_count == 0 or self.is_any_check_met:
@@ -119,11 +119,9 @@ class KeyResult:
             collector.add_unlisted(self._listed_failures[-1], unlisted_count)
 
     def report_wrong_count(self, collector: FindingCollector) -> None:
-        """Report a wrong number of events. There are three cases:
+        """Report too few events, or more than the one that is allowed.
 
-        - There are fewer events than required: an error.
-        - Exactly one is required, and it is repeated with another value: an error.
-        - Exactly one is required, and it is repeated with the same value: a warning, as in the official checker.
+        As in the official checker, an event that is repeated with the same value only gets a warning.
         """
         is_repeated = self.rule.required.is_exact and self.event_count > 1
         has_too_few = self.event_count < self.rule.required.least
@@ -144,13 +142,7 @@ class KeyResult:
 
 
 def _fix(aspect: str, key: str, wanted: str) -> str:
-    """Return what to do about an event that is not as wanted in one aspect. For instance:
-
-    - value: `above 0` -> `make seed above 0`
-    - metadata: `metadata has epoch_num` -> `give eval_accuracy this metadata: epoch_num`
-    - order: `after run_start` -> `log run_stop after run_start`
-    - time: a fixed text, whatever is wanted
-    """
+    """Return what to do about an event that is not as wanted in one aspect: for `above 0`, `make seed above 0`."""
     if aspect == "metadata":
         return f"give {key} this metadata: {wanted.removeprefix('metadata has ')}"
     if aspect == "order":

@@ -49,8 +49,8 @@ class ToolReader:
     def take(self, event: Event) -> None:
         """Read the next event as result_summarizer, which scores, and rcp_checker, which tests convergence, do.
 
-        rcp_checker ends at its first error. From then on only the times are read, for result_summarizer. The error is
-        kept as `problem`, such as "line 7: run_stop without 'status'".
+        rcp_checker ends at its first error, such as "line 7: run_stop without 'status'". From then on only the times
+        are read.
         """
         self._read_time(event)
         has_rcp_checker_ended = self._problem != ""
@@ -85,9 +85,6 @@ class ToolReader:
     def _read_convergence(self, event: Event) -> None:
         """Keep what rcp_checker, mlperf-logging's test of convergence, keeps of an event.
 
-        Of evaluations it keeps how far the training was; of stable_diffusion it keeps the metrics instead. At run_stop
-        it decides how long the run took to the target.
-
         Raises KeyError, TypeError, ValueError or OverflowError where rcp_checker itself ends with an error.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
@@ -120,10 +117,6 @@ class ToolReader:
 
     def _trained_to_target(self, stop: Event) -> float:
         """Return how many epochs or samples the run needed to reach the target, by its run_stop.
-
-        - The status is not success: NOT_CONVERGED.
-        - stable_diffusion: the samples (or steps) of the earliest evaluation whose metrics reach the target.
-        - Any other benchmark: the epochs or samples of the last evaluation.
 
         Raises KeyError if the event has no status, or if there was no evaluation. rcp_checker fails then, too.
         """

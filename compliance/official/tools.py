@@ -27,9 +27,8 @@ IMPORTED = {
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
     """Run one of mlperf-logging's tools. Return its exit status and everything that it printed.
 
-    A tool that does not end within TIMEOUT_S is killed: the status is None, and the text says so.
-
-    Raises ValueError if the installed mlperf-logging is of another release than our rules, or lacks a package.
+    The status is None if the tool was killed after TIMEOUT_S. Raises ValueError if another release of mlperf-logging
+    than that of our rules is installed, or a package is missing.
     """
     _check_installed(tool)
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
@@ -96,10 +95,8 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Ask result_summarizer for the score of the package in `folder`, and compare it with `minutes`, our own score.
 
-    The verdict is good if the tool gives exactly one score, and this equals ours to the last digit. Without our score
-    (None) it is not good.
-
-    Raises ValueError if the right tools are not installed, and KeyError if the tool knows no such benchmark.
+    It must be equal to the last digit; without our score (None) it is not. Raises ValueError if the right tools are not
+    installed, KeyError if the tool does not know the benchmark.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
@@ -119,11 +116,8 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write the rule files that check our own benchmarks into `folder`, and return the path of common.yaml in it.
 
-    - The files common to all benchmarks are mlperf-logging's.
-    - The files of our benchmarks lie in our folder of rules.
-
-    The files refer to each other by relative paths, training_{ruleset}/NAME. These become absolute paths in `folder`,
-    because the official checker looks for relative ones in its own package.
+    They refer to each other by relative paths, which the official checker looks for in its own package. So these become
+    absolute.
     """
     names_of_common = [f"training_{ruleset}/{name}.yaml" for name in ("common", "closed_common", "open_common")]
     names_of_ours = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]

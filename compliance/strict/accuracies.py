@@ -39,8 +39,8 @@ class StatedData(Enum):
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     """Return which data set a run is on, by the numbers of samples that its log states.
 
-    It is the benchmark's if both numbers are, or if eval_samples is larger by the padding of a batch. A ResNet run with
-    a wrong eval_samples, such as its number of batches, is told by its accuracies: they are shares of the right number.
+    Some ResNet logs state a wrong eval_samples, such as a number of batches. Their accuracies then tell: each is a
+    whole number of samples over the right one.
     """
     stated_eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(stated_eval_samples):
@@ -54,10 +54,10 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
 
 
 def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None) -> bool:
-    """Return whether a run may state this eval_samples if it evaluates the benchmark's data set.
+    """Return whether a run that evaluates the benchmark's data set may state this eval_samples.
 
-    It may be larger by less than a global `batch`, because some runs count the padding of the last batch. If the log
-    states no batch (None), it must be the benchmark's number.
+    Some runs count the padding of the last batch, which is less than a global `batch`. If the log states no batch
+    (None), only the benchmark's number will do.
     """
     excess = stated - benchmark.eval_samples
     if batch is None:
@@ -66,12 +66,10 @@ def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None)
 
 
 def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stated: float) -> bool:
-    """Return whether accuracies show that they were counted on the `real` number of samples, not on the `stated` one.
+    """Return whether accuracies were counted on the `real` number of samples, and not on the `stated` one.
 
-    An accuracy is the number of right samples over all samples, so accuracy * samples is a whole number. All accuracies
-    must give a whole number with `real`, and at least one must not with `stated`.
-
-    Fewer than _LEAST_VALUES different accuracies show nothing: they may fit a number by chance.
+    accuracy * samples is a whole number for the right number of samples. Fewer than _LEAST_VALUES different accuracies
+    may fit a wrong one by chance.
     """
     accuracies = {evaluation.value for evaluation in evaluations}
     if len(accuracies) < _LEAST_VALUES:
@@ -85,10 +83,10 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a closed run that are off the schedule of ResNet: one every 4 epochs.
 
-    A run is on schedule by the epochs that the log has counted before each evaluation. Otherwise the epochs that the
-    evaluations state decide, which some runs state wrongly. If `exact`, an evaluation must not come too early either.
+    If `exact`, an evaluation must not come too early either.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
+    # Some runs state wrong epochs. They are on schedule by the epochs that the log has counted before each evaluation.
     is_counted_on_schedule = _are_counted_epochs_on_schedule(run, order, period)
     if is_counted_on_schedule and not _do_stated_epochs_leap(run.evaluations, period):
         return
@@ -96,10 +94,10 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
 
 
 def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether a run is on schedule by the epochs that were counted before each evaluation.
+    """Return whether the log counts exactly `period` epochs from each evaluation to the next.
 
-    From each evaluation to the next there must be `period` epochs, before the first one no more, and after the last one
-    fewer. An evaluation before all epochs is left out.
+    Before the first evaluation there must be no more, and after the last one fewer. Evaluations before all epochs are
+    left out. Fewer than two others show no schedule.
     """
     counts = [evaluation.epochs_counted for evaluation in run.evaluations if evaluation.epochs_counted > 0]
     if len(counts) < 2 or counts[0] > period:
@@ -121,8 +119,7 @@ def _check_stated_epochs(
 ) -> None:
     """Report each breach of the schedule by the epochs that the evaluations state.
 
-    An evaluation is due every `period` epochs, up to `last_epoch`, the last one that was trained; None if not known. If
-    `exact`, none may come earlier. An evaluation of epoch 0, of the initial weights, is left out.
+    `last_epoch` is the last one that was trained; None if not known. If `exact`, no evaluation may come early.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
     if not evaluations:
@@ -142,10 +139,7 @@ def _check_gaps_of_stated_epochs(
 ) -> None:
     """Report evaluations that come too late, or if `exact` too early, by the epochs that they state.
 
-    There must be at least one evaluation.
-
-    - The first evaluation must be of epoch `period` or earlier.
-    - From each evaluation to the next there must be at most `period` epochs; if `exact`, exactly `period`.
+    There must be at least one evaluation. The first one may be of any epoch up to `period`.
     """
     first = evaluations[0]
     if first.epoch > period:
@@ -164,9 +158,8 @@ def _check_gaps_of_stated_epochs(
 def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
     """Report a run whose accuracies were not counted on `samples` samples, the size of the evaluation set.
 
-    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If these are no whole
-    numbers of `samples`, another number near it is looked for. A larger one is a warning: padding was counted. With a
-    smaller one samples were left out.
+    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. Too many samples are a
+    warning, because padding was counted.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
@@ -186,10 +179,10 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
-    """Return the number of samples, near `samples`, on which a run's accuracies were counted; None if none is found.
+    """Return the number of samples on which a run's accuracies were counted; None if none is found.
 
-    A run may drop or pad its last batch, so the number may be off by up to a global batch. The first number is returned
-    with which accuracy * number is whole for all accuracies. There must be enough of these to exclude chance.
+    Numbers up to a global batch from `samples` are tried. There must be enough accuracies to exclude that one fits by
+    chance.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
@@ -208,8 +201,7 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
 def _possible_numbers_of_samples(samples: int, batch: int) -> range:
     """Return on how many samples a run may have counted, if the evaluation set has `samples`.
 
-    If the last batch is not full, a run may drop it and count up to a `batch` less, or pad it and count up to a batch
-    more, but not the full batch.
+    A run may drop its last batch, if this is not full, or pad it to a full `batch`.
     """
     least = max(samples - batch, 1)
     most = samples + batch - 1
@@ -217,11 +209,12 @@ def _possible_numbers_of_samples(samples: int, batch: int) -> range:
 
 
 def _chance_of_accidental_fit(candidates: int, values: int) -> float:
-    """Return a bound on the chance that a wrong one of some candidates makes value * candidate whole for all values.
+    """Return a bound on the chance that a wrong number of samples fits all accuracies by accident.
 
-    One candidate makes one value whole by accident with the chance _CHANCE_OF_WHOLE, and `values` different ones with
-    _CHANCE_OF_WHOLE ** `values`. The chance that any of the `candidates` does so is at most their number times as large
-    (union bound).
+        chance <= candidates * _CHANCE_OF_WHOLE ** values
+
+    This is the union bound. `candidates` is how many numbers are tried, and `values` how many different accuracies
+    there are.
     """
     chance_of_one_candidate = _CHANCE_OF_WHOLE**values
     return candidates * chance_of_one_candidate
@@ -248,9 +241,8 @@ def _is_whole(count: float, tolerance: float) -> bool:
 def check_curve(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
     """Report accuracies that no training of ResNet-50 gives, by the bounds of the rule `accuracy-curve`.
 
-    - The best accuracy must not be too high.
-    - If an evaluation reached the target, the evaluations up to it must rise as in a training. They are not checked if
-      there are fewer than the bound `evaluations`, which is above 2.
+    The best one may be too high, or the way to the target too steep or too rough. A way of few evaluations is not
+    judged.
     """
     bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
@@ -262,15 +254,14 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
     if index is None:
         return
     way_to_target = evaluations[: index + 1]
-    if len(way_to_target) >= bounds["evaluations"]:
+    if len(way_to_target) >= bounds["evaluations"]:  # a bound above 2
         _check_way_to_target(way_to_target, target, collector)
 
 
 def _check_way_to_target(way: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
-    """Report the first of these in the evaluations up to the one that reached the target, at least two:
+    """Report a leap to the target at the end of `way`, else a way with too few rises.
 
-    - The last one leaps to the target: the one before is below it by more than the bound `last_rise`.
-    - Too few evaluations are better than the one before: a share below the bound `share_of_rises`.
+    `way` is at least two evaluations, the last of which is the first that reached the target.
     """
     bounds = collector.strict_rules[CURVE].bounds
     last_but_one = way[-2]

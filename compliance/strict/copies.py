@@ -38,10 +38,9 @@ class Mark(NamedTuple):
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return the marks of a run: values by which another run with the same values is recognised as a copy.
+    """Return the values by which a run is recognised: another run with an equal mark may be its copy.
 
-    They are `run` (start, end and accuracies), `times` (durations of its parts) and `accuracies`. Times and accuracies
-    are left out if too few of them differ: these could be equal by a coarse clock or by chance.
+    Times and accuracies are left out if too few of them differ. A coarse clock or chance could make these equal.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -56,10 +55,9 @@ def marks(run: LoggedRun) -> list[Mark]:
 
 
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence that says that two runs are one, if their marks show this in any benchmark; else "".
+    """Return a sentence that says that two runs are one, such as "its times and accuracies are those of result_1.txt".
 
-    A mark is a set of values by which a run is recognised (`marks`). Its start, end and accuracies together show it,
-    and so do its times and its accuracies: "its times and accuracies are those of result_1.txt".
+    It is "" unless enough is equal to show this in any benchmark: times or accuracies alone are not enough.
     """
     equal_marks = _names_of_equal_marks(run, other)
     if _WHOLE_RUN in equal_marks:
@@ -70,12 +68,10 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
 
 
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on a single kind of values that is equal in two runs; "" if none is.
+    """Return a sentence on one kind of values that is equal in two runs, such as "its times are those of result_1.txt".
 
-    The kinds are the time of run_start, the times of the parts and the accuracies: "its times are those of
-    result_1.txt".
-
-    Call it only for this project's benchmarks. Logs of others have coarser times and fewer accuracies.
+    It is "" if none is equal. Call it only for this project's benchmarks. Logs of others have coarser times and fewer
+    accuracies.
     """
     equal_marks = _names_of_equal_marks(run, other)
     if run.start_ms is not None and run.start_ms == other.start_ms:
@@ -96,10 +92,8 @@ def _names_of_equal_marks(run: LoggedRun, other: LoggedRun) -> set[str]:
 def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *, most_chance: float) -> str:
     """Return a sentence on the first suspicious likeness of two runs; "" if there is none.
 
-    Compared are the evaluations, the durations of epochs and other parts, and the losses. Equal durations count only if
-    the chance of so many is `most_chance` or less.
-
-    Call it only for this project's benchmarks, because the chances were measured there.
+    Equal durations count only if the chance of so many is `most_chance` or less. Call it only for this project's
+    benchmarks, because the chances were measured there.
     """
     return (
         _describe_equal_evaluations(run, other, name_of_other)
@@ -114,9 +108,8 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    The counts of right (correctly classified) images are compared, then their rises from one evaluation to the next:
-    equal rises show a curve that was moved up or down. The sentence is such as "5 of 9 counts of right images are those
-    of result_1.txt".
+    The counts of right (correctly classified) images are compared, then their rises from one evaluation to the next.
+    Equal rises show a curve that was moved up or down.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -141,10 +134,10 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
 def _describe_equal_series(
     what: str, series: Sequence[int], other_series: Sequence[int], chance_of_one: float, name_of_other: str
 ) -> str:
-    """Return a sentence on two series of numbers that are equal at more places than chance explains; else "".
+    """Return a sentence such as "5 of 9 counts of right images are those of result_1.txt"; "" if chance explains it.
 
-    `what` names the numbers in the sentence, such as "counts of right images". `chance_of_one` is the chance that the
-    two series are equal at one place. Both must be of one length.
+    `what` names the numbers of the series, which are of one length. `chance_of_one` is the chance that two of them are
+    equal.
     """
     equal = _number_of_equal_values(series, other_series)
     if not _is_beyond_chance(equal, len(series), chance_of_one):
@@ -156,10 +149,7 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     """Return an estimate of the chance that two runs count equally many right images in one evaluation.
 
     The difference of the counts is taken as normal with mean 0, so its density at 0 is the chance. `accuracies` are
-    those of both runs. For 50,000 `samples` and an accuracy of 0.76 it is 0.006; in published submissions 0.0012 are
-    equal.
-
-    None if an accuracy is not between 0 and 1, or the estimate is no chance below 1.
+    those of both runs. None if they give no chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
@@ -169,7 +159,7 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     inverse_of_chance = math.sqrt(2 * math.pi * variance)
     if inverse_of_chance <= 1:
         return None
-    return 1 / inverse_of_chance
+    return 1 / inverse_of_chance  # 0.006 for 50,000 samples and 0.76; in published submissions 0.0012 are equal
 
 
 def _number_of_equal_values(series: Sequence[int], other_series: Sequence[int]) -> int:
@@ -186,10 +176,10 @@ def _rises(counts: Sequence[int]) -> list[int]:
 
 
 def _is_beyond_chance(equal: int, places: int, chance_of_one: float) -> bool:
-    """Return whether two runs have more equal values than chance explains: `equal` ones at `places` places.
+    """Return whether two runs are equal at more places than chance explains: at `equal` of `places`.
 
-    `chance_of_one` is the chance that they are equal at one place. There must be LEAST_EQUAL_VALUES equal ones or more,
-    and the chance that any two runs of a submission have so many must be below _MOST_CHANCE_OF_COUNTS.
+    `chance_of_one` is the chance that they are equal at one place. Any pair of a submission's runs may show such an
+    accident, so all pairs count.
     """
     if equal < LEAST_EQUAL_VALUES:
         return False
@@ -202,8 +192,7 @@ def _log_of_chance_of_equal_values(equal: int, places: int, chance_of_one: float
 
         chance <= C(places, equal) * chance_of_one ** equal
 
-    This is the union bound over all choices of `equal` places. The logarithm is taken because the binomial coefficient
-    C may be too large for a float.
+    This is the union bound. It is a logarithm because the binomial coefficient C may be too large for a float.
     """
     return math.log(math.comb(places, equal)) + equal * math.log(chance_of_one)
 
@@ -220,10 +209,11 @@ class _EqualIntervals(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """A bound on the chance that so many intervals, or more, are equal.
+        """Chernoff's bound on the chance that so many intervals, or more, are equal.
 
-        Chernoff's bound: of n intervals, each equal with the chance c, a share s or more are equal with a chance of at
-        most exp(-n D(s, c)), if s is above c. D is the Kullback-Leibler divergence: see `_divergence`.
+            chance <= exp(-n D(s, c))
+
+        n is the number of intervals, c the chance of one, and s, above c, the share that is equal. D is `_divergence`.
         """
         if self.equal <= self.compared * self.chance_of_one:  # no more than chance gives on average
             return 1.0
@@ -245,9 +235,8 @@ def _divergence(share: float, chance: float) -> float:
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: str, most_chance: float) -> str:
     """Return a sentence on suspiciously equal intervals of two runs; "" if there are none.
 
-    An interval is the duration of an epoch, a block, an evaluation or a step window. The n-th of a kind in one run is
-    compared with the n-th in the other. The intervals are suspicious if the chance of so many equal ones is
-    `most_chance` or less.
+    An interval is the duration of an epoch, a block, an evaluation or a step window. They are suspicious if the chance
+    of so many equal ones is `most_chance` or less.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     compared_kinds = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
@@ -274,9 +263,8 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    An interval is a duration, such as that of an epoch, and its place its index in the run's series. The intervals up
-    to _NEIGHBOURS places away are similarly long, and equal by accident only. The estimate is the share of equal pairs
-    of an interval and the other run's neighbours. It is never 0 (Laplace's rule of succession).
+    It is the share of equal pairs among an interval and the other run's intervals up to _NEIGHBOURS places away. These
+    are similarly long, and equal by accident only.
     """
     pairs = 0
     equal_pairs = 0
@@ -299,10 +287,9 @@ def _places_around(place: int, count: int) -> list[int]:
 
 
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on how many losses are equal in the n-th step windows of two runs.
+    """Return a sentence such as "9 of 20 losses of step_windows are those of result_1.txt".
 
-    It is such as "9 of 20 losses of step_windows are those of result_1.txt". It is "" if fewer than
-    LEAST_EQUAL_VALUES different losses are equal.
+    It is "" if fewer than LEAST_EQUAL_VALUES different losses are equal, each in the n-th window of both runs.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}
@@ -317,8 +304,8 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
     """Return a key of a seed: no two runs of a submission may have equal keys. None: the seed need not differ.
 
-    For this project's benchmarks it is the seed alone. Others log seeds in several places, so the place in their code
-    belongs to it; before _FIRST_RULESET_OF_DIFFERENT_SEEDS they may be equal.
+    For this project's benchmarks it is the seed alone. Other projects log seeds at several places in their code, so the
+    place belongs to the key.
     """
     if seed.value is None:
         return None
@@ -351,8 +338,7 @@ def whole_seed(value: object) -> int | None:
 def shared_last_accuracy(runs: Sequence[LoggedRun], least_runs: int) -> float | None:
     """Return the accuracy at which `least_runs` or more runs of a submission end, which is a sign of copied logs.
 
-    None if there is no such accuracy. None, too, if all accuracies in these logs are rounded to four digits: such
-    values may well be equal by chance.
+    None if there is none, or if all accuracies are rounded to four digits: these may well be equal by chance.
     """
     last_accuracies = [run.evaluations[-1].value for run in runs if run.evaluations]
     all_evaluations = itertools.chain.from_iterable(run.evaluations for run in runs)

@@ -1,5 +1,6 @@
 """Step windows, throughputs and checkpoints must add up: to each other, to their epoch and to the log's clock."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -139,10 +140,10 @@ class Measured:
         self._stated_times_of_open_epoch.clear()
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Check the losses and the last step of a run that succeeded. `line` is that of its run_stop.
+        """Keep the faults in the losses and the last step of a run that succeeded. `line` is that of its run_stop.
 
-        A loss of None, among the first LOSSES_KEPT, was not a number or is of a malformed step_window. Only a run that
-        measures throughput has a planned last step.
+        A loss of None was not a number, or its step_window was malformed. Only a run that measures throughput has a
+        planned last step.
         """
         losses = self._run.losses
         lost = losses.count(None)
@@ -156,9 +157,8 @@ class Measured:
     def judge_short_throughputs(self) -> None:
         """Report each epoch_throughput that states too little time for its epoch. Call it after the last event.
 
-        `_compare_time` kept the throughputs whose time is too short by the log's clock. Such a one is right if training
-        waited for checkpoints in the epoch for at least as long as is missing. This can only be judged at the end,
-        because the event of a checkpoint may come after the end of its epoch.
+        Waiting for checkpoints may explain the missing time. The event of a checkpoint may come after the end of its
+        epoch, so this is judged last.
         """
         for short in self._short_throughputs:
             if short.missing_ms > self._ms_waited_for_checkpoints(short.epoch):
@@ -190,10 +190,9 @@ class Measured:
             self._last_step = position.step - window.steps
 
     def _take_step_window(self, event: Event) -> None:
-        """Take an event step_window, about the steps between two lines of progress: keep its figures, and check it.
+        """Check an event step_window, about the steps between two lines of progress, and keep its figures.
 
-        The log's first window decides the plan of the steps that are due in each window. A window that does not fit the
-        schema is a fault, and leaves a gap among the losses.
+        A window that does not fit the schema is a fault, and leaves a gap among the losses.
         """
         self._windows_seen += 1
         is_first = self._windows_seen == 1
@@ -233,8 +232,7 @@ class Measured:
     ) -> None:
         """Keep a fault if the window of `line` is not as planned. The window before it ended at `previous_step`.
 
-        `position` has the last step, the phase and the epoch of `window`. The steps and images are compared first, then
-        phase and epoch, then the time; only the first fault is kept.
+        `position` has the last step, the phase and the epoch of `window`.
         """
         steps = window.steps
         # Planned for the epoch that the window states: a wrong epoch may first show as a wrong number of steps.
@@ -280,8 +278,7 @@ class Measured:
     def _check_rank_times(self, event: Event) -> None:
         """Keep a fault if an event rank_times is not possible in this run.
 
-        The event must fit the schema. Its ranks must be below the number of devices in run_summary, which the log must
-        have. Its least, median and most time must be in this order.
+        It must fit the schema, and its ranks the number of devices in run_summary, which the log must have.
         """
         times = dataclass_of(schema.RankTimes, event.value)
         summary = self._run.summary
@@ -301,8 +298,7 @@ class Measured:
     def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
         """Report what is wrong with an event epoch_throughput: the images, seconds and images/s of an epoch.
 
-        `epoch` is the epoch's number; None if the event states none. The values must agree with each other, with the
-        sums of the epoch's windows, with the log's clock, and with the size of the data set.
+        `epoch` is the epoch's number; None if the event states none.
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
@@ -350,8 +346,8 @@ class Measured:
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
         """Keep a fault for each total of an epoch_throughput that is not the sum over the windows since epoch_start.
 
-        The totals are the images, the seconds, and the seconds of waiting for data. The images must be equal. The event
-        and each window state rounded seconds, so the seconds may differ by one ROUNDING_ERROR_S for each of them.
+        The images must be equal. The event and each window state rounded seconds, so the seconds may differ by one
+        ROUNDING_ERROR_S for each of them.
         """
         sums = self._epoch_sums
         rounded_times = sums.windows + 1
@@ -380,8 +376,8 @@ class Measured:
     def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
 
-        The training time is from epoch_start to epoch_stop, without evaluations. A stated time that is too long is a
-        breach. One that is too short is kept for `judge_short_throughputs`: waiting for checkpoints may explain it.
+        One that is too long is a breach. One that is too short is kept for `judge_short_throughputs`, because waiting
+        for checkpoints may explain it.
         """
         training_ms = self._last_epoch_training_ms
         if stated.epoch != self._last_epoch or training_ms is None:
@@ -399,25 +395,18 @@ class Measured:
             self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, too_short_by_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:
-        """Report a breach if a throughput in another project's log does not fit the last epoch by the log's clock.
+        """Report a throughput in another project's log that does not fit the epoch just ended, by the log's clock.
 
-        - The event states no images/s, the log states no train_samples, or no epoch has just ended: nothing is
-          reported.
-        - The images/s are not above 0: a breach.
-        - At these images/s the train_samples take another time than the epoch took: a breach. The times may differ by
-          `_most_difference_ms`.
+        At these images/s, the train_samples must take as long as the epoch did, within `_most_difference_ms`. Nothing
+        is checked if one of the three is not known.
         """
         images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)
         epoch_ms = self._ms_of_epoch_just_ended
         if images_per_s is None or not images or epoch_ms is None:
             return
-        if images_per_s > 0:
-            ms_by_rate = images / images_per_s * 1000
-            is_right = abs(ms_by_rate - epoch_ms) <= self._most_difference_ms(epoch_ms)
-        else:
-            is_right = False
-        if not is_right:
+        ms_by_rate = images / images_per_s * 1000 if images_per_s > 0 else math.inf
+        if abs(ms_by_rate - epoch_ms) > self._most_difference_ms(epoch_ms):
             rate_by_clock = images / epoch_ms * 1000
             actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
             self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)

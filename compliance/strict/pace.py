@@ -18,12 +18,9 @@ RULE = "epoch-time"
 
 
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
-    """Report breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
+    """Report epochs, steps and evaluations that are faster than a training can be: breaches of `epoch-time`.
 
-    Epochs are compared with each other. For ResNet the time of a step is checked, too. On the benchmark's data set the
-    evaluations are compared with the training time of an image.
-
-    Call it once the whole log has been read.
+    Steps and evaluations are checked for ResNet alone. Call it once the whole log has been read.
     """
     trained = [part for part in order.trained if part.epoch_ms > 0]
     _check_epochs(trained, collector)
@@ -40,8 +37,8 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
     """Report a breach if some epochs within the run were far faster than the median epoch.
 
-    Fast epochs at the start or the end of the run are allowed: a machine may be faster before it throttles. Nothing is
-    checked in a run of few or of very short epochs, which are no evidence.
+    Fast epochs at the start or the end are allowed: a machine may be faster before it throttles. A run of few or very
+    short epochs is no evidence.
     """
     bounds = collector.strict_rules[RULE].bounds
     if len(trained) < bounds["epochs"]:
@@ -59,11 +56,7 @@ def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -
 
 
 def _without_fast_ends(trained: Sequence[TrainedPart], least_usual_ms: float) -> Sequence[TrainedPart]:
-    """Return the epochs from the first to the last one that took `least_usual_ms` or more; empty if none did.
-
-    So fast epochs at the start and the end of the run are left out: a machine may be faster before it throttles, or
-    after.
-    """
+    """Return the epochs from the first to the last one that took `least_usual_ms` or more; empty if none did."""
     usual_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= least_usual_ms]
     if not usual_indices:
         return []
@@ -81,8 +74,7 @@ class _EpochTime(NamedTuple):
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
     """Report a breach if a training step of ResNet takes less time than to launch its 500 kernels.
 
-    A log does not state the time of a step: it is that of an epoch over its steps. The time of an epoch is estimated in
-    up to three ways, each with a bound of its own.
+    A log does not state the time of a step. It is estimated in up to three ways, each with a bound of its own.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)
@@ -117,10 +109,8 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
 def _check_evaluations(run: LoggedRun, training_ms_per_image: float, collector: FindingCollector) -> None:
     """Report a breach if the fastest evaluation took far less time than to train on as many images.
 
-    `training_ms_per_image` is the time of an image in the fastest training. An evaluation must take at least
-    `share_of_training`, a bound of the rule, of the time to train on its images.
-
-    Nothing is checked if the log lacks eval_samples, run_stop or evaluations, or if an evaluation took no time above 0.
+    `training_ms_per_image` is the time of an image in the fastest epoch. Nothing is checked if the log does not state
+    the times or the images.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)
     evaluation_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)

@@ -31,9 +31,8 @@ class Plan:
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
         """Return the steps and the phase that a window must have if it begins in `epoch`, after `steps_done` steps.
 
-        A window ends where its epoch ends. A run that only measures throughput has two phases instead of epochs,
-        "warmup" and "measured", and a window ends where its phase ends. Otherwise a window has `most_window_steps`; if
-        the log does not state this number, the window is not limited by it.
+        A window ends with its epoch, if `most_window_steps` does not end it before. A run that only measures throughput
+        has two phases instead of epochs.
         """
         if not self.measured_end:
             phase = "train"
@@ -51,8 +50,8 @@ class Plan:
 def plan_of_run(run: LoggedRun) -> Plan:
     """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
 
-    The phases "warmup" and "measured" have ends only if the run measured throughput. A size that is not planned is 0,
-    also because the log does not state it.
+    A size that the log does not state is 0. The phases "warmup" and "measured" have ends only if the run measured
+    throughput.
     """
     plan = Plan(most_window_steps=_whole_number_or_0(run.settings.get("PRINT_STEPS")))
     samples = int(run.stated_count(schema.TRAIN_SAMPLES))  # 0 if it is not stated

@@ -51,9 +51,7 @@ class Policy:
     def check(self, benchmark_asked: str | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. Rules for any benchmark come first,
-        then those for this run's, then those for a log of this project. At the end, findings of rules that do not apply
-        to the run's benchmark or division become notes.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -92,11 +90,10 @@ class Policy:
             self._add_breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, benchmark: Benchmark | None) -> None:
-        """Report a run that did not end with success. A log without run_stop is skipped.
+        """Report a run that did not end with success, and its abort_reason. A log without run_stop is skipped.
 
-        `benchmark` is None if the ruleset does not have the run's benchmark. Logs of such benchmarks have other words
-        for success, so only the status "aborted" is reported for them. The report quotes the log's abort_reason, if it
-        has one.
+        `benchmark` is None if the ruleset does not have the run's benchmark. Such logs have other words for success, so
+        only "aborted" is reported.
         """
         run = self.run
         status = run.status
@@ -111,8 +108,7 @@ class Policy:
     def _check_summary(self) -> None:
         """Report each field of run_summary that shows that the run was not a whole training on real data.
 
-        Such a run only measured throughput, or it was resumed, profiled or on synthetic data. Logs of other projects
-        have no run_summary: it is noted that the rule was not applied.
+        Logs of other projects have no run_summary: it is noted that the rule was not applied.
         """
         summary = self.run.summary
         if summary is None:
@@ -129,11 +125,7 @@ class Policy:
     def _check_caches(self) -> None:
         """Report each cache_clear event whose cache was not cleared, and a run whose caches were cleared too late.
 
-        A cache_clear counts as one that cleared its cache, unless its value or its metadata says otherwise. If even the
-        earliest of these came too long after run_start, it is reported: see `_check_time_of_clearing`. If the log has
-        no run_start, no time is checked.
-
-        A log without any cache_clear breaks another rule.
+        A cache counts as cleared unless its event says otherwise. A log without any cache_clear breaks another rule.
         """
         cleared: list[Event] = []
         for event in self.run.all_events[schema.CACHE_CLEAR.key]:
@@ -146,10 +138,9 @@ class Policy:
             self._check_time_of_clearing(cleared, self.run.start_ms)
 
     def _check_time_of_clearing(self, cleared: Sequence[Event], start_ms: float) -> None:
-        """Report the earliest clearing of a cache if it came after `start_ms`, the time of run_start.
+        """Report the earliest clearing of a cache if it came too long after `start_ms`, the time of run_start.
 
-        It may come later by `late_ms`, a bound of the rule. The other clearings may come at any time: each node may log
-        its own by its own clock.
+        The other clearings may come at any time: each node may log its own by its own clock.
         """
         earliest = min(cleared, key=lambda event: event.time_ms)
         after_start_ms = earliest.time_ms - start_ms
@@ -172,8 +163,7 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
-        Throughputs, accuracies, pace and target are checked in any run, and the bytes of the data set in a log of this
-        project that is on the benchmark's. A closed run and a ResNet run are checked for more.
+        Call it after the whole log has been read.
         """
         run = self.run
         is_closed = division == "closed"
@@ -190,20 +180,15 @@ class Policy:
             self._check_evaluations_of_resnet(data, benchmark, is_closed=is_closed)
 
     def _check_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
-        """Report what is wrong with the values of single keys in a closed run, and with its numbers of samples.
-
-        The values of single keys are checked by the rules of written.yaml, which are for ResNet alone.
-        """
-        if benchmark.name == "resnet":
+        """Report wrong values of single keys in a closed run, and wrong numbers of samples."""
+        if benchmark.name == "resnet":  # written.yaml is for ResNet alone
             self.collector.findings += self._breaches_of_written_rules()
         self._check_counts_of_closed_run(data, benchmark)
 
     def _check_evaluations_of_resnet(self, data: StatedData, benchmark: Benchmark, *, is_closed: bool) -> None:
         """Report what is wrong with the evaluations of a ResNet run, by the `data` that it is on.
 
-        - If the run is closed and on the benchmark's data set, check the schedule, the number of samples and the curve.
-        - If it is any other run with a log of this project, check that the accuracies fit the eval_samples it states.
-        - Otherwise check nothing.
+        The accuracies of other runs can only be checked in a log of this project, by the eval_samples that it states.
         """
         if is_closed and data.is_of_benchmark:
             self._check_evaluations_of_closed_run(benchmark)
@@ -218,11 +203,9 @@ class Policy:
                 self._add_breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
 
     def _check_counts_of_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
-        """Report a closed run that does not state the benchmark's numbers of samples, by the `data` that it is on.
+        """Report a closed run that does not state the benchmark's numbers of samples.
 
-        - BENCHMARK: nothing.
-        - OTHER: an error.
-        - WRONG_EVAL_SAMPLES: a warning.
+        It is an error if the run is on other data, and a warning if only the stated eval_samples is wrong.
         """
         if data is StatedData.OTHER:
             self._report_wrong_counts(benchmark)
@@ -230,10 +213,7 @@ class Policy:
             self._warn_of_wrong_eval_samples(benchmark)
 
     def _check_evaluations_of_closed_run(self, benchmark: Benchmark) -> None:
-        """Report what is wrong with the evaluations of a closed ResNet run on the benchmark's data.
-
-        Their schedule is checked, their number of samples, and the curve of their accuracies.
-        """
+        """Report what is wrong with the evaluations of a closed ResNet run on the benchmark's data."""
         # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
         must_be_exact = self.ruleset.version > "0.7.0"
         check_schedule(self.run, self.order, exact=must_be_exact, collector=self.collector)
@@ -276,9 +256,9 @@ class Policy:
         return any(finding.rule == "closed-data" and finding.severity == "error" for finding in self.collector.findings)
 
     def _note_rules_for_benchmark_data(self) -> None:
-        """Note that the rules for runs on the benchmark's data set were not applied. Rules with findings are left out.
+        """Note that the rules for runs on the benchmark's data set were not applied.
 
-        A rule with findings was either applied, or its note says already why it was not.
+        A rule with findings gets no note: it was applied, or a finding says already why it was not.
         """
         rules_found = {finding.rule for finding in self.collector.findings}
         for rule in _RULES_FOR_BENCHMARK_DATA:
@@ -288,8 +268,7 @@ class Policy:
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
         """Report a run whose status contradicts its accuracies: success without the target, or the reverse.
 
-        The target is that of the benchmark for the division, else that of the recipe in the log's header. Without any,
-        a note says that the rule was not applied.
+        The target is the benchmark's for the division, else that of the recipe in the log's header.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -310,8 +289,7 @@ class Policy:
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
         """Check a run that first reached the target at the evaluation `reaching`. `stop` is its run_stop.
 
-        Its status must be success, and the evaluation must not come after run_stop. A closed run may go on after it
-        reached the target: this is only noted.
+        Its status must be success, and the evaluation must not come after run_stop.
         """
         run = self.run
         reached = f"epoch {reaching.epoch} reached {six_digits(reaching.value)}"
@@ -322,7 +300,7 @@ class Policy:
         elif late_ms > self.collector.strict_rules["target-status"].bounds["after_stop_ms"]:
             actual = f"{reached} {significant(late_ms, digits=10)} ms after run_stop"
             self._add_breach("target-status", reaching.line, actual)
-        elif division == "closed" and reaching is not run.evaluations[-1]:
+        elif division == "closed" and reaching is not run.evaluations[-1]:  # no breach
             self.collector.add_note("target-status", f"{reached} already and the run went on, as it may")
 
     # --- the written rules of single values ---
@@ -330,9 +308,8 @@ class Policy:
     def _breaches_of_written_rules(self) -> list[Finding]:
         """Return a finding for each rule of written.yaml that the run breaks.
 
-        These are rules in the texts of MLPerf about the value of a single key, such as a hyperparameter. The checker of
-        mlperf-logging does not check them. A rule is checked with the first event of its key. It is skipped if there is
-        no such event, or if the rule is for another optimizer than the run's.
+        These rules of the texts of MLPerf are about the value of a single key, such as a hyperparameter. The checker of
+        mlperf-logging does not check them. Each looks at the first event of its key.
         """
         # What a check may also use: the first value of each key, and the number of epochs.
         state = State(self.run.first_values.items())
@@ -369,8 +346,8 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    The rule's check looks at the event's value or its metadata, and at `state`, the values of other events. A value
-    that is not a number is not checked here: the rules `log-form` and `value-type` report it.
+    `state` has the values of other events, which a rule may use. A value that is not a number is reported by other
+    rules.
     """
     check = read_check(rule.check)
     is_about_value = check.aspect == "value"
@@ -392,10 +369,9 @@ def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Fi
 def _why_not_cleared(event: Event) -> str:
     """Return the part of a cache_clear event that says that the cache was not cleared; empty if nothing says so.
 
-    If the value is false or a word such as "no", "none" or "failed", the value is returned. A value of null says
-    nothing. If the metadata has a `status` other than "done", the metadata is returned.
+    That is a value such as false, "no" or "failed", or metadata with a `status` other than "done".
     """
-    has_value = event.value is not None  # null is usual; str(None) would be the word "none"
+    has_value = event.value is not None  # null is usual and says nothing; str(None) would be the word "none"
     if has_value and str(event.value).strip().lower() in _VALUES_OF_UNCLEARED_CACHE:
         return f"the value is {printable(event.value)}"
     if event.metadata.get("status", "done") != "done":

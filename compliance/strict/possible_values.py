@@ -42,8 +42,7 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
     """Return whether an event rank_times is possible in a run of so many `ranks`, which count from 0.
 
-    The ranks that it names must exist. The times for which ranks waited for data, and those for which they computed,
-    must be in order: 0 <= least <= median <= most. The rank and the times of computing may be missing.
+    The ranks that it names must exist, and its times be in order. The rank and the times of computing may be missing.
     """
     for rank in (times.data_wait_rank, times.compute_rank):
         if rank is not None and not 0 <= rank < ranks:

@@ -58,8 +58,7 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project, with the line to blame.
 
-        The log may lack something, state a value twice and differently, or state something impossible. If a section of
-        the header does not fit the schema, the values that rely on the header are not compared.
+        If a section of the header does not fit the schema, the values that rely on the header are not compared.
         """
         misfits = self._sections_unlike_schema()
         does_header_fit = not misfits
@@ -99,19 +98,13 @@ class ProjectLog:
         return faults
 
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
-        """Yield a fault for each kind of event that the log lacks, or has more often than a run of this project.
-
-        - run_summary and seed must not be repeated.
-        - There must be an epoch_throughput for each epoch_stop.
-        - opt_name must name a known optimizer, unless Paddle chooses one.
-        - Every key that such a run needs must occur: see `_needed_keys`.
-        """
+        """Yield a fault for each kind of event that is missing, or that the log has too often."""
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
             count = run.number_of_events(written_once)
             if count > 1:
                 yield Fault(run.first_event(written_once).line, f"{count} {written_once.key}; a run writes one")
-        epochs = run.number_of_events(schema.EPOCH_STOP)
+        epochs = run.number_of_events(schema.EPOCH_STOP)  # each has one epoch_throughput
         throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)
         if throughputs != epochs:
             yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
@@ -127,9 +120,7 @@ class ProjectLog:
     def _needed_keys(self) -> list[str]:
         """Return the keys that the log must have at least one event of.
 
-        - those of any run of this project
-        - if the run is a training that succeeded: those of a training
-        - if its optimizer is known, and Paddle did not choose it: those of the optimizer's hyperparameters
+        They depend on whether the run is a training that succeeded, and on its optimizer, unless Paddle chose that.
         """
         run = self.run
         needed_keys = list(own_log_rules().events_of_a_run)
@@ -154,13 +145,10 @@ class ProjectLog:
         yield from self._wrong_telemetry()
 
     def _wrong_telemetry(self) -> Iterator[Fault]:
-        """Yield the first fault of the event telemetry_summary:
+        """Yield the first fault of the event telemetry_summary: of its number, form, place or energy.
 
-        - There must be one if the setting TELEMETRY_S asked for telemetry and the run succeeded, and none otherwise. A
-          run without run_stop was cut off, and may have any number.
-        - It must fit the schema.
-        - It must come after run_stop.
-        - Its energy must agree with the energy of an image.
+        A run that succeeded must have one if the setting TELEMETRY_S asks for it. A run without run_stop was cut off,
+        and may have any number.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -198,8 +186,7 @@ class ProjectLog:
     def _rates_beyond_peak(self) -> Iterator[Fault]:
         """Yield a fault for a window or an evaluation of a ResNet run that is faster than its devices at their peak.
 
-        The devices are all GPUs of the nodes in the header, or in a run on CPUs all cores. The peak depends on the
-        images' size, whose setting must be a number of pixels.
+        The devices are all GPUs of the nodes in the header, or in a run on CPUs all cores.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -255,7 +242,7 @@ class ProjectLog:
     def _early_end(self) -> Iterator[Fault]:
         """Yield a fault if a run ended with success before its recipe's last epoch, without reaching the target.
 
-        Nothing is yielded if the setting MAX_EPOCHS ended the run, or if the log states no epochs or no target.
+        The setting MAX_EPOCHS may end a run earlier.
         """
         run = self.run
         epochs: Any = run.settings.get("RECIPE.epochs")
@@ -272,8 +259,7 @@ class ProjectLog:
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
         """Yield a fault if the log states too few samples of telemetry for the run's time, or too many for the log's.
 
-        Telemetry may also be taken before and after the run. So the samples that are due in the run decide on too few,
-        and those of the whole log, and some more for each node, on too many.
+        Telemetry may also be taken before and after the run, so the run's time decides only on too few.
         """
         telemetry = self._stated_telemetry()
         if telemetry is None:
@@ -288,10 +274,9 @@ class ProjectLog:
             yield Fault(telemetry.line, what)
 
     def _stated_telemetry(self) -> _StatedTelemetry | None:
-        """Return what a log states about its samples of telemetry: how many, how often, on how many nodes, how long.
+        """Return what a log states about its samples of telemetry; None if it does not state all of it.
 
-        Samples were due at least while the run lasted (`run_ms`) and at most from the log's start on (`log_ms`). None
-        if the log does not state one of these; other rules report a missing run_start or init_start.
+        Other rules report a missing run_start or init_start.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -316,14 +301,14 @@ class ProjectLog:
         """Yield a fault if the program has less than half as many convolutions as the benchmark's model.
 
         Passes of the compiler may fuse the others into operators of any name. The header's section `program` has the
-        number of operators by their kind. Those of the backward pass, `..._grad`, do not count.
+        number of operators by their kind.
         """
         wanted = self.benchmark.convolutions if self.benchmark else None
         if wanted is None or self._is_planned_by_paddle:
             return
         convolutions = 0
         for kind, count in self.run.header_section(schema.PROGRAM)["operators"].items():
-            is_forward = not kind.endswith("_grad")
+            is_forward = not kind.endswith("_grad")  # the backward pass has the same convolutions again
             if is_forward and ("conv2d" in kind or kind == "resnet_unit"):
                 convolutions += count
         if convolutions < _LEAST_SHARE_OF_CONVOLUTIONS * wanted:
@@ -352,8 +337,7 @@ class ProjectLog:
     def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield a fault if the numbers of devices, nodes and images cannot be those of one run.
 
-        - A run has at least one device, one image in its batch, and one node that the header describes.
-        - The header may describe fewer nodes than the run has, but not more.
+        The header may describe fewer nodes than the run has, but not more.
         """
         described_nodes = len(self._described_nodes())
         is_empty = summary.devices < 1 or summary.batch_per_device < 1 or described_nodes == 0

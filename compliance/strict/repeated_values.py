@@ -32,7 +32,7 @@ class _StatedValue(NamedTuple):
 
 
 def missing_settings(run: LoggedRun) -> list[str]:
-    """Return the settings that the header must have and lacks: those of each run, of its recipe and its optimizer."""
+    """Return the settings that are missing in the header: of those of each run, of its recipe and its optimizer."""
     settings = run.settings
     needed = set(own_log_rules().settings)
     needed_by_recipe = own_log_rules().recipe_settings.get(str(settings.get("WORKLOAD")))
@@ -66,8 +66,7 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
         an event                            seed
         a field of an event's value         run_summary.devices
 
-    Settings and the header have no line of their own, so they get the line of run_summary. If the event is missing,
-    value and line are None.
+    Value and line are None if it is none of these.
     """
     # Settings and the header have no line of their own, so they get the line of run_summary.
     line_of_summary = run.first_event(schema.RUN_SUMMARY).line
@@ -85,10 +84,7 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
 
 
 def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
-    """Return the values that must be equal to a setting: those in own_log.yaml, and the hyperparameters.
-
-    A setting that the log does not have is left out.
-    """
+    """Return the values that must be equal to a setting: those in own_log.yaml, and the hyperparameters."""
     expectations = []
     setting_by_name = {**own_log_rules().setting_by_name, **recipe_settings_of_hyperparameters(run)}
     for name, setting in setting_by_name.items():
@@ -111,8 +107,7 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return what follows from the settings of the job, in any run: devices, profile, data and platform.
 
-    A run is resumed only if RESUME is "auto", and then it may have been or not. If DGXNGPU is not a whole number, None
-    is expected as the number of devices.
+    None is expected as the number of devices if DGXNGPU is not a whole number.
     """
     settings = run.settings
     devices_per_node = settings["DGXNGPU"]
@@ -124,7 +119,7 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
         _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
         _Expectation("run_summary.profiled", follows_from="PROFILE", expected=is_profiled),
     ]
-    if settings["RESUME"] != "auto":
+    if settings["RESUME"] != "auto":  # with "auto" a run may have been resumed or not
         expectations.append(_Expectation("run_summary.resumed", follows_from="RESUME", expected=False))
     expectations += [
         _Expectation("dataset.synthetic", follows_from="DATA", expected=is_synthetic),
@@ -144,11 +139,9 @@ def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_
 
 
 def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what follows from the settings DEVICE and SEED.
+    """Return the precision that follows from the setting DEVICE, and the seed that follows from SEED.
 
-    - In a run on a CPU, the setting PRECISION must be fp32.
-    - The event `seed` must equal the setting SEED, unless that is -1, which asks for any seed, or the run was resumed:
-      it then keeps its first seed.
+    SEED=-1 asks for any seed, and a resumed run keeps its first seed: none is expected then.
     """
     settings = run.settings
     expectations = []

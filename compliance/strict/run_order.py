@@ -90,23 +90,20 @@ class RunOrder:
     # --- the clock ---
 
     def _check_clock(self, event: Event) -> None:
-        """Check an event's time by the clock: the latest time so far of the events of _KEYS_OF_THE_CLOCK.
+        """Report an event that is earlier than the clock: the latest time so far of the events of _KEYS_OF_THE_CLOCK.
 
-        - Its key is one of _KEYS_OF_THE_CLOCK, from whose times scores are computed: see `_check_event_of_the_clock`.
-        - Its key is one of KEYS_OF_EVERY_RANK: nothing is checked, because each rank has a clock of its own.
-        - It has any other key, and is earlier than the clock: a breach of event-order, which only warns.
+        Scores are computed from the times of these keys. Breaches by other keys only warn.
         """
         if event.key in _KEYS_OF_THE_CLOCK:
             self._check_event_of_the_clock(event)
-        elif event.key not in KEYS_OF_EVERY_RANK:
+        elif event.key not in KEYS_OF_EVERY_RANK:  # these have other ranks' clocks
             self._check_not_earlier(event, ORDER, allowed_ms=0.0)
 
     def _check_event_of_the_clock(self, event: Event) -> None:
         """Check an event of _KEYS_OF_THE_CLOCK, and set the clock to its time if this is later.
 
-        - The event is earlier than the clock by more than `back_ms`, a bound of the rule time-order: a breach of
-          time-order. Smaller steps back are allowed, because clocks are corrected during a run.
-        - The event comes after the first run_stop, and is no run_stop: a breach of event-order, which only warns.
+        Steps back up to `back_ms`, a bound of the rule time-order, are allowed, because clocks are corrected during a
+        run.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
@@ -142,8 +139,7 @@ class RunOrder:
     def _begin_run(self, start: Event) -> None:
         """Begin the sums over the windows at `start`, the first run_start. Report a part that the log has above it.
 
-        The part is the first block, epoch or evaluation that started on an earlier line. That line is one breach. If
-        the part's time is before that of `start`, too, this is another breach.
+        The part's line is one breach. If its time is before that of `start`, too, this is another.
         """
         self.measured.begin_window_sums(start)
         part_start = self._first_start_of_a_part()
@@ -167,11 +163,7 @@ class RunOrder:
     def _check_end_of_run(self, stop: Event) -> None:
         """Report what is wrong with the run at `stop`, its first run_stop.
 
-        - run_stop is not later than run_start.
-        - The run succeeded, and a block, epoch or evaluation is still open.
-        - The run succeeded, and its last evaluation has no accuracy.
-
-        The losses and the last step of a run that succeeded are checked, too.
+        Only a run that succeeded must have ended its epochs and evaluations.
         """
         start_ms = self.run.start_ms
         if start_ms is not None and stop.time_ms <= start_ms:
@@ -195,8 +187,7 @@ class RunOrder:
     def _compare_time_with_first(self, event: Event, first: Event) -> None:
         """Report another run_start or run_stop that is at another time than the first.
 
-        - The times differ by more than `repeat_ms`, a bound of the rule run-time: a breach of run-time.
-        - They differ by less: a breach of event-order, which only warns, because the event may be another node's.
+        It may be another node's, so a difference up to `repeat_ms`, a bound of the rule run-time, only warns.
         """
         apart_ms = abs(event.time_ms - first.time_ms)
         if apart_ms:
@@ -207,10 +198,9 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_block(self, event: Event) -> None:
-        """Open the block that starts at `event`, and add its number of epochs to `_epochs_announced`.
+        """Open the block that starts at `event`, and report what is out of order.
 
-        Report a time before run_start, a block or epoch that is still open, and a first epoch that is not stated or is
-        not the next one. Report a missing number of epochs, too: the block then counts as one epoch.
+        Its number of epochs is added to `_epochs_announced`. A block that does not state it counts as one epoch.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "block")
@@ -225,14 +215,10 @@ class RunOrder:
         self._open_parts["block"] = OpenPart(event, number, epochs, due=next_epochs)
 
     def _start_epoch(self, event: Event) -> None:
-        """Open and count the epoch that starts at `event`.
-
-        Report a time before run_start, an epoch that is still open, and a number that is not stated or is not the next
-        one. The first epoch of a run may be 0 or 1, so `next_epochs` may hold two numbers.
-        """
+        """Open and count the epoch that starts at `event`, and report what is out of order."""
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
-        next_epochs = self._next_epochs()
+        next_epochs = self._next_epochs()  # two numbers at the start of a run, whose first epoch may be 0 or 1
         number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["epoch"])
         self._warn_if_not_due(event, f"{event.key} of epoch", number, next_epochs)
         self._epochs_started += 1
@@ -241,10 +227,9 @@ class RunOrder:
         self._open_parts["epoch"] = OpenPart(event, number, due=next_epochs)
 
     def _start_evaluation(self, event: Event) -> None:
-        """Open the evaluation that starts at `event`; it then waits for its accuracy.
+        """Open the evaluation that starts at `event`, and report what is out of order.
 
-        Reported are a time before run_start, an evaluation before it that is open or has no accuracy, and an epoch that
-        is not the one to evaluate now, or of which none was trained yet.
+        The evaluation then waits for its accuracy, which may come after its end.
         """
         self._check_time_of_start(event)
         is_previous_over = "eval" not in self._open_parts
@@ -274,8 +259,8 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which stops at `event`. Report a block_stop without an open block.
 
-        In a log of blocks alone, its duration and the mean time of its epochs are kept. Where epochs have events of
-        their own, these give the times, and the block must end with the last epoch.
+        Where epochs have events of their own, these give the times. Otherwise the mean time of the block's epochs is
+        kept.
         """
         block = self._close_part("block", event)
         if block is None:
@@ -313,11 +298,9 @@ class RunOrder:
             self._evaluated_in_epoch_ms += took_ms
 
     def _close_part(self, kind: str, event: Event) -> OpenPart | None:
-        """Close and return the open part of a kind, such as an epoch, which stops at `event`.
+        """Close and return the open part of a kind, such as an epoch, which stops at `event`; None if none is open.
 
-        - `event` states no whole number of an epoch: report a breach.
-        - No part of the kind is open: report a breach, and return None.
-        - The stated number is not due for this part: report a breach, but still return the part.
+        A stop without an open part is reported, and so is a number of an epoch that is missing or not due.
         """
         number = self._epoch_number(event, NUMBER_FIELD_BY_KIND[kind])
         part = self._open_parts.pop(kind, None)
@@ -359,8 +342,7 @@ class RunOrder:
     def _warn_if_not_due(self, event: Event, what: str, number: int | None, due: tuple[int, ...]) -> None:
         """Warn if an epoch's `number` is not among the numbers that are `due`.
 
-        Nothing is reported if it is not known which are due: `due` is empty. Nor is a `number` of None, which
-        `_epoch_number` has reported.
+        `due` is empty if it is not known which are. A `number` of None has been reported already.
         """
         if number is None or not due or number in due:
             return
@@ -377,23 +359,18 @@ class RunOrder:
         return () if self.last_epoch is None else (self.last_epoch + 1,)
 
     def _epoch_to_evaluate(self) -> int | None:
-        """Return the number of the epoch that an evaluation must state if it starts now; None if it is not known.
-
-        - An epoch is open: this epoch.
-        - A block is open, and the log has no events of single epochs: the last epoch of the block.
-        - Otherwise: the last epoch that was trained.
-        """
+        """Return the number of the epoch that an evaluation must state if it starts now; None if it is not known."""
         if "epoch" in self._open_parts:
             return self._open_parts["epoch"].number
-        if "block" in self._open_parts and not self._has_epoch_events:
+        if "block" in self._open_parts and not self._has_epoch_events:  # a log of blocks alone
             return self._open_parts["block"].last
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
         """Keep an accuracy, if it is a number, with its epoch. The waiting evaluation stops waiting.
 
-        The epoch is the one that the event states, which is compared with the training so far. Else it is that of the
-        waiting evaluation. If neither states one, as where samples are counted, the accuracies are counted: 1, 2, ...
+        The epoch is that of the event, else of the waiting evaluation. Logs that count samples state none: their
+        accuracies are numbered 1, 2, ...
         """
         evaluation = self._waiting_evaluation
         self._waiting_evaluation = None
@@ -414,11 +391,10 @@ class RunOrder:
         return self.epochs_counted if stated_epoch is None else stated_epoch
 
     def _check_epoch_evaluated(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:
-        """Check an accuracy of an `epoch` by the `evaluation` that waited for it; None if none did.
+        """Report an accuracy of an `epoch` without an evaluation of its own.
 
-        - If an evaluation waited, warn if it is of another epoch.
-        - If none waited, but the log has had an eval_start, report a breach.
-        - If the log has had no eval_start, report nothing.
+        `evaluation` is the one that waited for the accuracy; None if none did. In a log without any eval_start, nothing
+        is reported.
         """
         if evaluation is not None:
             self._warn_if_not_due(event, "an accuracy of epoch", epoch, evaluation.numbers_due)
@@ -426,9 +402,9 @@ class RunOrder:
             self._add_breach(ORDER, event, f"an accuracy of epoch {epoch} without an evaluation of its own")
 
     def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
-        """Report an accuracy whose epoch `number` exceeds the epochs started or announced by more than `ahead`.
+        """Report an accuracy whose epoch `number` is too far ahead of the epochs started or announced.
 
-        `ahead` is a bound of the rule `epochs-counted`. Nothing is checked if the log has no epochs or blocks so far.
+        Nothing is checked if the log has no epochs or blocks so far.
         """
         epochs_ahead = number - self.epochs_counted
         if self.epochs_counted and epochs_ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
@@ -438,8 +414,7 @@ class RunOrder:
     def _keep_accuracy(self, event: Event, number: int) -> None:
         """Keep an accuracy of epoch `number`, unless it is not a number.
 
-        At most EVENTS_KEPT are kept. Once there are as many, a new one replaces the last one, so that the last one of
-        the run is always kept.
+        Once EVENTS_KEPT are kept, a new one replaces the last one. So the last one of the run is always kept.
         """
         if is_number(event.value):
             del self.run.evaluations[EVENTS_KEPT - 1 :]

@@ -12,8 +12,8 @@ from runlog.reader import hints_of
 def fits(kind: Any, value: Any) -> bool:
     """Return whether a value that was read from JSON is of the type `kind`, a type of runlog/schema.py.
 
-    A list or table fits if all its items do, a dataclass if the table has its fields (`_has_fields`). An int of up to
-    63 bits also fits float. A bool is no int.
+    A list or table fits if all its items do, a dataclass if the table has its fields. An int also fits float. A bool is
+    no int.
     """
     outer_type = typing.get_origin(kind)  # list, of list[int]
     inner_types = typing.get_args(kind)

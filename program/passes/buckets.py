@@ -15,10 +15,7 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Cut gradients of one type, in the order in which they are computed, into buckets of at most `limit_mib` MiB.
 
-    The first bucket is closed early, at HEAD_MIB, so that its all-reduce starts early. The last one has at most
-    TAIL_MIB: no computation is left to hide its all-reduce behind. A gradient above the limit is a bucket by itself.
-
-    `sizes` maps each gradient to its bytes.
+    `sizes` maps each gradient to its bytes. A gradient above the limit is a bucket by itself.
     """
     limit_bytes = limit_mib * ops.MIB
     # The user may set a limit below HEAD_MIB or TAIL_MIB.
@@ -26,7 +23,8 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
     tail_limit_bytes = min(TAIL_MIB * ops.MIB, limit_bytes)
     tail_start = _tail_start(gradients, sizes, tail_limit_bytes)
     before_tail = gradients[:tail_start]
-    tail = gradients[tail_start:]
+    tail = gradients[tail_start:]  # the last bucket: no computation is left to hide its all-reduce behind
+    # The first bucket is closed at the head's limit, so that its all-reduce starts early.
     buckets = _fill(before_tail, sizes, limit_bytes, head_limit_bytes)
     if tail:
         buckets.append(tail)
@@ -87,16 +85,16 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     """Have gradients summed over the ranks in buckets, by one all-reduce for each bucket of at most `limit_mib` MiB.
 
         before: compute a, all-reduce a, compute b, all-reduce b
-        after:  coalesce_tensor (a, b), compute a, compute b, all-reduce (a, b), depend a, depend b
+        after:  compute a, compute b, all-reduce (a, b)
 
-    `coalesce_tensor` makes a and b slices of one buffer, the bucket. `depend a` makes later readers of a wait for the
-    all-reduce. With `one_stream` it runs on the stream that computes.
+    With `one_stream` the all-reduces run on the stream that computes.
     """
     block = main.global_block()
     parameters_by_gradient = ops.parameters_by_gradient(block)
     gradients = _remove_all_reduces(main, parameters_by_gradient)
     buckets = _plan_buckets(block, gradients, limit_mib)
 
+    # Before the gradients are computed, those of each bucket become slices of one buffer.
     start_of_backward = block.ops[ops.loss_gradient_index(block)]
     coalesce_steps = [_coalesce(bucket, parameters_by_gradient) for bucket in buckets]
     insert_before(block, start_of_backward, coalesce_steps, op_role=ops.BACKWARD)
@@ -152,8 +150,7 @@ def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
 def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[_Bucket]:
     """Return the buckets in which these gradients are summed over the ranks, in the order in which they are completed.
 
-    All gradients of a bucket have one type, and at most `limit_mib` MiB together, unless it is a single one. A bucket
-    is completed when its last gradient is computed.
+    The gradients of a bucket have one type, and at most `limit_mib` MiB together unless it is a single one.
     """
     completed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
@@ -186,10 +183,10 @@ def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
 
 
 def remove_redundant_depends(main: static.Program) -> None:
-    """Remove redundant `depend` operators, because the executor's memory grows by the square of their number.
+    """Remove each `depend` operator whose readers wait for the same all-reduce by another `depend` further down.
 
-    A `depend` on a gradient makes its later readers wait for the all-reduce of its bucket. It is redundant if they all
-    wait for it by another one further down: of an update that reads a whole bucket, only the last `depend` stays.
+    A `depend` on a gradient makes its later readers wait for the all-reduce of its bucket. Fewer operators matter,
+    because the memory of Paddle's executor grows by the square of their number.
     """
     block = main.global_block()
     readers = ops.readers(block)

@@ -43,21 +43,15 @@ def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, *
 
 
 def _set_attribute(desc: paddle.base.core.OpDesc, name: str, value: Any) -> None:
-    """Set an attribute of an operator in the type in which Paddle's C++ code reads it.
-
-    - bool: a bool.
-    - float: a C float.
-    - data type, as `paddle.float16`: its number.
-    - int, text or list: Paddle finds the type by itself.
-    """
+    """Set an attribute of an operator in the type in which Paddle's C++ code reads it."""
     if isinstance(value, bool):
         desc._set_bool_attr(name, value)  # `_set_attr` would store an undeclared bool as a number
     elif isinstance(value, float):
         desc._set_float32_attr(name, value)  # `_set_attr` would store a double
     elif isinstance(value, paddle.base.core.VarDesc.VarType):
-        desc._set_attr(name, int(value))
+        desc._set_attr(name, int(value))  # a data type, as `paddle.float16`
     else:
-        desc._set_attr(name, value)
+        desc._set_attr(name, value)  # an int, a text or a list: Paddle finds the type by itself
 
 
 def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int) -> None:
@@ -79,11 +73,8 @@ def insert_after(block: Block, op: Operator, steps: Sequence[Step], *, op_role: 
 def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[Step] | None]) -> int:
     """Replace operators of a program, and return how many were replaced or removed.
 
-    `substitute` is called with each operator, from the last to the first. It returns
-
-    - None: the operator stays.
-    - an empty list: the operator is removed.
-    - operators: they take its place and get its `op_role`.
+    `substitute` is called with each operator, from the last to the first. It returns the operators that take its place,
+    an empty list to remove it, or None to keep it.
     """
     block = program.global_block()
     replaced = 0
@@ -93,7 +84,7 @@ def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[S
         op_role = op.attr("op_role")
         steps = substitute(op)
         if steps is None:
-            continue
+            continue  # the operator stays
         block._remove_op(index, sync=False)
         insert_all(block, index, steps, op_role=op_role)
         replaced += 1

@@ -18,8 +18,6 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Remove the operators that only copy the gradient of a sum to the gradients of its two addends.
 
-    Both become one variable, where no operator would then read another value than before:
-
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
@@ -44,8 +42,8 @@ class _Sharing(NamedTuple):
 def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable; the block is not changed.
 
-    Variables that are to become one form a group, and one of them, the kept one, takes the place of all. Each addition
-    merges the groups of its equal gradients, unless an operator would then read another value (`_Groups.merge`).
+    Variables that are to become one form a group. Each addition merges the groups of its equal gradients, where that is
+    safe.
     """
     groups = _Groups(block)
     sharing_operators = []
@@ -62,18 +60,15 @@ def _find_shared_gradients(block: Block) -> _Sharing:
 def _equal_gradients(op: Operator) -> list[str]:
     """Return the variables that hold equal values once the gradient operator of an addition z = x + y has run.
 
-    - not both of dx and dy are computed: none.
-    - plain addition: dz, dx and dy.
-    - Paddle's fused addition and relu: dx and dy. They differ from dz, because the relu comes between.
-    - any other operator: none.
+    The list is empty for any other operator, and if dx or dy is not computed.
     """
     addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
     if len(addend_gradients) != 2 or EMPTY in addend_gradients:
         return []
     if op.type == "elementwise_add_grad":
-        return [*op.input("Out@GRAD"), *addend_gradients]
+        return [*op.input("Out@GRAD"), *addend_gradients]  # dz, dx and dy
     if op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
-        return addend_gradients
+        return addend_gradients  # dx and dy; dz differs, because the relu comes between
     return []
 
 
@@ -106,11 +101,10 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of the variables `names` into one group, if one variable can safely take the place of all.
+        """Merge the groups of these variables if one variable can take the place of all, and return whether it can.
 
-        The variables hold equal values once the operator at `index` has run. The merge is safe if no operator would
-        then read another value than before. `_kept_of` decides this, and which variable is kept. Returns whether the
-        groups were merged.
+        The variables hold equal values once the operator at `index` has run. No operator may read another value than
+        before.
         """
         groups = [self._group_of[name] for name in names]
         kept = self._kept_of(groups, index)
@@ -128,10 +122,10 @@ class _Groups:
         return True
 
     def _kept_of(self, groups: list[_Group], index: int) -> str | None:
-        """Return the variable that can take the place of these groups' variables after the operator at `index`.
+        """Return the variable that can take the place of all variables of these groups; None if none can.
 
-        All of them hold equal values once this operator has run. One of the groups may get a new value later: its
-        variable is then the one. None if another group is still read after that, and if two of them get new values.
+        All of them hold equal values once the operator at `index` has run. This value must not be overwritten before
+        its last reading.
         """
         variables = [self._block.var(group.kept) for group in groups]
         if len({(variable.shape, variable.dtype) for variable in variables}) > 1:
@@ -140,7 +134,8 @@ class _Groups:
         if not written_later:
             return groups[0].kept
         if len(written_later) > 1:
-            return None
+            return None  # two new values cannot lie in one variable
+        # The one group that gets a new value keeps its variable. The others must be read for the last time before.
         (changing,) = written_later
         next_writing = min(at for at in changing.written_at if at > index)
         # A group without readers counts as read at `index`, which is before the next writing and so does no harm.
@@ -162,17 +157,13 @@ def _stop_writing_sums(block: Block) -> None:
 
 
 def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict[Operator, str]) -> None:
-    """Replace the gradient operators of additions whose gradients share one variable; any other operator stays.
-
-    - plain addition: it is removed. There is nothing to compute.
-    - fused addition and relu: a `relu_grad` that writes the shared variable takes its place.
-    """
+    """Replace the gradient operators of additions whose gradients share one variable; any other operator stays."""
 
     def substitute(op: Operator) -> list[Step] | None:
         if op not in gradient_by_operator:
             return None  # it stays
         if op.type == "elementwise_add_grad":
-            return []  # it is removed
+            return []  # it is removed: there is nothing to compute
         inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
         return [Step("relu_grad", inputs, {"X@GRAD": [gradient_by_operator[op]]}, {})]
 
@@ -190,8 +181,8 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
 def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    The gradient of each pixel is that of the mean / (height x width), but Paddle's `pool2d_grad` reads the whole image
-    all the same. Run this after the gradients are added. Returns how many operators were replaced.
+    The gradient of each pixel is that of the mean / (height x width), so the image is not needed. Returns how many
+    operators were replaced.
     """
     block = main.global_block()
 
@@ -212,8 +203,7 @@ def spread_mean_gradients(main: static.Program) -> int:
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that takes the place of `op`, the gradient of a global average pooling.
 
-    `op` turns d, the gradient of the mean, into an image whose every pixel is d / (height x width) (`image_sides`). So
-    does a pooling whose windows each cover d once. For 2 x 2 pixels:
+    Every pixel becomes d / (height x width), where d is the gradient of the mean. For 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0
@@ -234,9 +224,8 @@ def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
 def convolve_gradients(main: static.Program) -> None:
     """Have the input gradients of 3x3 convolutions computed by forward convolutions, which are faster on CPUs.
 
-    At stride 1 it is a convolution of the output's gradient, by the same weights turned by 180 degrees. It replaces a
-    kernel of Paddle's that adds up value by value, which takes 12 % of HRNet's step. `conv2d_grad` keeps the gradient
-    by the weights.
+    Paddle's own kernel adds up value by value, which takes 12 % of HRNet's step. `conv2d_grad` keeps the gradient by
+    the weights.
     """
     block = main.global_block()
     gaining = [op for op in block.ops if _gains_by_convolving(block, op)]
@@ -249,8 +238,7 @@ def convolve_gradients(main: static.Program) -> None:
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
     """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
 
-    It must be that of a plain 3x3 convolution in NCHW, at stride 1. Its weights are turned anew at each step: if they
-    are many and the image is small, that costs more than it saves.
+    It must be that of a plain 3x3 convolution in NCHW, at stride 1, with few output channels for the size of its image.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
@@ -263,14 +251,15 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
         return False
     image_sides = block.var(op.input("Input")[0]).shape[2:]
     side_pixels = math.sqrt(math.prod(image_sides))  # if it is not a square: the side of a square of equal area
+    # The weights are turned anew at each step. If they are many and the image is small, that costs more than it saves.
     return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side_pixels)
 
 
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     """Return the operators that compute the input gradient of the `conv2d_grad` `op` by a forward convolution.
 
-    `op` must be of a 3x3 convolution with stride 1 and padding 1. The channels of the weights are exchanged, from [O,
-    I, 3, 3] to [I, O, 3, 3], each kernel is turned by 180 degrees, and the output's gradient is convolved with them.
+    The output's gradient is convolved with the weights, each kernel turned by 180 degrees. `op` must be of a 3x3
+    convolution with stride 1 and padding 1.
     """
     weights = block.var(op.input("Filter")[0])
     (gradient,) = op.output("Input@GRAD")
@@ -280,7 +269,7 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     flipped = block.create_var(name=f"{gradient}.flipped", shape=turned_shape, dtype=weights.dtype).name
     unused_shape = block.create_var(name=f"{gradient}.shape", dtype=weights.dtype).name  # transpose2 demands it
 
-    turn_outputs = {"Out": [turned], "XShape": [unused_shape]}
+    turn_outputs = {"Out": [turned], "XShape": [unused_shape]}  # the channels are exchanged, the kernels are flipped
     turn = Step("transpose2", {"X": [weights.name]}, turn_outputs, {"axis": [1, 0, 2, 3]})
     flip = Step("flip", {"X": [turned]}, {"Out": [flipped]}, {"axis": [2, 3]})
     convolution_inputs = {"Input": op.input("Output@GRAD"), "Filter": [flipped]}

@@ -109,7 +109,7 @@ def takes_convolution(op: Operator, block: Block) -> bool:
     """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
 
     It takes 1x1 and 3x3 kernels in NHWC that keep the image's size at stride 1, with certain numbers of channels
-    (NormConvolutionArgs in Paddle's sources). Any other operator than a `conv2d` is not taken.
+    (NormConvolutionArgs in Paddle's sources).
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
@@ -127,8 +127,8 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 def fuse(main: static.Program) -> list[UnitVariables]:
     """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
 
-    `main` is a forward program without gradients. The operator takes weights and values of channels in shapes of its
-    own. Returns these variables, one entry for each convolution: for a training, hand them to `initialize`.
+    `main` is a forward program without gradients. Returns the variables that the operator takes in shapes of its own,
+    one entry for each convolution.
     """
     block = main.global_block()
     variables: list[UnitVariables] = []
@@ -181,10 +181,9 @@ class _Matcher:
         return patterns
 
     def _match(self, relu: Operator) -> _Pattern | None:
-        """Return the pattern that ends with this relu; None if there is none.
+        """Return the pattern that ends with this relu, relu(a) or relu(a + b); None if there is none.
 
-        It is that of relu(a + b), where the relu is the only reader of the sum, or of relu(a). Then a must come from a
-        convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them).
+        a must come from a convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them).
         """
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
         if add is not None:
@@ -197,8 +196,8 @@ class _Matcher:
     def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
         """Return the pattern of relu(X + Y), where X and Y are the inputs of `add`; None if there is none.
 
-        X must come from a convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them). If Y does
-        too, with the same padding, the unit computes both. Otherwise it adds Y as an image.
+        X must come from a convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them). Y may be
+        any image.
         """
         first = self._side(add.input("X")[0])
         if first is None:
@@ -207,6 +206,7 @@ class _Matcher:
         second = self._side(add.input("Y")[0])
         if second is None:
             return with_image
+        # The unit computes both convolutions only if their padding is the same.
         if _padding(second) != _padding(first):
             return with_image
         return _Pattern(first=first, second=second, add=add, relu=relu)
@@ -214,7 +214,7 @@ class _Matcher:
     def _sole_writer(self, name: str, kind: str) -> Operator | None:
         """Return the operator that writes a variable if it is of this kind and the variable has one reader; else None.
 
-        A variable with further readers must stay, so its writer cannot become part of a `resnet_unit`.
+        With further readers the variable must stay, so its writer cannot become part of a `resnet_unit`.
         """
         op = self._writer.get(name)
         if op is None or op.type != kind or len(self._readers[name]) != 1:
@@ -240,8 +240,8 @@ def _padding(side: _Side) -> int:
 def _insert_unit(block: Block, pattern: _Pattern) -> None:
     """Insert, before the relu of a pattern, the `resnet_unit` operator that computes the same as the pattern.
 
-    The operator reads and writes the variables of the pattern's operators, which the caller removes. It also writes a
-    new variable: a bit mask of the relu, which the operator's gradient reads.
+    It reads and writes the variables of the pattern's operators, which the caller removes, and writes a new bit mask of
+    the relu for its gradient.
     """
     relu = pattern.relu
     (image,) = relu.output("Out")
@@ -257,8 +257,8 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
 def _unit_inputs(pattern: _Pattern) -> Slots:
     """Return the variables that the `resnet_unit` of a pattern reads, by its slots.
 
-    The slots of the second convolution and its batch norm are always there, because the operator's gradient looks them
-    up. They are empty if the pattern has none. An image that it adds instead is in the slot Z.
+    The slots of a second convolution and its batch norm are always there, because the operator's gradient looks them
+    up. They are empty if the pattern has none.
     """
     inputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     if pattern.second is not None:
@@ -267,7 +267,7 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
     if pattern.add is None:
         return inputs_of_first | empty
     added_image = pattern.add.input("Y")  # of X + Y, where X is what the first convolution and its batch norm compute
-    return inputs_of_first | empty | {_ADDED_IMAGE: added_image}
+    return inputs_of_first | empty | {_ADDED_IMAGE: added_image}  # added without a convolution
 
 
 def _outputs_of_sides(pattern: _Pattern) -> Slots:
@@ -295,7 +295,8 @@ def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
 
 def _attributes(pattern: _Pattern) -> dict[str, Any]:
     """Return the attributes of the `resnet_unit` that replaces a pattern, except its role and name scope."""
-    first, second = pattern.first, pattern.second
+    first = pattern.first
+    second = pattern.second
     attrs = {name: first.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
     attrs["stride"] = first.convolution.attr("strides")[0]
     attrs["padding"] = _padding(first)
@@ -332,10 +333,10 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
 
 
 def _transpose_weights(startup: Block, weights: str) -> None:
-    """Have a start-up program draw weights into a new variable, and write them to `weights` by a transpose.
+    """Have a start-up program draw weights into a new variable, and write them transposed to `weights`.
 
-    They are still drawn as [O, I, H, W], so that the same random numbers give the same weights, and then become [O, H,
-    W, I]. `weights` must still be declared as [O, I, H, W] here; `_declare_shapes` changes that later.
+    They are still drawn as [O, I, H, W], as `weights` must be declared here, so that the same random numbers give the
+    same weights.
     """
     (drawing_index,) = writers(startup)[weights]  # one operator draws them
     oihw_shape = startup.var(weights).shape
@@ -376,8 +377,7 @@ def names_in_unit_layout(main: static.Program) -> set[str]:
 def _parameters_and_statistics_of_units(main: static.Program) -> set[str]:
     """Return the names of the weights, scales, biases and running statistics that `resnet_unit` operators read.
 
-    If an operator reads a copy that a cast has written, the name is that of the variable that was cast. At Paddle's
-    level O1 of mixed precision, operators read such copies of the weights, in half precision.
+    Where an operator reads a half-precision copy of its weights (Paddle's level O1), the name is that of the original.
     """
     block_ops = main.global_block().ops
     source_by_cast_copy = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}
@@ -393,7 +393,6 @@ def _states_of(update: Operator, parameters: set[str]) -> set[str]:
     """Return the names of the optimizer's state that an update operator keeps for the given parameters.
 
     The state of a parameter is its velocity and, if the parameter is in half precision, its FP32 master copy.
-    Parameters that the operator does not update are ignored.
     """
     states: set[str] = set()
     for slot in ("Velocity", "MasterParam"):

@@ -66,8 +66,7 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-    `ranks` is the number of ranks over which the statistics are computed. The operator `lerp` moves the running
-    statistics. It reads its weight from a variable, which is filled at the program's start.
+    `ranks` is the number of ranks over which the statistics are computed.
     """
     block = main.global_block()
     momentums = {op.attr("momentum") for op in block.ops if op.type == SYNC_NORM}
@@ -80,6 +79,7 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
         return None  # any other operator stays
 
     rewrite(main, substitute)
+    # `lerp`, which moves the running statistics, reads its weight from a variable.
     for momentum in sorted(momentums):
         _fill_lerp_weight(block, momentum)
     block._sync_with_cpp()
@@ -133,8 +133,8 @@ class _CpuEquivalent:
     def forward(self) -> list[Step]:
         """Return the operators of a forward batch normalization over all ranks.
 
-        Each rank computes the mean and the variance of its own images. From these follow those of all ranks
-        (`self.batch`), by which the image is normalized. The running statistics move towards them by Paddle's `lerp`.
+        They compute the statistics of all ranks' images from those of each rank, normalize the image by them, and move
+        the running statistics towards them.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -151,13 +151,13 @@ class _CpuEquivalent:
     def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
         """Return the operators that write the mean and the variance of this rank's images to `of_rank`.
 
-        Paddle's `batch_norm` computes them fastest. With an epsilon of 0 it saves the mean and 1 / sqrt(variance). The
-        image that it normalizes is not needed: a later operator of `forward` overwrites it.
+        Paddle's `batch_norm` computes them fastest: with an epsilon of 0 it saves the mean and 1 / sqrt(variance).
         """
         scale, bias, unused_out, unused_workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change
         saved = _Saved(of_rank.mean, self._var("rank_inverse_deviation", self.channels), unused_workspace)
         return [
+            # The image that it normalizes to `unused_out` is overwritten by a later operator of `forward`.
             self._batch_norm(scale, bias, running, by_given_statistics=False, epsilon=0.0, to=unused_out, saved=saved),
             _step("pow", saved.inverse_deviation, to=of_rank.variance, factor=-2.0),
         ]
@@ -169,8 +169,7 @@ class _CpuEquivalent:
             mean, square = averages over the ranks of rank_mean and rank_square
             variance = square - mean^2
 
-        The ranks' variances themselves cannot be averaged, because the ranks' means differ. Every rank has equally many
-        images.
+        Variances cannot be averaged, because the ranks' means differ.
         """
         channels = self.channels
         rank_mean_squared = self._var("rank_mean_squared", channels)
@@ -183,7 +182,7 @@ class _CpuEquivalent:
             _step("square", of_rank.mean, to=rank_mean_squared),
             _step("elementwise_add", of_rank.variance, rank_mean_squared, to=rank_square, axis=-1),
             *_sum_over_ranks(of_rank.mean, rank_square, to=sums),
-            _step("scale", sums, to=averages, scale=1 / self.ranks),
+            _step("scale", sums, to=averages, scale=1 / self.ranks),  # every rank has equally many images
             _unstack(averages, to=(self.batch.mean, square)),
             _step("square", self.batch.mean, to=mean_squared),
             _step("elementwise_sub", square, mean_squared, to=self.batch.variance, axis=-1),
@@ -197,8 +196,7 @@ class _CpuEquivalent:
             a = f / m * sum_ranks(d_gamma)
             b = f / m * sum_ranks(d_bias)
 
-        x_hat is the normalized image, gamma the scale, and m is `self.count`. The gradients d_gamma and d_bias are
-        written as those of this rank, because the program sums those of all parameters later.
+        x_hat is the normalized image, gamma the scale, and m is `self.count`.
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
@@ -210,6 +208,7 @@ class _CpuEquivalent:
         a = self._var("a", self.channels)
         b = self._var("b", self.channels)
         return [
+            # d_gamma and d_bias stay those of this rank: the program sums the gradients of all parameters later.
             self._gradient_at_fixed_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
             *_sum_over_ranks(d_gamma, d_bias, to=gradient_sums),
             *self._compute_f_over_m(gamma, to=f_over_m),
@@ -234,8 +233,8 @@ class _CpuEquivalent:
     def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
         """Return Paddle's batch norm gradient as if mean and variance of all ranks' images were constants.
 
-        `d_gamma` and `d_bias` get the gradients by the scale and the bias, for this rank's images. `d_x` gets only a
-        part of the gradient by the image: `backward` subtracts the part that comes through the mean and the variance.
+        `d_gamma` and `d_bias` are those of this rank. `d_x` is only a part of the gradient by the image, which also
+        changes the mean and the variance.
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}
@@ -272,8 +271,8 @@ class _CpuEquivalent:
     ) -> Step:
         """Return Paddle's own `batch_norm` of the image `self.x`, which writes the result to the variable `to`.
 
-        It normalizes by the mean and the variance in `statistics` if `by_given_statistics`, and otherwise by those of
-        the image, which it saves in `saved`. It leaves `statistics` as they are.
+        It normalizes by `statistics` if `by_given_statistics`, and otherwise by those of the image, which it saves in
+        `saved`. `statistics` stay as they are.
         """
         inputs = {
             "X": [self.x],

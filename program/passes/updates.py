@@ -36,7 +36,7 @@ def merge_lars(main: static.Program) -> None:
     """Replace LARS updates of one parameter each by operators that update up to MOST_MERGED_LARS parameters each.
 
     Updates with equal attributes and data types are split evenly among as few operators as possible: 118 become 2 of
-    59. The values stay the same, because Paddle's kernel computes each parameter by itself.
+    59.
     """
     substitutes: dict[Operator, list[Step]] = {}  # replaced operator: what takes its place
     for group in _mergeable_lars(main.global_block()):
@@ -93,11 +93,11 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
         returned program:  compute gradients, accumulator += gradient
         main:              compute gradients, gradient += accumulator, accumulator = 0, all-reduce, update
 
-    `startup` will create the accumulators. Run this before gradients are put into buckets.
+    Run this before gradients are put into buckets.
     """
     block = main.global_block()
     _divide_loss_gradient(block, steps)
-    _create_accumulators(block, startup.global_block())
+    _create_accumulators(block, startup.global_block())  # `startup` fills them with zeros
     block._sync_with_cpp()
 
     # Both programs have the same gradients and accumulators. From here on they differ.

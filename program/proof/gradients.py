@@ -37,9 +37,8 @@ Histories = dict[str, GradientHistory]
 def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> Histories:
     """Prove that an update trains each parameter by the mean of its gradients over all ranks and micro-steps.
 
-    `update` lists the program of each micro-step, in order. `scale` is the fixed loss scale.
-
-    Returns, by parameter, the gradient's history up to the optimizer. Raises Refused at the first difference.
+    `update` lists the program of each micro-step, in order. `scale` is the fixed loss scale. Returns the history of
+    each parameter's gradient. Raises Refused at the first difference.
     """
     histories = _histories_at_optimizer(update, ranks=ranks, scale=scale)
     main = update[-1]  # the program with the optimizer; every program of the update has all parameters
@@ -56,8 +55,7 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
 def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micro_steps: int) -> None:
     """Prove that the gradient of a parameter is the mean over all ranks and micro-steps when the optimizer reads it.
 
-    `history` says what was done to the gradient until then. Raises Refused if the gradients of another number of
-    micro-steps are added up in it, or if it was summed or scaled in another way.
+    `history` says what was done to the gradient until then. Raises Refused at the first difference.
     """
     subject = f"the gradient of {parameter}"
     merged = history.micro_steps
@@ -77,17 +75,15 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
     """Return, by parameter, the history of the gradient that the optimizer reads: how it was summed and scaled.
 
-    `update` lists the program of each micro-step, a part of an update, in order. The last one has the optimizer. The
-    others are one program, which adds gradients up in accumulators; it is followed once.
-
-    Raises Refused if a program is not data-parallel training, a parameter is updated twice, or an accumulator still
-    holds a gradient after the update.
+    `update` lists the program of each micro-step, in order; the last one has the optimizer. Raises Refused if the
+    programs are not data-parallel training.
     """
     dynamic_scales = _dynamic_scales(update[-1])
     read: list[_Read] = []
     accumulated: Histories = {}  # at the start of an update all accumulators hold zeros
     ever_summed: frozenset[str] = frozenset()
-    runs_by_program = Counter(update)  # how often an update runs each program, in their order
+    # How often an update runs each program, in their order: micro-steps before the last one share a program.
+    runs_by_program = Counter(update)
     for program, runs in runs_by_program.items():
         follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
         followed = follower.follow(program.global_block(), accumulated, ever_summed)
@@ -135,11 +131,10 @@ def _by_parameter(read: list[_Read]) -> Histories:
 def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
     """Return the history of each gradient that an update operator reads, with the parameter that it updates.
 
-    A history says how a gradient was summed and scaled so far. If the operator has an attribute `rescale_grad`, it
-    multiplies its gradients by this number, so the history's factor is multiplied by it too.
-
-    Raises Refused for the first gradient without a history, which no gradient of the loss reaches.
+    A history says how a gradient was summed and scaled so far. Raises Refused for a gradient without one, which no
+    gradient of the loss reaches.
     """
+    # The operator itself multiplies its gradients by this factor.
     own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
     read = []
     for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
@@ -164,11 +159,8 @@ class _Follower:
     def follow(self, block: Block, accumulated: Histories, ever_summed: frozenset[str]) -> _Followed:
         """Follow each gradient through the operators of a program, and return its history at the end.
 
-        A history says how a gradient was summed and scaled so far. `accumulated` has those of what the accumulators of
-        gradients hold at the start, and `ever_summed` the variables whose gradient an earlier program summed over the
-        ranks.
-
-        Raises Refused if an operator cannot be part of data-parallel training.
+        `accumulated` has the histories of the gradients in the accumulators at the start, `ever_summed` the variables
+        that an earlier program summed over the ranks. Raises Refused for what data-parallel training does not do.
         """
         histories = accumulated
         gradients_by_buffer: dict[str, list[str]] = {}  # the gradients that lie side by side in a buffer
@@ -191,10 +183,8 @@ class _Follower:
     def after(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of all gradients after one operator; `histories` are those before it.
 
-        A history says how a gradient was summed and scaled so far. `ever_summed` has the variables whose gradient was
-        summed over the ranks before. `follow` has the rules for sums and updates.
-
-        Raises Refused if the operator cannot be part of data-parallel training.
+        `ever_summed` has the variables that were summed over the ranks before. Raises Refused if the operator cannot be
+        part of data-parallel training.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
@@ -202,6 +192,7 @@ class _Follower:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
         if role == ops.BACKWARD | ops.LOSS:
             return histories | self._started(op)
+        # Sums over the ranks and updates do not come here: `follow` has their rules.
         if ops.is_merge(op):
             return histories | _merged(op, histories)
         if ops.is_clear(op):
@@ -229,13 +220,13 @@ class _Follower:
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes: without the loss scale.
 
-        It also looks for infinities, so it must read gradients that are summed over the ranks: before, one rank could
-        find an infinity that the others do not. Raises Refused otherwise.
+        Raises Refused if it reads a gradient that is not summed over the ranks, or not computed.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
             prove(source in histories, f"{source} is unscaled but no gradient reaches it")
             history = histories[source]
+            # Before the sum over the ranks, one rank could find an infinity that the others do not.
             prove(
                 self.ranks == 1 or history.sums == 1,
                 f"{source} is looked at for infinities before its sum over the ranks: they would differ",
@@ -246,11 +237,8 @@ class _Follower:
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of what an operator computes from gradients, by the variables that it writes.
 
-        Operators of the backward pass are linear in the gradients that they read. So sums and factors on these are also
-        on all that they write, with those of the operator itself (`_scaled`).
-
-        Raises Refused if the gradients that it reads have different histories, or if it overwrites a sum over the
-        ranks.
+        It is linear in the gradients that it reads, so it hands on their history. Raises Refused if their histories
+        differ, or if it overwrites a sum over the ranks.
         """
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:
@@ -268,8 +256,8 @@ class _Follower:
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
         """Return the history of a gradient after an operator, which may multiply it by a factor or a loss scale.
 
-        `history` is the one before the operator, and `gradient` the name for the message. Raises Refused for a `scale`
-        that does more than multiply by a constant.
+        `gradient` is its name, for the message. Raises Refused for a `scale` that does more than multiply by a
+        constant.
         """
         if op.type == "scale":
             bias = op.attr("bias")
@@ -287,10 +275,10 @@ class _Follower:
 def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> list[str]:
     """Return the names of the gradients in a variable that is about to be summed over the ranks.
 
-    `histories` has an entry for each gradient that is computed so far. In a buffer several gradients lie side by side:
-    Refused is raised if one of these is not computed yet. The list is empty for a variable that is no gradient.
+    The list is empty for a variable that is no gradient. Raises Refused for a buffer that holds a gradient that is not
+    computed yet.
     """
-    if name in gradients_by_buffer:
+    if name in gradients_by_buffer:  # several gradients lie side by side in it
         gradients = gradients_by_buffer[name]
         for gradient in gradients:
             prove(gradient in histories, f"{gradient} is summed over the ranks before it is computed")
@@ -314,10 +302,9 @@ def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: froze
     """Raise Refused if an operator writes a variable whose gradient was summed over the ranks before.
 
     The variable counts even if it holds another gradient by now, or was summed in an earlier program of the update.
-    Three kinds of operators may write it: `depend`, which only waits for the sum, `scale`, and those of the optimizer.
     """
     if op.type in ("depend", "scale") or ops.is_optimizer(op):
-        return
+        return  # these may write it: a `depend` only waits for the sum
     for name in written:
         prove(name not in ever_summed, f"{name} is written by {op.type} after its sum over the ranks")
 
@@ -345,8 +332,8 @@ def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
 def _merged(op: Operator, histories: Histories) -> Histories:
     """Return the history of out = gradient + accumulator, which an operator of gradient accumulation computes.
 
-    A history says how a gradient was summed and scaled so far. Both must have been scaled alike, and not summed over
-    the ranks; the micro-steps in them are added up. Otherwise Refused is raised.
+    The micro-steps in the two are added up. Raises Refused if they are scaled differently, or already summed over the
+    ranks.
     """
     gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
     if gradient not in histories or histories[gradient].sums > 0:

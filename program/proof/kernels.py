@@ -57,10 +57,8 @@ def check_sizes(main: static.Program) -> None:
 def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
-    Paddle must have a kernel for the type by which it selects one, and each tensor must be declared in the type that
-    this kernel reads or writes. Else Paddle would cast it at each step, or stop in the middle of one.
-
-    Raises Refused for the first tensor or operator that breaks a rule.
+    Raises Refused for the first operator without a kernel, and for the first tensor in another type than its kernel's,
+    which Paddle would cast at each step.
     """
     block = main.global_block()
     if device == "gpu":
@@ -72,7 +70,7 @@ def check(main: static.Program, device: str) -> None:
         registered_types = registry.kernel_types(op.type)
         declared_types = _declared_types(op, block)
         kernel_type = _selecting_type(op, declared_types)
-        if kernel_type is None:
+        if kernel_type is None:  # the operator has no tensors
             prove(bool(registered_types), f"this Paddle has no {device} kernel of {op.type} for any type")
         else:
             has_kernel = _type_in_cpp(kernel_type) in registered_types
@@ -104,13 +102,12 @@ class _Registry:
 def _declared_types(op: Operator, block: Block) -> SlotTypes:
     """Map each slot of an operator to its tensors, and each tensor to its declared type, as `float16`.
 
-    Left out are the slot XShape, which holds no data, gradients that are not computed (EMPTY), and variables that the
-    block does not have.
+    Left out are gradients that are not computed (EMPTY), and variables that the block does not have.
     """
     declared: SlotTypes = {}
     for slot in (*op.input_names, *op.output_names):
         if slot == "XShape":
-            continue
+            continue  # it holds no data
         tensors = [name for name in operands(op, slot) if name != EMPTY and block.has_var(name)]
         declared[slot] = {name: type_in(block, name) for name in tensors}
     return declared
@@ -119,10 +116,10 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
     """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if it has no tensors.
 
-    It is that of the first tensor that the operator reads or, if it reads none, writes. Some kinds are selected by
-    their output (_TYPED_BY_OUTPUT), and some slots go before others (_SELECTORS).
+    It is that of the first tensor that the operator reads or, if it reads none, writes, with the exceptions of
+    _TYPED_BY_OUTPUT and _SELECTORS.
     """
-    if op.type in _TYPED_BY_OUTPUT:
+    if op.type in _TYPED_BY_OUTPUT:  # what these read does not matter
         return _first_type(declared_types, op.output_names)
     input_slots = [slot for slot in _SELECTORS if slot in op.input_names]
     type_of_selector = _first_type(declared_types, input_slots)
@@ -155,11 +152,10 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    It is mostly `kernel_type`, by which the kernel was selected. Parameters and statistics of normalizations are
-    float32 in any kernel. Integers and bools may stay in the type in which they are `declared`.
+    `kernel_type` is the type by which the kernel was selected, and `declared` the tensor's type in the program.
     """
     if _without_endings(slot) in _FP32_SLOTS:
-        return "float32"
+        return "float32"  # in any kernel
     if op.type == "cast":
         return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
@@ -167,7 +163,7 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
     if op.type == "coalesce_tensor" and slot == "Input":  # only their sizes are read
         return declared
     if declared not in _FLOATS:
-        return declared
+        return declared  # integers and bools may have any type
     if kernel_type not in _FLOATS:
         return declared
     return kernel_type
@@ -189,8 +185,8 @@ def _attr_type(op: Operator, attr: str) -> str:
 def check_evaluation(main: static.Program, training: static.Program, device: str) -> None:
     """Prove that an evaluation program can run on `device` with the weights and statistics of the training program.
 
-    Both programs share the persistable variables that have the same name. Raises Refused if such a variable differs in
-    shape or type, or if `check` refuses the evaluation program.
+    Persistable variables of the same name are shared. Raises Refused if one differs in shape or type, or if `check`
+    refuses the evaluation program.
     """
     training_variables = training.global_block().vars
     for variable in main.list_vars():
@@ -210,8 +206,7 @@ def check_feed(main: static.Program, feed: dict[str, Any]) -> None:
     """Prove that the arrays of a batch have the names, shapes and types of the program's inputs.
 
     `feed` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with a list of all inputs that
-    differ, that are missing, and that the program does not have. Without this check Paddle would stop with a C++ error
-    in an operator.
+    differ, are missing or are unknown to the program.
     """
     # Without this check Paddle would stop with a C++ error in an operator.
     inputs = [variable for variable in main.list_vars() if variable.is_data]

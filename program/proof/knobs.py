@@ -39,10 +39,8 @@ _FUSIONS = (
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """Prove that the knobs of STRATEGY changed a built program as they should.
 
-    `asked` has the knobs as the user set them, with None for one that the user left to us, and `decided` those by which
-    the program was built. A knob that changed nothing is refused only if the user asked for it.
-
-    Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
+    The program was built by `decided`. `asked` has the knobs as the user set them, with None for one that was left to
+    us. Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
@@ -81,9 +79,6 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove for each knob of `_FUSIONS` that its pass did all its work if the knob is on, and nothing if it is off.
 
-    What the pass made, and what it left that it could have changed, is counted in the program. Only a knob that the
-    user turned on (`asked`) must have made something.
-
     Returns what was made, in words. Raises Refused for the first knob that fails.
     """
     made_by_knob = _count_made(block)
@@ -96,7 +91,7 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
         is_asked = bool(getattr(asked, fusion.knob))
         if is_on:
             _check_nothing_is_left(fusion, left_count)
-            if is_asked:
+            if is_asked:  # a knob that is on by default may find nothing to change
                 _check_something_is_made(fusion, made_count)
             proved.append(_made_in_words(fusion, made_count))
         else:
@@ -138,19 +133,14 @@ def _sums_left_in_words(block: Block) -> list[str]:
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Count, for each knob, what its pass made in a program.
-
-    Most passes make operators of a type that nothing else makes. That of `enable_addto` makes convolutions add to
-    gradients that are there already: these are counted. It makes `share_buffer` operators, too, as `enable_inplace`
-    does.
-    """
+    """Count, for each knob, what its pass made in a program."""
     count_by_type = Counter(op.type for op in block.ops)
     gradients_added_to = _gradients_added_to(block)
     return {
         "fuse_bn_act_ops": count_by_type["fused_batch_norm_act"],
         "fuse_bn_add_act_ops": count_by_type["fused_bn_add_activation"],
         "fuse_elewise_add_act_ops": count_by_type["fused_elemwise_add_activation"],
-        "enable_addto": len(gradients_added_to),
+        "enable_addto": len(gradients_added_to),  # its pass makes no operator of a type that nothing else makes
         "enable_inplace": _count_shared_by_inplace(block, gradients_added_to),
         "merged_optimizer": count_by_type["merged_momentum"],
         "resnet_unit": count_by_type["resnet_unit"],
@@ -183,8 +173,7 @@ def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int
 def _count_left(block: Block) -> dict[str, int]:
     """Count, for each knob, the places of a program that its pass would still change.
 
-    A place is an operator or a group of operators, and may count for several knobs. Of `enable_inplace` none are
-    counted, because not every output can take an input's buffer.
+    A place is an operator or a group of operators, and may count for several knobs.
     """
     reads = _Reads(block)
     fusible_norms = [op for op in block.ops if _is_half_nhwc_norm(op, block)]
@@ -275,17 +264,14 @@ def _count_mergeable_lars(block: Block) -> int:
 def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
     """Prove that the knobs of cuDNN that the user set (`asked`) are in force.
 
-    Raises Refused if
-
-    - Paddle has the flag of such a knob at another value than the user's, or
-    - the user set `cudnn_batchnorm_spatial_persistent`, on or off, and cuDNN computes no normalization of the program.
-      This knob would then change nothing. For the other knobs of cuDNN, no such use is checked.
+    Raises Refused if a flag of Paddle has another value, or if the knob of normalizations is set and cuDNN computes
+    none of this program.
     """
     for flag, value in asked.flags.items():
         value_in_force = paddle.get_flags(flag)[flag]
         knob = flag.removeprefix("FLAGS_")
         prove(value_in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={value_in_force}")
-    is_norm_knob_set = asked.cudnn_batchnorm_spatial_persistent is not None
+    is_norm_knob_set = asked.cudnn_batchnorm_spatial_persistent is not None  # on or off
     if is_norm_knob_set:
         prove(
             any(_is_norm_of_cudnn(op) for op in block.ops),
@@ -309,12 +295,7 @@ class _Bucket(NamedTuple):
 def _check_buckets(block: Block, limit_mib: float) -> str:
     """Prove that gradients are summed over the ranks in buckets, which are within `limit_mib` and full.
 
-    - Every all-reduce sums a bucket.
-    - Several gradients in a bucket have at most `limit_mib` together.
-    - Buckets of one data type are filled as far as the limit allows (`_check_full`).
-
-    `check_gradients` proves that every gradient is summed. Returns the number of all-reduces in words. Raises Refused
-    for the first bucket that fails.
+    Returns the number of all-reduces in words. Raises Refused for the first bucket that fails.
     """
     buckets = [_bucket_made_by(op, block) for op in block.ops if op.type == "coalesce_tensor"]
     buffers = {bucket.buffer for bucket in buckets}
@@ -351,11 +332,12 @@ def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
 def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one data type, in order. The first one is closed early on purpose, and the last one is small
-    on purpose, so the one before it may have room, too: these are not checked.
+    `buckets` are those of one data type, in order. The first one and the last two are not checked.
     """
+    # The first one is closed early, and the last one is small, both on purpose. So the one before the last may have
+    # room, too: in these pairs it is only the next bucket.
     without_first_and_last = buckets[1:-1]
-    for bucket, next_bucket in pairwise(without_first_and_last):  # the one before the last is never `bucket`
+    for bucket, next_bucket in pairwise(without_first_and_last):
         mib = sum(bucket.sizes_mib)
         next_mib = next_bucket.sizes_mib[0]
         prove(

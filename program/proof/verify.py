@@ -93,8 +93,7 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
 def _check_lars_states(op: Operator) -> None:
     """Prove that one LARS operator updates each of its parameters with that parameter's own state.
 
-    Each slot of the operator holds a list, with one entry for each parameter. The state of `fc.w` is called `fc.w_...`.
-    Raises Refused for the first state of another parameter.
+    The state of `fc.w` is called `fc.w_...`. Raises Refused for the first state of another parameter.
     """
     parameters = op.input("Param")
     slots = ["Param", "Velocity"]
@@ -109,20 +108,13 @@ def _check_lars_states(op: Operator) -> None:
 
 
 def _decay(op: Operator, index: int) -> float:
-    """Return the L2 weight decay that an update operator applies to its parameter number `index`; 0 for none.
-
-    The attributes depend on the operator:
-
-    - `lars_momentum`: a list of weight decays.
-    - `merged_momentum`: a list of methods and one of coefficients. Both are empty if no parameter decays.
-    - `momentum`: one method and one coefficient.
-    """
+    """Return the L2 weight decay that an update operator applies to its parameter number `index`; 0 for none."""
     if op.type == "lars_momentum":
-        return float(op.attr("lars_weight_decay")[index])
+        return float(op.attr("lars_weight_decay")[index])  # a list with one for each parameter
     if op.type == "merged_momentum":
-        methods = op.attr("regularization_method")  # a list with one for each parameter
+        methods = op.attr("regularization_method")  # likewise; empty if no parameter decays
         if not methods:
-            return 0.0  # no parameter decays
+            return 0.0
         method = methods[index]
         coefficient = op.attr("regularization_coeff")[index]
     else:  # `momentum`, which updates one parameter
@@ -139,8 +131,7 @@ def _decay(op: Operator, index: int) -> float:
 def check_compute_types(main: static.Program, dtype: str) -> None:
     """Prove that convolutions and matrix products have their weights in `dtype`, and the loss its logits in float32.
 
-    `dtype` is a name, as "float16". Only declared types are looked at. `kernels.check` proves that operators compute
-    in them. Raises Refused for the first weights or logits of another type.
+    `dtype` is a name, as "float16". Only the declared types are looked at. Raises Refused for the first other type.
     """
     block = main.global_block()
     for op in block.ops:

@@ -131,7 +131,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
     try:
         campaign = _full_size_campaign(name, yaml.safe_load(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split())  # on one line
         raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
     if shrink:
         campaign = _shrunk_campaign(campaign)
@@ -225,7 +225,7 @@ def reason_to_skip(
         return f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}"
     if len(gpus) < run.devices_per_node:
         return f"{run.devices_per_node} GPU(s) a node needed, {len(gpus)} here"
-    nodes = max(1, len(hosts))
+    nodes = max(1, len(hosts))  # without hosts there is this machine alone
     if nodes < run.nodes:
         return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(hosts)}"
     needed_capability = LEAST_CAPABILITY.get(run.precision, 0.0)

@@ -54,7 +54,7 @@ class LogsFigure(NamedTuple):
 
 
 class Recomputation(NamedTuple):
-    """The figure that the logs behind a published one give, with the verdict on the published one."""
+    """The figure that the logs of a published figure give, with the verdict on the published one."""
 
     verdict: str
     figure: float | None  # None if the logs cannot be scored
@@ -81,7 +81,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     difference = None
     as_recorded = False
     if recomputed.figure is not None:
-        difference = recomputed.figure / published.value - 1
+        difference = recomputed.figure / published.value - 1  # as a share of the published figure
         as_recorded = published.log_note is not None
 
     return {
@@ -317,7 +317,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _is_unrecorded_fault(figure: JsonObject) -> bool:
-    """Return whether a figure is not borne out and published.csv does not note that, or could not be recomputed."""
+    """Return whether a figure could not be recomputed, or is not borne out and published.csv does not note that."""
     # `as_recorded` is always False for a figure that could not be recomputed.
     return figure["verdict"] in (NOT_BORNE_OUT, NOT_RECOMPUTED) and not figure["as_recorded"]
 

@@ -116,9 +116,10 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 
 
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
-    """Convert the text of a cell to the type of its field, which may be a tuple (`a;b`) or may allow None (no text).
+    """Convert the text of a cell to the type of its field.
 
-    `name` is the field's name, for the error. Raises ValueError for a text that does not suit the type.
+    `a;b` becomes a tuple. An empty text becomes () or None, if the field may be that. `name` is the field's name, for
+    the error. Raises ValueError for any other text that does not suit the type.
     """
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)

@@ -138,7 +138,7 @@ def _row_of_cell(
     scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the one that was executed: tiny in a shrunk campaign
     records: Sequence[Record] = ours.records if isinstance(ours, Score) else ()
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
-    speedup_and_memory: JsonObject = {}  # the columns of what the report has
+    speedup_and_memory: JsonObject = {}  # empty if the report has neither
     if "speedup" in unit_by_metric:
         speedup_and_memory |= _speedup_columns(campaign, cell, ours, our_value_on_one_device)
     if "gpu_memory" in unit_by_metric:
@@ -302,7 +302,7 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
     titles = dict.fromkeys(row["table"] for row in rows)  # each once, in their order
     for title in titles:
         shown_rows = [_shown_cells(row, note_numbers) for row in rows if row["table"] == title]
-        unit = rows[0]["unit"]  # of all rows: each has a throughput
+        unit = rows[0]["unit"]  # all rows are throughputs, in the same unit
         text += [f"## {title} ({unit})", "", *_aligned(shown_rows), ""]
 
     text += ["Notes", ""]
@@ -384,7 +384,7 @@ def _aligned(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     for row in (head, *rows):
         for name in widths:
             widths[name] = max(widths[name], len(row[name]))
-    rule = {name: "-" * (width - 1) + ":" for name, width in widths.items()}
+    rule = {name: "-" * (width - 1) + ":" for name, width in widths.items()}  # the colon sets a column flush right
     for row in (head, rule, *rows):
         cells = [row[name].rjust(width) for name, width in widths.items()]
         yield f"| {' | '.join(cells)} |"

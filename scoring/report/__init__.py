@@ -93,7 +93,7 @@ def _refuse_to_overwrite_logs(args: argparse.Namespace, records: Sequence[Record
 
 
 def command_words(args: argparse.Namespace) -> list[str]:
-    """Return the words of the command line that asked for this report, so that the page can show how to repeat it.
+    """Return the words after `report` on its command line, so that the page can show how to repeat it.
 
     --json is left out, because it does not change the page.
     """

@@ -70,7 +70,8 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     run = report.headline.runs[0]
     mlperf_facts: list[tuple[str, Inline]] = []
     run_counts = [len(group.runs) for group in report.groups]
-    standing = report.headline.score.standing if report.headline.score else None  # None for logs of other forms
+    score = report.headline.score
+    standing = score.standing if score else None  # None unless the logs are MLPerf logs
     if standing is not None:  # its name is what the rules of MLPerf allow the result to be called
         mlperf_facts = [("result", standing.name), ("data set", standing.dataset_in_words)]
     return [
@@ -111,8 +112,8 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
     starts = _starts_in_order(runs)
     if not starts:
         return NOT_SAID
-    first_day = _day(starts[0].unix_s)
-    last_day = _day(starts[-1].unix_s)
+    first_day = day_of(starts[0].unix_s)
+    last_day = day_of(starts[-1].unix_s)
     if first_day == last_day:
         return [_link_to_day(last_day, starts)]
     return [_link_to_day(first_day, starts), " to ", _link_to_day(last_day, starts)]
@@ -122,7 +123,7 @@ def _starts_in_order(runs: Sequence[ReportedRun]) -> list[_Start]:
     """Return when the runs began, in ascending order, without those whose log does not say it by a valid time."""
     starts = []
     for run in runs:
-        if run.start.line is not None and _day(run.start.value) != "":
+        if run.start.line is not None and day_of(run.start.value) != "":
             starts.append(_Start(run.start.value, run.start.line, run))
     return sorted(starts, key=_time_and_line)
 
@@ -161,7 +162,7 @@ def _joined(items: Sequence[Inline], separator: str) -> list[Inline]:
     return joined
 
 
-def _day(unix_s: float) -> str:
+def day_of(unix_s: float) -> str:
     """Return the day in UTC, such as 2024-05-01; empty for a number that is not a valid time."""
     try:
         return datetime.fromtimestamp(unix_s, tz=timezone.utc).strftime("%Y-%m-%d")
@@ -233,7 +234,7 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 
 def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
     """Return a day as a link to the log line of the last start on that day. `starts` are in ascending order."""
-    starts_on_day = [start for start in starts if _day(start.unix_s) == day]
+    starts_on_day = [start for start in starts if day_of(start.unix_s) == day]
     last_start = starts_on_day[-1]
     return link_to_line(last_start.run, last_start.line, day)
 
@@ -270,7 +271,7 @@ def _is_known_to_have_failed(run: ReportedRun) -> bool:
 
 
 def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:
-    """Return which runs a time to train is of, as the end of a sentence; "" for a single run.
+    """Return which runs a time to train is of, as the end of a sentence; "" if there is only one run.
 
     - 3 runs count, none failed -> ", median of 3 runs"
     - 3 runs count, 2 failed -> ", median of 3 runs that ended with success, of 5"

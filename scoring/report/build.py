@@ -81,7 +81,7 @@ class _Scaling(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GivenLog:
-    """The record of a log, and what is known of the log beside its text."""
+    """The record of a log, where the log lies, and what the compliance check found in it."""
 
     record: Record
     path: str | os.PathLike[str]  # where to read the log, which may not be at the record's `file`
@@ -100,7 +100,7 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = [_reported_run(number, log) for number, log in enumerate(logs, 1)]
 
-    groups_of_systems = _groups_of_systems(_scored_groups(runs, options))
+    groups_of_systems = _groups_of_systems(_scored_groups(runs, options))  # a list of groups for each system
     groups = list(itertools.chain.from_iterable(groups_of_systems))
     scaling = _scaling(groups_of_systems)
     published = _published_curves(groups)
@@ -223,7 +223,7 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
         parts.append("TF32")
     if name_machine:
         parts.append(f"on {visible(record.machine or 'a machine not said', 80)}")
-    return ", ".join(parts) or record.format
+    return ", ".join(parts) or record.format  # the log may say none of these
 
 
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
@@ -308,9 +308,9 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
     """
     published = read_published()
     for group in reversed(groups):  # of a system the last group has the most devices
-        found = published_curves(group.record, published)
-        if found.curves:
-            return found
+        curves_of_group = published_curves(group.record, published)
+        if curves_of_group.curves:
+            return curves_of_group
     return published_curves(groups[-1].record, published)
 
 
@@ -369,26 +369,26 @@ def _entries_before_run_start(log: GivenLog) -> Sequence[object]:
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
-    """Read a file that `compliance check --json` printed, and return the findings on each run by the run's file.
+    """Read a file that `compliance check --json` printed, and return its entry on each run, by the run's file.
 
     A run that was not checked is left out. Raises InputError for a file of another form, or for one with a log that is
     not in this report.
     """
     try:
         # The check may have been given the same logs by other names.
-        by_real_path = _entries_by_real_path(json.loads(Path(path).read_text("utf-8")))
+        entry_by_real_path = _entries_by_real_path(json.loads(Path(path).read_text("utf-8")))
     except (ValueError, KeyError, TypeError, RecursionError):
-        make = f"{called('compliance')} check --json LOG... > {path}"
-        raise InputError(f"{path}: no findings; make the file with `{make}`") from None
-    findings = {}
+        command = f"{called('compliance')} check --json LOG... > {path}"
+        raise InputError(f"{path}: no findings; make the file with `{command}`") from None
+    entry_by_file = {}
     for record in records:
-        entry = by_real_path.pop(os.path.realpath(record.file), None)
+        entry = entry_by_real_path.pop(os.path.realpath(record.file), None)
         if entry is not None:
-            findings[record.file] = entry
-    files_of_no_run = list(by_real_path)
+            entry_by_file[record.file] = entry
+    files_of_no_run = list(entry_by_real_path)
     if files_of_no_run:
         raise InputError(f"{path}: speaks of {files_of_no_run[0]}, which is no run of this report; check the same logs")
-    return findings
+    return entry_by_file
 
 
 def _entries_by_real_path(content: Any) -> dict[str, JsonObject]:

@@ -290,9 +290,10 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as points to draw: about SHOWN_POINTS or fewer; none without rates.
+    """Return the throughput of a run over time as points to draw, about SHOWN_POINTS or fewer.
 
-    A window that counts for the run's figure never shares a point with one that does not.
+    There are none if the log has no rates. A window that counts for the run's figure never shares a point with one that
+    does not.
     """
     rates = _finite_rates(run.record)
     if not rates:

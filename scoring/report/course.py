@@ -126,7 +126,7 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
     runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]
     known_steps = [steps for steps in steps_of_runs if steps is not None]
-    if len(known_steps) == len(runs):  # the steps of no run are None
+    if len(known_steps) == len(runs):  # the steps of all runs are known
         by_step = [_curve_of_run(run, steps, read) for run, steps in zip(runs, known_steps, strict=True)]
         return _Curves(by_step, "step")
     by_row = [_curve_of_run(run, range(1, len(run.record.windows) + 1), read) for run in runs]
@@ -166,7 +166,7 @@ def _steps_done(record: Record) -> list[int] | None:
 def _loss(report: Report) -> Figure | Paragraph:
     """Return the plot of each run's training loss, with a table of its first and last value.
 
-    If no log prints a loss, a sentence is returned that says so.
+    If no log prints a loss, a sentence says so.
     """
     curves, axis = _curves_over_windows(report, _loss_of)
     if not curves:
@@ -330,9 +330,9 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 
 
 def variance(report: Report) -> Section:
-    """Return the section on how far windows, runs and hosts differ: two tables with a row for each group with a figure.
+    """Return the section on how far windows, runs and hosts differ, in two tables of the groups that have a figure.
 
-    The gist is the text that the page shows beside the section's title.
+    If no group has one, a sentence says so.
     """
     rows = []
     level_rows = []
@@ -349,7 +349,7 @@ def variance(report: Report) -> Section:
         "their mean",
         level_rows,
     )
-    gist = _deviation_in_words(report.headline.score)
+    gist = _deviation_in_words(report.headline.score)  # shown beside the section's title
     return Section(key="variance", title="Variance", gist=gist, blocks=[table, by_level])
 
 

@@ -261,13 +261,11 @@ def throughput(
         drawing.draw_level(level)
         drawing.add_to_legend("╌", INK, "figure of the run" if is_single else "figure")
 
-    shown_values = _rates_of(runs)
-    if level is not None:
-        shown_values.append(level)
+    shown_values = _rates_of(runs) if level is None else [*_rates_of(runs), level]
     if starts_at_zero:
         drawing.start_at_zero(shown_values)
-        starts = [axis.place(points[0].start) for _, points in runs]
-        drawing.axes.set_xlim(left=min(0.0, *starts))  # a run's first window may begin before run_start, which is 0
+        first_start = min(axis.place(points[0].start) for _, points in runs)
+        drawing.axes.set_xlim(left=min(0.0, first_start))  # it may be before run_start, which is 0
     else:
         drawing.enclose(shown_values)
     drawing.name_axes(x=axis.name, y=rate_unit)

@@ -59,10 +59,7 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 
 
 def compliance(report: Report) -> Section:
-    """Return the section on what `python -m compliance check` found in the runs: verdicts, errors, warnings, and notes.
-
-    The gist is the text that the page shows beside the section's title.
-    """
+    """Return the section on what `python -m compliance check` found in the runs: verdicts, errors, warnings, notes."""
     parts: list[Block] = []
     notes = []
     errors_and_warnings = []
@@ -82,6 +79,7 @@ def compliance(report: Report) -> Section:
         parts.append(Paragraph(text="No error and no warning."))
     if notes:
         parts.append(Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes)]))
+    # The gist is shown beside the section's title.
     gist = f"{len(errors_and_warnings)} errors and warnings" if is_checked else "not checked"
     return Section(key="compliance", title="Compliance", gist=gist, blocks=parts)
 
@@ -131,24 +129,25 @@ def provenance(report: Report) -> Section:
     parts: list[Block] = []
     for run in report.runs:
         parts.append(Facts(items=_facts_of_run(run), run=run.number))
-        for name, title in TITLES_OF_SECTIONS.items():
+        for name in TITLES_OF_SECTIONS:
             content = run.record.header.get(name)
             if content:
                 name_and_content = f"{name}{content!r}"  # as text, because a dict cannot be a key
                 first_run = first_run_with.setdefault(name_and_content, run.number)
-                parts += _header_section(run, name, title, first_run)
+                parts += _header_section(run, name, first_run)
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
 
-def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
+def _header_section(run: ReportedRun, name: str, first_run: int) -> list[Block]:
     """Return the section `name` of a log's header as a folded table; for `hardware` also tables of the GPUs' links.
 
     `first_run` is the number of the first run with an equal section. A later run refers to it in a sentence.
     """
+    title = TITLES_OF_SECTIONS[name]
     link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:
         return [Paragraph(text=[f"{title}: the same as of run {first_run} (", link, ")."])]
-    table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(title, run.record.header[name])]
+    table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(name, run.record.header[name])]
     fold = Fold(summary=f"{title} of run {run.number}", blocks=table)
     if name == "hardware":
         return [*tables_of_gpu_links(run), fold]
@@ -199,7 +198,7 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return the size and the SHA-256 of each set of files that a run read its data from, as (title, value) pairs.
 
-    A set for which the log's header has none of these has no pair.
+    A set that the log's header does not describe has no pair.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -221,20 +220,20 @@ def _passport_in_words(passport: schema.Passport) -> str:
     return f"{passport.files:,} {counted_things}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
 
 
-def _header_table(title: str, content: Any) -> Table:
-    """Return a section of the log's header as a table of names and values.
+def _header_table(section_name: str, content: Any) -> Table:
+    """Return the content of a section of the log's header as a table of names and values.
 
     The table of the configuration also has what set each value, such as the environment.
     """
     rows: list[list[Inline]] = []
-    if title == "Configuration" and isinstance(content, dict):
+    if section_name == "config" and isinstance(content, dict):
         for name, entry in content.items():
             if isinstance(entry, dict):  # a log may hold anything
                 rows.append([Text(text=str(name), look="code"), str(entry.get("value")), str(entry.get("origin"))])
         return Table(caption="Resolved configuration", head=["name", "value", "set by"], rows=rows)
     for path, text in _values_by_path(content):
         rows.append([Text(text=path, look="code"), text])
-    return Table(caption=title, head=["name", "value"], rows=rows)
+    return Table(caption=TITLES_OF_SECTIONS[section_name], head=["name", "value"], rows=rows)
 
 
 def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
@@ -264,7 +263,7 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 def reproduce(report: Report, command: Sequence[str]) -> Section:
     """Return the section with the commands that reproduce what the report shows, each with a sentence on it.
 
-    `command` has the words after `report` on its command line. Commands name logs by their paths below `report.folder`.
+    `command` has the words after `report` on the command line. Commands name logs by their paths below `report.folder`.
     """
     shown = []
     if report.folder:
@@ -294,7 +293,8 @@ def _command_to_repeat(run: ReportedRun) -> Paragraph:
     checkout = ""
     if source.get("commit"):
         checkout = f"git checkout {shlex.quote(visible(source['commit']))}\n"
-    text = f"Run {run.number} again, with its seed."
+    seed = "its seed" if run.seed else "a seed of its own: the log does not say which it had"
+    text = f"Run {run.number} again, with {seed}."
     if source.get("dirty"):
         text += " Its source tree had uncommitted changes, which the commit does not hold."
     return Paragraph(text=text, code=f"{checkout}{exports} ./run_and_time.sh")
@@ -351,10 +351,9 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 
 
 def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
-    """Return the options that tell `score` the devices and the batch of a group whose logs do not say them.
+    """Return the options that tell `score` the devices and the batch that a group's logs do not say.
 
-    They come from the record of one log. The report's own --devices and --batch may have a number for each of several
-    systems, so they cannot be copied.
+    The report's own --devices and --batch cannot be copied, because they may have a number for each of several systems.
     """
     options: list[str] = []
     devices_are_described = bool(record.described_by)  # a submission has a description of its system

@@ -89,8 +89,7 @@ def _estimated_all_reduce(
 ) -> _AllReduce:
     """Estimate the time of the all-reduce in a step: how much longer the step takes than one on a single device.
 
-    `step_s` is the mean step of the runs of `record`, and `single_device_step_s` that of runs on one device, if known.
-    Without an estimate the note says why.
+    `step_s` is the mean step of the runs of `record`, in seconds. Without an estimate the note says why.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
@@ -150,15 +149,15 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
-    """Return a row for each group, which compares its number of devices with the smallest one.
+    """Return a row for each group of a system: its throughput compared with that on the smallest number of devices.
 
-    The groups are of one system, by ascending number of devices. A group without a throughput in images/s has no row.
+    The groups come by ascending number of devices. A group without a throughput in images/s has no row.
 
         speedup = images/s / images/s on the smallest number
         efficiency = speedup / (devices / smallest number)
     """
     rows: list[ScalingRow] = []
-    base: Score | None = None
+    base: Score | None = None  # of the group with the smallest number of devices
     base_devices = 1
     for group in groups:
         score = group.score
@@ -181,14 +180,14 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
 
 
 class PublishedCurves(NamedTuple):
-    """The published tables to show beside a run, and a note on which were chosen or why none was."""
+    """The published tables to show with a run, and a note on which were chosen or why none was."""
 
     curves: list[Curve]
     note: str
 
 
 def _family_of_model(model: str | None) -> str | None:
-    """Return the family of a model, such as all versions of ResNet-50; None for a model that this project lacks."""
+    """Return the family of a model, such as all versions of ResNet-50; None for a model that is not trained here."""
     workload = workloads.of_family(model)
     return None if workload is None else workload.family
 
@@ -277,7 +276,7 @@ def _label_of_table(rows: Sequence[Published]) -> str:
 def _short_framework(name: str) -> str:
     """Return a published framework's name in the short form of a legend.
 
-    "Paddle 1.8.3.post107" -> "Paddle 1.8.3", "Paddle (NVIDIA)" -> "NVIDIA Paddle", "NGC PyTorch (mmsegmentation)" ->
+    "Paddle 1.8.3.post107" -> "Paddle 1.8.3", "Paddle (NVIDIA)" -> "NVIDIA Paddle", "PyTorch (mmsegmentation)" ->
     "mmsegmentation"
     """
     without_catalogue = name.removeprefix("NGC ")  # NVIDIA's catalogue

@@ -37,7 +37,7 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 def throughput(report: Report) -> Section:
     """Return the section on each run's throughput over time: a plot with a table of its windows.
 
-    A run without rates has a sentence instead. The gist is the text that the page shows beside the section's title.
+    A run without rates has a sentence instead.
     """
     figures: list[Figure] = []
     without_rates: list[Block] = []
@@ -51,6 +51,7 @@ def throughput(report: Report) -> Section:
         measured_rates[unit_of_rates(run)] += [point.images_per_s for point in rates_over_time.points if point.measured]
 
     ranges = [f"{range_in_words(rates)} {unit}" for unit, rates in measured_rates.items() if rates]
+    # The gist is shown beside the section's title.
     gist = f"measured windows {', '.join(ranges)}" if ranges else NOT_MEASURED
     parts = [*_plot_blocks(figures), *without_rates]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
@@ -108,7 +109,7 @@ def _measured_span(points: Sequence[Point]) -> str:
 
 
 def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int, axis_unit: str) -> str:
-    """Return the caption of a run's plot.
+    """Return the caption of a run's plot, such as this one:
 
     "Run 1: 340.1 to 352.8 images/s over 40 windows; measured from 120 to 900 s."
     """
@@ -123,8 +124,7 @@ def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int
 def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, unit: str) -> list[Cell]:
     """Return the row of a point in the table of a run's windows. A point is a window, or several put together.
 
-    `axis_unit` is the unit of the point's start and end: "s" for seconds, "step" or "row". `unit` is that of its rate,
-    such as "images/s".
+    `axis_unit` is what the point's start and end count: "s", "step" or "row". `unit` is that of its rate.
     """
     first = point.windows[0]
     last = point.windows[-1]
@@ -162,12 +162,11 @@ def _milliseconds(point: Point) -> str:
 def step_time(report: Report) -> Section:
     """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
 
-    If no group has a step time, a sentence says so. The gist is the text that the page shows beside the section's
-    title.
+    If no group has a step time, a sentence says so.
     """
     title = "Where a step's time goes"
     rows = []
-    gist = NOT_MEASURED
+    gist = NOT_MEASURED  # shown beside the section's title
     for group in report.groups:
         if group.step_time is not None:
             rows.append(_cells_of_step(group, group.step_time))
@@ -283,7 +282,7 @@ class _PlotByDevices(NamedTuple):
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
-    """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours.
+    """Return two plots over the number of devices, throughput and efficiency, with our curves and published ones.
 
     A published curve has the same style, which is a colour and a marker, in both plots.
     """
@@ -396,7 +395,7 @@ def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figu
         is_logarithmic=plot.is_logarithmic,
         first_published_style=first_published_style,
     )
-    title, _, _ = plot.caption.partition(":")
+    title, _, _ = plot.caption.partition(":")  # what comes before the first colon
     return Figure(name=plot.name, title=title, caption=plot.caption, words="; ".join(words), draw=draw)
 
 
@@ -415,9 +414,9 @@ def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     `curve` is the published table with the figure. The efficiency compares the figure with that of one device in the
     table.
     """
-    memory_gb = "?"
+    memory = "?"
     if figure.accelerator_memory_gib is not None:
-        memory_gb = str(figure.accelerator_memory_gib)
+        memory = str(figure.accelerator_memory_gib)
     batch = "not said"
     if figure.batch_per_device is not None:
         batch = str(figure.batch_per_device)
@@ -427,7 +426,7 @@ def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     return [
         Cell("source", figure.source),
         Cell("framework", figure.framework),
-        Cell("accelerator", f"{figure.accelerator}, {memory_gb} GB"),
+        Cell("accelerator", f"{figure.accelerator}, {memory} GB"),
         Cell("batch", batch, numeric=True),
         Cell("devices", str(figure.devices), numeric=True),
         Cell("images/s", figure.printed, numeric=True),

@@ -21,8 +21,7 @@ _LinksOfDevice = tuple[str, ...]
 def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
     """Return tables of how the GPUs of a run's nodes are linked. Nodes with equal links share a table.
 
-    A cell is the link between two devices as nvidia-smi names it, such as "NV12" or "SYS". If no links are known, a
-    sentence says so.
+    A cell is the link between two devices, such as "NV12" or "SYS". If no links are known, a sentence says so.
     """
     hosts_by_links: dict[tuple[_LinksOfDevice, ...], list[str]] = {}
     for node in nodes_of(run.record):

@@ -10,8 +10,8 @@ from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
 from scoring.figure.run_count import benchmark_of
 from scoring.record import Quality, recipe_target, section
-from scoring.report.brief import hardware
-from scoring.report.content import Group, Overall, ReportedRun, runs_of, warnings_of_scores
+from scoring.report.brief import day_of, hardware
+from scoring.report.content import NOT_LOGGED, Group, Overall, ReportedRun, runs_of, warnings_of_scores
 from scoring.report.text import counted
 
 UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
@@ -271,16 +271,18 @@ def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 def _is_missing_in_a_log(name: str, runs: Sequence[ReportedRun]) -> bool:
     """Return whether the log of at least one run does not say `name`: "system", "date", "organisation" or "commit"."""
-    for run in runs:
-        facts = {
-            "system": hardware(run) or run.record.accelerator,
-            "date": run.start.value,
-            "organisation": run.preamble.get("submission_org"),
-            "commit": section(run.record, "source").get("commit"),
-        }
-        if not facts[name]:
-            return True
-    return False
+    return any(not _origin_of(run)[name] for run in runs)
+
+
+def _origin_of(run: ReportedRun) -> dict[str, object]:
+    """Return where, when and by whom a run was made; a value that counts as false if its log does not say it."""
+    start_s = run.start.value
+    return {
+        "system": hardware(run) or run.record.accelerator,
+        "date": start_s and day_of(start_s),  # empty for a number that is not a valid time
+        "organisation": run.preamble.get("submission_org", NOT_LOGGED).value,
+        "commit": section(run.record, "source").get("commit"),
+    }
 
 
 def _first_and_count(texts: Sequence[str]) -> str:

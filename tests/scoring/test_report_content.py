@@ -296,6 +296,14 @@ def test_commands_to_reproduce_take_no_word_of_a_log_unquoted(tmp_path: Path) ->
     assert "git checkout '; touch pwned'" in part and part.count("touch pwned") == 1
 
 
+def test_a_run_without_a_seed_is_not_said_to_be_repeated_with_it(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt")
+    assert "Run 1 again, with its seed." in page_of(tmp_path, log).by_id["reproduce"]
+    log.write_text(log.read_text().replace('"key": "seed"', '"key": "no_seed"'))
+    part = page_of(tmp_path, log).by_id["reproduce"]
+    assert "Run 1 again, with a seed of its own: the log does not say which it had." in part and "SEED=" not in part
+
+
 # ------------------------------------------------------------------------- other people's logs, and damaged ones
 
 

@@ -1,5 +1,6 @@
 """What the verdict of `python -m scoring report` says of runs that failed, are unsteady, or of unsaid origin."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,16 @@ def test_throughput_runs_need_no_check(tmp_path: Path) -> None:
     values = values_of(log)
     assert "not applicable" in values["verdict"]["checks"][0]["found"]
     assert values["groups"][0]["score"]["windows"] == 8  # the measured ones
+
+
+def test_a_date_and_an_organisation_that_the_page_does_not_show_are_missing(tmp_path: Path) -> None:
+    """The clock of the first event is beyond any date, and the organisation is empty."""
+    log = write_log(tmp_path / "a.txt", mode="throughput")
+    text = re.sub(r'"time_ms": \d+', f'"time_ms": {2**62}', log.read_text(), count=1)
+    text = re.sub(r'("key": "submission_org", "value": )"[^"]*"', r'\1""', text)
+    log.write_text(text)
+    [origin] = [check for check in values_of(log)["verdict"]["checks"] if check["check"] == "provenance"]
+    assert origin["found"] == "the logs do not say date or organisation"
+    page = page_of(tmp_path, log)
+    facts = " ".join(" ".join(page.text).split())
+    assert "date not said organisation not said" in facts

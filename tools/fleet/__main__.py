@@ -34,7 +34,7 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     """Write the hostfile `path` with the good nodes, and `<path>.spares` with those that are not needed.
 
     `nodes` is the number of nodes that are needed; None means all good ones. The bad nodes follow in the hostfile as
-    comments. The file of spares is written even if it is empty.
+    comments.
     """
     good_hosts = judged.good_hosts
     wanted = len(good_hosts) if nodes is None else nodes
@@ -42,7 +42,7 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     lines += [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out_hosts]
     spares = [f"{host}\n" for host in good_hosts[wanted:]]
     path.write_text("".join(lines), encoding="utf-8")
-    path.with_name(f"{path.name}.spares").write_text("".join(spares), encoding="utf-8")
+    path.with_name(f"{path.name}.spares").write_text("".join(spares), encoding="utf-8")  # even if there are none
 
 
 # ---- the report as text
@@ -77,17 +77,16 @@ def _first_column(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return the report's lines on the metrics. A metric has up to two kinds of lines.
+    """Return the report's lines on the metrics: the range of the nodes or links, and how many are unknown for a reason.
 
-    - The range from the fastest to the slowest node or link, if any was compared:
-      `step  from -1.2% to +5.0% of the fleet's median`.
-    - The number of unknown nodes or links, for each reason a line: `disk  unknown for 4: no DATADIR`.
+    For example:
 
-    The arithmetic is left out, because `_arithmetic_lines` reports on it.
+        step              from -1.2% to +5.0% of the fleet's median
+        disk              unknown for 4: no DATADIR
     """
     verdicts_by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.node_verdicts, *judged.link_verdicts):
-        if verdict.check != arithmetic.CHECK:
+        if verdict.check != arithmetic.CHECK:  # which has lines of its own (`_arithmetic_lines`)
             verdicts_by_check.setdefault(verdict.check, []).append(verdict)
 
     lines = []
@@ -111,11 +110,12 @@ def _unknown_by_reason(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:
 
 
 def _arithmetic_lines(judged: Judged) -> list[str]:
-    """Return the report's lines on whether the nodes compute the same bits.
+    """Return the report's lines on whether the nodes compute the same bits: what was compared, and what is unknown.
 
-    The first line says what was compared. Then comes a line for each reason for which the result of nodes is unknown,
-    with the number of these nodes and their names:
-    `arithmetic  unknown for 2 (node3, node4): not decided: 2 of its class, 3 are needed to tell who is wrong`.
+    For example:
+
+        arithmetic        16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step
+        arithmetic        unknown for 2 (node3, node4): not decided: 2 of its class, 3 are needed to tell who is wrong
     """
     column = _first_column(arithmetic.CHECK)
     lines = [f"{column}{arithmetic.summary(judged.record)}"]

@@ -87,8 +87,8 @@ class RankMeasurements:
     def __init__(self, machine: Machine, take_step: Callable[[], float], *, with_disk: bool) -> None:
         """Prepare the measurements of training steps, GPU clock, memory, disk and input pipeline.
 
-        `take_step` takes a training step of this rank alone and returns its seconds. It raises NotPossible if this
-        machine cannot compute a step. Without `with_disk` the disk is not measured, because another rank does it.
+        `take_step` takes a training step of this rank alone and returns its seconds, or raises NotPossible. Without
+        `with_disk` the disk is not measured, because another rank does it.
         """
         self.machine = machine
         self.job = machine.job
@@ -107,9 +107,9 @@ class RankMeasurements:
         self.step_times_s: list[float] = []  # of each training step of the turn
 
     def take_turn(self, failed_metrics: Container[str]) -> Turn:
-        """Take each measurement once, but for those that failed in an earlier turn: `failed_metrics` has their metrics.
+        """Take each measurement once, except those that failed in an earlier turn, and return the values.
 
-        Returns the values, and the reasons of the measurements that failed now.
+        `failed_metrics` has the metrics of those that failed. The reasons of what fails now are returned too.
         """
         values: dict[str, float] = {}
         failures: dict[str, str] = {}
@@ -135,9 +135,7 @@ class RankMeasurements:
     def _median_and_mean_step_s(self) -> tuple[float, float]:
         """Take several training steps; return the median and the mean of their seconds.
 
-        LEAST_STEPS steps are taken in any case. Further ones follow as long as the next one is expected to end within
-        STEP_S seconds, up to MOST_STEPS steps in all. The seconds of all steps become `self.step_times_s`. Raises
-        NotPossible if this machine cannot take a step.
+        The seconds of all steps become `self.step_times_s`. Raises NotPossible if this machine cannot take a step.
         """
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
@@ -173,9 +171,7 @@ class RankMeasurements:
     def _disk_s_per_gib(self) -> float:
         """Read files of DATADIR from the disk; return the seconds that a GiB takes at that speed.
 
-        The files follow those of the last call; after the last file comes the first one again. The reading ends after
-        DISK_MIB, after DISK_S seconds or after MOST_FILES files. Raises NotPossible if there are no files, or all are
-        empty.
+        The files follow those of the last call, in a cycle. Raises NotPossible if there are no files, or all are empty.
         """
         read_bytes = 0
         took_s = 0.0
@@ -201,9 +197,8 @@ class RankMeasurements:
     def _input_batches(self) -> loader.Loader:
         """Build the job's input pipeline on this rank; return the loader that yields its batches.
 
-        The images are those of DATADIR. If DATADIR is not set, they are the small data set of digits that `Machine`
-        has written to the folder `machine.root`. This rank reads all images as if it were the only rank, in an order of
-        its own. A batch has as many images as the job says, or all images if there are fewer.
+        Without DATADIR the images are the small data set of digits that `Machine` has written to the folder
+        `machine.root`.
         """
         job = self.job
         me = self.machine.me
@@ -247,11 +242,10 @@ class RankTimes(NamedTuple):
 def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_index: int) -> RankTimes:
     """Measure on all ranks at once, in several turns; return what this rank measured.
 
-    A first turn, the warm-up, does not count. What fails in any turn is not tried again. The turns end early if they
-    take too long by rank 0's clock. `host_index` is the number of this rank's host. All ranks must call this together.
+    `host_index` is the number of this rank's host. All ranks must call this together.
     """
     until_s = time.monotonic() + TURNS * TURN_S
-    warm_up = _take_turn_together(me, measurements, failed_metrics=())
+    warm_up = _take_turn_together(me, measurements, failed_metrics=())  # its values do not count
     failures = warm_up.failures  # what failed in any turn is not tried again
     values: dict[str, list[float]] = {}
     step_times_s: list[float] = []
@@ -268,7 +262,7 @@ def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_in
 
 
 def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements, failed_metrics: Container[str]) -> Turn:
-    """Take a turn that begins at the same time on all ranks: what slows all alike then cancels in a comparison."""
+    """Take a turn that begins at the same time on all ranks, so that what slows all of them cancels in a comparison."""
     ranks.wait(me.comm)
     return measurements.take_turn(failed_metrics)
 
@@ -286,11 +280,8 @@ def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonO
 def _merge_metric(metric: str, ranks_by_host: Sequence[Sequence[RankTimes]]) -> JsonObject:
     """Return a metric's entry of the record: {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}.
 
-    `ranks_by_host` has for each host what its ranks measured. "series" has for each host one of these:
-
-    - A rank of the host failed: None. "reasons" then has the first such rank's reason, by the host's index as text.
-    - A rank of the host measured the metric: for each turn the time of its slowest rank.
-    - Otherwise: None.
+    "series" has each host's time of each turn, or None if the metric was not measured there. The keys of "reasons" are
+    indices of hosts.
     """
     series: list[list[float] | None] = []
     reasons: dict[str, str] = {}
@@ -298,7 +289,7 @@ def _merge_metric(metric: str, ranks_by_host: Sequence[Sequence[RankTimes]]) -> 
         failures = [of_rank.failures[metric] for of_rank in ranks_of_host if metric in of_rank.failures]
         values_by_rank = [of_rank.values[metric] for of_rank in ranks_of_host if metric in of_rank.values]
         times_of_host: list[float] | None = None
-        if failures:
+        if failures:  # of any rank of the host
             reasons[str(host_index)] = failures[0]
         elif values_by_rank:
             times_of_host = slowest_of_each_turn(values_by_rank)

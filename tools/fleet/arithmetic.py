@@ -109,8 +109,7 @@ def _given_by_most(count_by_result: Mapping[ResultName, int], total: int) -> Res
 def ranks_of(record: Record) -> list[Rank]:
     """Return the ranks of a fleet's record (fleet.json) with their digests, in the record's order.
 
-    The list is empty if the record has no digests: an old version of this project wrote none, and none are taken if a
-    rank's Paddle has no kernels for its device.
+    The list is empty if the record has no digests, as an old one, or one of ranks whose Paddle has no kernels.
     """
     if record.get("digests") is None:
         return []
@@ -132,8 +131,8 @@ def ranks_of(record: Record) -> list[Rank]:
 def judge(record: Record) -> list[Verdict]:
     """Return a verdict on each host by the digests of its ranks, in the order of the record's hosts.
 
-    Each rank is compared with the other ranks of its class (`_judge_ranks`). The worst status of its ranks is the
-    status of the host. A host without ranks in the digests is left out. The list is empty if the record has no digests.
+    The status of a host is the worst of its ranks. Hosts without ranks in the digests are left out; without digests the
+    list is empty.
     """
     ranks = ranks_of(record)
     if not ranks:
@@ -148,10 +147,7 @@ def judge(record: Record) -> list[Verdict]:
 def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
     """Judge each rank by the digests of all ranks of its class; return {number of a rank: judgement}.
 
-    A class is a model of GPU or CPU with the same driver, cuDNN and Paddle: its ranks should compute the same bits.
-
-    - The class of the rank is known: the rank is judged by `_judge_class`.
-    - Its class is unknown (None): fatal if the rank failed, else unknown, because it has no ranks to be compared with.
+    A class is a model of GPU or CPU with the same driver, cuDNN and Paddle. Its ranks should compute the same bits.
     """
     ranks_by_class: dict[str | None, list[Rank]] = {}
     for rank in ranks:
@@ -162,7 +158,7 @@ def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement
         if class_name is not None:
             judgement_by_rank |= _judge_class(ranks_of_class, digests)
             continue
-        for rank in ranks_of_class:
+        for rank in ranks_of_class:  # of unknown class: there are no ranks to compare them with
             judgement_by_rank[rank.rank] = _judge_without_class(rank)
     return judgement_by_rank
 
@@ -192,13 +188,7 @@ def _verdict_on_host(host: str, judgements: Sequence[Judgement]) -> Verdict:
 
 
 def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge the ranks of one class, whose results must agree; return {number of a rank: judgement}.
-
-    - The rank failed: fatal.
-    - The kernels of the class sum in a random order: unknown.
-    - No majority of the ranks gave the same result: the rank is judged by its own repetitions.
-    - Otherwise: the rank is judged by the result of the majority.
-    """
+    """Judge the ranks of one class, whose results must agree; return {number of a rank: judgement}."""
     measured = [rank for rank in ranks_of_class if rank.failure is None]
     unsteady = [rank for rank in measured if not rank.is_steady]
     has_random_order = _is_order_random(measured_ranks=len(measured), unsteady_ranks=len(unsteady))
@@ -222,21 +212,19 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
     """Return whether the kernels of a class of ranks sum in a random order: most of its measured ranks are unsteady.
 
-    An unsteady rank gave different results in different repetitions of the same steps. The only rank of a class proves
-    no random order by that, because it may compute wrongly.
+    An unsteady rank gave different results in different repetitions of the same steps.
     """
     if measured_ranks < 2:
-        return False
+        return False  # a single rank may differ from itself because it computes wrongly
     return unsteady_ranks > measured_ranks / 2
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
     """Return a summary of the results that the ranks of one class gave.
 
-    `measured` are the ranks of the class that did not fail. The summary has their number, the majority's result, and
-    for each result how many hosts gave it. Hosts count there, not ranks, because a fault of hardware is not the same on
-    two hosts.
+    `measured` are the ranks of the class that did not fail.
     """
+    # Hosts count, not ranks, because a fault of hardware is not the same on two hosts.
     hosts_by_result: dict[ResultName, set[str]] = {}
     for rank in measured:
         for result in rank.count_by_result:
@@ -251,8 +239,7 @@ def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
 def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
     """Return the usual result of more than half of a class's measured ranks, and how many ranks usually give it.
 
-    None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured. The usual result of a rank is
-    that of more than half of its repetitions.
+    None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured.
     """
     if len(measured) < LEAST_RANKS:
         return None
@@ -267,10 +254,9 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
-    If they all agree, nothing confirms the result: unknown. If more than half agree, their result counts as right, and
-    the others as wrong.
+    If only more than half of them agree, their result counts as right, and the others as wrong.
     """
-    if rank.is_steady:
+    if rank.is_steady:  # all agree, but nothing confirms their result
         return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
@@ -283,10 +269,9 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 def _judge_without_majority(rank_count: int) -> Judgement:
     """Return the judgement on a rank whose repetitions all agree, while no majority of its class confirms them.
 
-    `rank_count` is the number of measured ranks of the class. There is no majority if they are too few for one, or if
-    at most half of them gave the same result.
+    `rank_count` is the number of measured ranks of the class.
     """
-    if rank_count < LEAST_RANKS:
+    if rank_count < LEAST_RANKS:  # too few for a majority
         found = f"not decided: {rank_count} of its class, {LEAST_RANKS} are needed to tell who is wrong"
     else:
         no_majority = f"no majority of the {rank_count} ranks of its class has the same bits"
@@ -295,17 +280,11 @@ def _judge_without_majority(rank_count: int) -> Judgement:
 
 
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank by the result of the majority of its class, which counts as right.
-
-    - All repetitions of the rank gave the right result: ok.
-    - More than half of its repetitions gave the same wrong result: fatal if that result came from no other host, else
-      unknown (`_judge_usually_wrong`).
-    - Otherwise: fatal if one of its wrong results came from no other host, else unknown (`_judge_unsteady`).
-    """
+    """Judge a rank by the result of the majority of its class, which counts as right."""
     is_always_right = not rank.results_other_than(right.name)
     if is_always_right:
         return Judgement(OK, f"the same bits as {right.given_by}")
-    # The usual result is the one that more than half of the rank's repetitions gave. It is None if there is none.
+    # More than half of its repetitions gave the same result, which is a wrong one.
     if rank.usual_result is not None and rank.usual_result != right.name:
         host_count = summary_of_class.host_count_by_result[rank.usual_result]
         return _judge_usually_wrong(rank, digests, right, host_count=host_count)
@@ -315,11 +294,11 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
 def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, host_count: int) -> Judgement:
     """Judge a rank whose usual result is wrong; `host_count` is how many hosts gave that result, with its own host.
 
-    - Only its own host: fatal. The rank computes wrongly, because a fault of hardware is not the same on two hosts.
-    - Other hosts, too: unknown. Another library or setting of these hosts may be the cause.
+    A fault of hardware is not the same on two hosts.
     """
     if host_count == 1:
         return Judgement(FATAL, _describe_fault(rank, digests, right))
+    # Another library or setting of these hosts may be the cause.
     found = f"not decided: {host_count} hosts agree on other bits than {right.given_by}: see what differs there"
     return Judgement(UNKNOWN, found)
 
@@ -327,14 +306,14 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank that gave results other than the `right` one in some repetitions, but none in more than half.
 
-    It is fatal if no other host gave one of these wrong results. A fault of hardware does not give the same wrong bits
-    on two hosts, so otherwise the kernels seem to sum in a random order: unknown.
+    A fault of hardware does not give the same wrong bits on two hosts.
     """
     wrong_results = rank.results_other_than(right.name)
     # For each result the count includes the rank's own host. So a count of 1 says that no other host gave the result.
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
     if fewest_hosts == 1:
         return Judgement(FATAL, _describe_fault(rank, digests, right))
+    # The kernels seem to sum in a random order.
     return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {fewest_hosts} hosts have the same other bits in some repetitions")
 
 
@@ -343,8 +322,6 @@ def _describe_fault(rank: Rank, digests: Digests, right: RightResult) -> str:
 
     For example "rank 2 on n2 (GPU0, A100) computes wrongly: 1 of 20 repetitions differ from 3 of 4 ranks of its class,
     first in step 7 in the gradient fc.w@GRAD".
-
-    If the fleet's record does not hold the digests to compare, the message says so in place of the step and the tensor.
     """
     wrong_results = rank.results_other_than(right.name)
     wrong_count = sum(rank.count_by_result[result] for result in wrong_results)
@@ -359,10 +336,9 @@ def _describe_fault(rank: Rank, digests: Digests, right: RightResult) -> str:
 def _first_fault(
     wrong_results: Sequence[ResultName], right_result: ResultName, table_by_result: Mapping[ResultName, Table]
 ) -> Position | None:
-    """Return the first position in which any of the wrong results differs from the right one.
+    """Return the first position in which any of the wrong results differs from the right one; None if it is not known.
 
-    `table_by_result` has the digests of those results that the record holds, which are a few only. None if it lacks the
-    right result or all wrong ones.
+    `table_by_result` has the digests of a few results only: those that the record holds.
     """
     if right_result not in table_by_result:
         return None
@@ -376,8 +352,8 @@ def _first_fault(
 def _first_difference(table: Table, right_table: Table) -> Position:
     """Return the first step in which two tables of digests differ, and the first tensor of that step that differs.
 
-    The first tensor in the program's order is nearest to the fault: what is computed from a wrong value is wrong too.
-    Raises ValueError if the tables are equal.
+    It is nearest to the fault, because what is computed from a wrong value is wrong too. Raises ValueError if the
+    tables are equal.
     """
     for step_index, right_digests in enumerate(right_table):
         for tensor_index, right_digest in enumerate(right_digests):
@@ -399,10 +375,9 @@ def described(tensor: str) -> str:
 
 
 def summary(record: Record) -> str:
-    """Return in one line how many ranks, classes, repetitions and digests were compared.
+    """Return in one line what was compared, without the ranks that failed; "not measured" if no rank is left.
 
-    For example "16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step". Ranks that failed
-    are not counted. If no rank is left, the line is "not measured".
+    For example "16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step".
     """
     ranks = [rank for rank in ranks_of(record) if rank.failure is None]
     if not ranks:

@@ -49,8 +49,7 @@ def changes(now: Record, then: Record) -> list[Change]:
 def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
     """Return how one metric changed on each node that was measured both now and then, by the name of the node.
 
-    The logarithms of a node's times in one record are summed up by `level_of`, an estimate of their middle. The change
-    is the level now minus the level then. Its error follows from the errors of both levels.
+    The change is between two levels (`level_of`), each an estimate of the middle of the logarithms of a node's times.
     """
     log_times_now = _logarithms(now)
     log_times_then = _logarithms(then)
@@ -69,10 +68,10 @@ def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
     """Return how the metric `title` changed on a fleet: the median change, and the nodes that slowed down far more.
 
-    `change_by_host` has logarithms of a node's time now over its time then. The result has shares of time: 0.05 is 5 %
-    slower. `alpha` is the chance of a false alarm if all nodes changed alike.
+    The result has shares of time: 0.05 is 5 % slower. `alpha` is the chance of a false alarm if all nodes changed by
+    the same share.
     """
-    log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
+    log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}  # of a node's time now over then
     median_log_ratio = statistics.median(log_ratios.values())
     typical_error = statistics.median(change.error for change in change_by_host.values())
     interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five

@@ -77,13 +77,13 @@ class RepeatableTraining:
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
         """Prepare the repetitions of a training, which all begin with the state that the program `main` has now.
 
-        A repetition takes some steps on one synthetic batch, the same on all ranks, at a constant learning rate. `main`
-        has no all-reduces, so that each rank computes by itself. `rate_variable` is the variable of its learning rate.
+        `main` has no all-reduces, so that each rank computes by itself. `rate_variable` is the variable of its learning
+        rate.
         """
         self._executor = executor
         self._main = main
         batch = model.synthetic(model.image, batch=model.batch, seed=SEED)  # by NumPy, so the same on every rank
-        self._feed = {"image": batch.image, "label": batch.label}
+        self._feed = {"image": batch.image, "label": batch.label}  # in every step
         self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
         self.tensors = digested_tensors(main)  # names of the tensors of which each step takes a digest
         values_now = {name: np.array(tensor) for name, tensor in state.tensors(main)}
@@ -109,8 +109,8 @@ class RepeatableTraining:
 def digested_tensors(main: static.Program) -> list[str]:
     """Return the names of a training program's tensors that get a digest, in the order in which it computes them.
 
-    These are the gradient of each parameter, the batch-norm statistics, and what the optimizer writes: the parameters,
-    and in half precision their FP32 masters. If several operators write a tensor, the first one decides the order.
+    These are the gradients of parameters, the batch-norm statistics, the updated parameters and, in half precision,
+    their FP32 masters.
     """
     block = main.global_block()
     gradients = ops.parameters_by_gradient(block)  # {name of a gradient: name of its parameter}
@@ -118,7 +118,7 @@ def digested_tensors(main: static.Program) -> list[str]:
     ordered: dict[str, None] = {}  # an ordered set
     for name in _names_computed(block):
         if name in digested:
-            ordered[name] = None  # a name that is there already keeps its place
+            ordered[name] = None  # keeps its place if an earlier operator wrote it, too
     return list(ordered)
 
 
@@ -153,7 +153,7 @@ def digest(value: Array) -> str:
 
 
 def result_name(table: Table) -> str:
-    """Return the name of a result: the beginning of the SHA-256 of its digests, so that other results have others."""
+    """Return the name of a result, so that different results have different names: the beginning of a SHA-256 of it."""
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
@@ -174,11 +174,8 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
 
-    All digests of a repetition are its result. The digests of the first MOST_TABLES_KEPT different results are kept as
-    tables. How many repetitions gave a result is counted for every result.
-
-    If a step raises an error, all digests taken so far are dropped. Then only the error's message, as `failure`, and
-    the names of the tensors are returned.
+    All digests of a repetition are its result. If a step raises an error, they are dropped, and the error's message is
+    the `failure` that is returned.
     """
     mine = DigestsOfRank(tensors=training.tensors)
     least_end_s = time.monotonic() + amount.least_s
@@ -189,6 +186,7 @@ def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsO
                 table = digest_one_repetition(training, amount.steps_per_repetition)
                 result = result_name(table)
                 mine.count_by_result[result] += 1
+                # Tables are large, so only those of the first few results are kept.
                 if len(mine.kept_tables) < MOST_TABLES_KEPT:
                     mine.kept_tables[result] = table
     except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
@@ -219,8 +217,8 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
 def _gpu_of(local_rank: int) -> Device:
     """Return the title and the class of a rank's GPU. `local_rank` is its number among the GPUs that NVML shows.
 
-    The title names the GPU for a person. The class is the model and the versions of driver, cuDNN and Paddle; None if
-    one is unknown. Only GPUs of one class should compute the same bits.
+    Only GPUs of one class should compute the same bits: of one model, driver, cuDNN and Paddle. The class is None if
+    one of these is unknown.
     """
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
@@ -250,9 +248,8 @@ def measure_all_ranks(
 ) -> JsonObject:
     """Repeat the same training steps on all ranks at the same time; return the digests of all ranks' results.
 
-    All ranks must call this together, and each rank gets the digests of all. `host_index` is the number of this rank's
-    host among the compared hosts. The result is an entry of the fleet's record: the fields of `gather_digests`, and as
-    "took_s" the seconds that the repetitions took on this rank.
+    `host_index` is the number of this rank's host among the compared hosts. The result is an entry of the fleet's
+    record. All ranks must call this together.
     """
     amount = ON_GPU if cluster.on_gpu else ON_CPU
     ranks.wait(me.comm)  # so that all ranks begin at the same time
@@ -261,15 +258,14 @@ def measure_all_ranks(
     took_s = round(time.monotonic() - began, 1)
     device = device_of(cluster, me.local_rank)
     digests_of_all = gather_digests(me, host_index, device, mine, steps=amount.steps_per_repetition)
-    return digests_of_all | {"took_s": took_s}
+    return digests_of_all | {"took_s": took_s}  # the seconds of the repetitions on this rank
 
 
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    A rank repeats the same training `steps`, and takes a digest (a short hash) of each tensor. All digests of one
-    repetition are its result, named by a hash of them. `mine` are this rank's. "tables" has the digests of the
-    commonest results, and "ranks" how often each rank gave which result.
+    `mine` are this rank's. "tables" has the digests of the most common results, and "ranks" how often each rank gave
+    which result.
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -295,8 +291,8 @@ def _gather_tables(
 ) -> dict[str, Table]:
     """Return the digests of the most common results that any rank has kept; all ranks must call this together.
 
-    They are {name of a result: its digests}, at most MOST_TABLES_RECORDED. `my_tables` are those that this rank has
-    kept. `most_common_first` are the names of all results, first the one that most ranks gave.
+    `my_tables` are those that this rank has kept, by the name of the result. `most_common_first` has the names of all
+    results.
     """
     # Several ranks may have kept the same result. Only the first of them sends it, because a table is large.
     sender_by_result: dict[str, int] = {}

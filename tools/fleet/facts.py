@@ -123,7 +123,7 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
 
     `probed` is what the doctor found on this node (tools/doctor/node.py). A fact is empty if the node has no such
-    devices or files, and says "unknown" or "not readable" if it is not known.
+    devices or files.
     """
     gpus = probed["gpus"]
     source = probed["source"]
@@ -168,7 +168,8 @@ def _sort_key(fact: str) -> int:
 def differences(record: Record) -> list[Difference]:
     """Return the facts that differ between the nodes of a fleet, first those that change speed most (ORDER).
 
-    The offset of a node's clock from the first node's is a fact, too. If a node lacks a fact, its value is "not set".
+    The offset of a node's clock from the first node's is a fact, too. A fact that a node does not have is "not set"
+    there.
     """
     facts_by_host = {}
     fact_names: dict[str, None] = {}  # an ordered set: each name once, in the order in which the nodes have them

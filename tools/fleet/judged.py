@@ -50,19 +50,13 @@ class Judged:
 def _doubts_on_steps(verdicts: Sequence[Verdict]) -> list[str]:
     """Return a doubt on the verdicts if the nodes' training steps differ much although no node is called slow.
 
-    `verdicts` are those on the nodes by their training steps. The list has one text, which names the fastest and the
-    slowest node, or is empty:
-
-    - A node is called slow: empty.
-    - No node's steps were compared with those of others: empty.
-    - The slowest node's step takes at most MOST_STEP_DIFFERENCE longer than the fastest node's: empty.
-    - Otherwise: the text.
+    `verdicts` are those on the nodes by their training steps. The list has at most one text.
     """
-    if any(verdict.status == WARNING for verdict in verdicts):
+    if any(verdict.status == WARNING for verdict in verdicts):  # a node is called slow
         return []
     # {node: how much longer than the fleet's median its step takes}: 0.05 is 5 % longer
     extra_times = {verdict.where: verdict.figures["slower"] for verdict in verdicts if "slower" in verdict.figures}
-    if not extra_times:
+    if not extra_times:  # no node was compared with others
         return []
     from_fast_to_slow = sorted(extra_times, key=lambda host: float(extra_times[host]))
     fastest = from_fast_to_slow[0]
@@ -90,9 +84,8 @@ def _counts_for_status(verdict: Verdict) -> bool:
 def judge_record(record: Record) -> Judged:
     """Return a fleet's record with the verdicts on its nodes and links, the status of each node, and the differences.
 
-    A node's status is the worst of its verdicts by its own times, its network, its arithmetic and the doctor. Unknown
-    ones do not count, nor does right arithmetic, which does not show that the node is fast. The differences are of
-    facts, such as the driver.
+    A node's status is the worst of its verdicts that count; "unknown" if none does. The differences are of facts, such
+    as the driver.
     """
     network = judge_links(record)
     node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)

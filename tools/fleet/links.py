@@ -57,9 +57,8 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the links between nodes, each LINK_TURNS times; return all links on each rank of `comm`.
 
-    In a round of a turn each node exchanges data with at most one other, all pairs at the same time. `comm` has one
-    rank of each node, and `groups` the node's switch groups. A link has a time for each turn: {"a": 0, "b": 1,
-    "across": False, "latency_s": [...], "transfer_s": [...]}.
+    `comm` has one rank of each node, and `groups` each node's switch group. A link has a time for each turn: {"a": 0,
+    "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}.
     """
     planned_rounds = rounds(groups)
     _take_turn(comm, planned_rounds)  # the warm-up, which does not count
@@ -68,6 +67,7 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
         for pair, times in _take_turn(comm, planned_rounds).items():
             my_times.setdefault(pair, []).append(times)
 
+    # Only one of the two ranks of a link has its times.
     my_links = [_link_entry(pair, times_of_turns) for pair, times_of_turns in my_times.items()]
     return list(itertools.chain.from_iterable(comm.allgather(my_links)))
 

@@ -47,11 +47,8 @@ JOB_SETTINGS = ("workload", "recipe", "precision", "layout", "batchsize", "image
 def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
     """Check this node by the doctor (tools/doctor); return the result on each rank of the node.
 
-    The result is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}: the fatal verdicts as texts, and
-    the node's facts for the record.
-
-    All ranks must call this together, before they use their GPUs: the doctor would report the process of a rank on a
-    GPU as a foreign one. The first rank of each node runs the doctor, and the others wait.
+    It is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}. All ranks must call this together, before
+    they use their GPUs, because the doctor would report that as foreign processes.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     result: JsonObject | None = None
@@ -60,7 +57,7 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
         probed = probe(job, rank_cores=cores_by_launcher(job), node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
         result = {"failed": failed, "facts": facts_of_node(job, probed)}
-    ranks.wait(me.comm)
+    ranks.wait(me.comm)  # for the doctor on all nodes
 
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
     result = ranks_of_node.bcast(result)  # from its first rank
@@ -72,10 +69,8 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
     """Return the results of `examine_node` of all nodes on the first rank of `representatives`, and None on the others.
 
-    `representatives` has one rank of each node, or all ranks if the job has one node. All of them must call this at the
-    same time, because they exchange messages. `mine` is the result on this rank's node.
-
-    "clock_offset_s" is added to each result: the seconds by which the node's clock is ahead of the first node's.
+    `mine` is that of this rank's node. "clock_offset_s" is added to each: how many seconds its clock is ahead of the
+    first node's. All ranks of `representatives` must call this together.
     """
     offsets_s = [0.0]  # of the first node from itself
     for other in range(1, representatives.Get_size()):
@@ -91,11 +86,12 @@ def time_steps_together(
 ) -> list[float]:
     """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
 
-    `take_step_of_all` takes this rank's part of a step. `times_alone_by_rank` has the seconds of steps that each rank
-    took alone, which decide how many are taken: none if a rank took none. All ranks must call this together.
+    `times_alone_by_rank` has the seconds of steps that each rank took alone. No step is taken if a rank has none. All
+    ranks must call this together.
     """
     if not all(times_alone_by_rank):
         return []
+    # As many steps as take TOGETHER_S seconds, judging by the steps alone of the slowest rank.
     slowest_s = max(statistics.median(times_alone_s) for times_alone_s in times_alone_by_rank)
     count = round(TOGETHER_S / slowest_s)
     count = max(LEAST_STEPS, min(MOST_STEPS, count))
@@ -119,8 +115,7 @@ class ComparedHosts(NamedTuple):
 def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
     """Return the hosts of the job that are compared: its nodes, or its ranks as "node:rank" if it has one node.
 
-    In a job of one node all ranks are in the same switch group, and each represents itself. Raises ValueError if
-    SWITCH_GROUPS does not fit the nodes.
+    Raises ValueError if SWITCH_GROUPS does not fit the nodes.
     """
     # Called for a job of one node, too, whose groups are not used: it refuses a wrong SWITCH_GROUPS.
     groups_of_nodes = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
@@ -179,14 +174,14 @@ class TrainingResults(NamedTuple):
 def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
     """Measure the fleet, and return its record (fleet.json) without "took_s", the seconds of the whole measurement.
 
-    Each rank is measured alone first, in turns. Then come the links between hosts, and last a training of all ranks. If
-    any rank's Paddle has no kernels, no step is taken. All ranks must call this together; only rank 0 gets the complete
-    record. `node_result` is the result of `examine_node`.
+    `node_result` is the result of `examine_node`. All ranks must call this together; only rank 0 gets the complete
+    record.
     """
     me = machine.me
     training_programs = _programs_if_possible(machine)
     # `refuse_step` raises NotPossible, which the turns record as the reason why no step was measured.
     take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
+    # First each rank is measured alone, in turns, then the links between hosts, and last a training of all ranks.
     measurements = RankMeasurements(machine, take_step_alone, with_disk=hosts.is_representative)
     mine = measure_in_turns(me, measurements, host_index=hosts.my_index)
     measured_by_rank = me.comm.allgather(mine)
@@ -211,11 +206,7 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
 def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject) -> NetworkResults:
     """Measure the links between the compared hosts, and gather the results of `examine_node`.
 
-    All ranks must call this together. One rank of each host represents it, and only these ranks measure.
-
-    - On a rank that represents its host: all links are returned. `nodes` has the results of all nodes on the first of
-      these ranks, and is None on the others.
-    - On any other rank: it only waits. No links are returned, and `nodes` is None.
+    All ranks must call this together. Only one rank of each host measures; the other ranks wait and get empty results.
     """
     color = 0 if hosts.is_representative else 1  # MPI makes a communicator for each color; that of 1 is not used
     ranks_of_color = me.comm.Split(color, me.rank)
@@ -235,12 +226,14 @@ def _measure_training(
 ) -> TrainingResults:
     """Train on all ranks at the same time, in two ways; return the digests of the first and the times of the second.
 
-    First each rank repeats the same steps without all-reduces: the digests, short hashes of its tensors, show whether
-    it computes as the others do. Then all take steps together. All ranks must call this together.
+    All ranks must call this together.
     """
     me = machine.me
+    # Each rank repeats the same steps without all-reduces. The digests, short hashes of its tensors, show whether it
+    # computes as the others do.
     repeated = training_programs.repeatable_training
     digests_of_all = digests.measure_all_ranks(machine.job.cluster, me, repeated, host_index=hosts.my_index)
+    # Then all ranks take steps together.
     times_s = time_steps_together(me, training_programs.step_of_all, times_alone_by_rank)
     return TrainingResults(digests_of_all, times_s)
 

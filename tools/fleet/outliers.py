@@ -59,9 +59,8 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    `log_ratios` has for each name the logarithm of its time over the usual time: 0.05 is about 5 % slower. `noise` is
-    the standard error of one. `alpha` is the chance of a false alarm in a healthy fleet. Slow is an outlier, or a
-    minority that is far slower than all others.
+    A log ratio is log(time / usual time): 0.05 is about 5 % slower. `noise` is its standard error, and `alpha` the
+    chance of a false alarm in a healthy fleet.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []
@@ -74,14 +73,14 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
     """Return the names of the slow outliers by Rosner's test, without those that are hardly slower.
 
-    `distances` has for each name its distance from the median: above 0 if it is slower. The nearer half is taken to be
-    usual. Each farther name, from near to far, is tested against all nearer ones. From the first outlier on, all are
-    outliers. `noise` is the standard error of a distance, and `alpha` the chance of a false alarm.
+    `distances` are those from the median: above 0 if slower. `noise` is the standard error of a distance, and `alpha`
+    the chance of a false alarm.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
     alpha_of_a_test = alpha / ALARM_INFLATION  # because several tests together give more false alarms than one
     first_tested = len(values) // 2 + 1  # the nearer half is taken to be usual
+    # Each farther name is tested against all nearer ones. From the first outlier on, all are outliers.
     for tested in range(first_tested, len(values)):
         value = float(values[tested])
         nearer = values[:tested]
@@ -95,12 +94,10 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
 def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float) -> bool:
     """Return whether `value` is an outlier above the values of `nearer`, by a one-sided t-test.
 
-    It is if it lies above their mean by more than LEAST_T standard errors, and by more than chance explains. Their
-    deviation is taken to be at least `noise`, because few values may be alike by chance. `alpha` is the chance of a
-    false alarm.
+    `noise` is the standard error of a value, and `alpha` the chance of a false alarm.
     """
     count = len(nearer)
-    deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
+    deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)  # few values may be near each other by chance
     error_of_difference = deviation * math.sqrt(1 + 1 / count)  # between one value and the mean of `count`
     t = (value - float(nearer.mean())) / error_of_difference
     # The value is the farthest of `count` + 1 values, any of which could have been the farthest by chance.
@@ -111,10 +108,10 @@ def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float)
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
     """Return the largest minority whose times are all far above those of all others; empty if there is none.
 
-    `distances` has for each name the logarithm of its time over the median time. The fastest of the minority must be
-    slower than the slowest of the others by LEAST_MINORITY_RATIO and three standard errors (`noise`).
+    `distances` has for each name the logarithm of its time over the median time. `noise` is the standard error of one.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
+    # Between the fastest of the minority and the slowest of the others: a ratio, and three standard errors.
     least_difference = math.log(LEAST_MINORITY_RATIO) + 3 * noise
     largest_minority = (len(distances) - 1) // 2
     for size in range(largest_minority, 0, -1):

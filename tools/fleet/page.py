@@ -81,13 +81,12 @@ def _figure_on_map(metric: str, time_s: float) -> str:
 def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
     """Return the rows of a map of the links: for each node {number of another node: cell of the link between them}.
 
-    A node has a cell for each other node that it was measured with. So each link is in two rows, those of its nodes.
-    `metric` is one of LINK_METRICS. Links inside a switch group and links from one group to another are shaded apart,
-    because the latter usually take longer.
+    `metric` is one of LINK_METRICS. Each link is in two rows, those of its nodes.
     """
     check = LINK_METRICS[metric]
     statuses = {verdict.where: verdict.status for verdict in judged.link_verdicts if verdict.check == check}
     links = links_of(judged.record)  # by name
+    # Links across switch groups usually take longer, so the two kinds are shaded apart.
     inside = {name: link for name, link in links.items() if not link["across"]}
     across = {name: link for name, link in links.items() if link["across"]}
     cells = _cells_of_kind(inside, metric, statuses) | _cells_of_kind(across, metric, statuses)
@@ -163,8 +162,8 @@ def _status_in_words(verdict: Verdict) -> str:
 def _table_of_nodes(judged: Judged) -> Table:
     """Return the table of all nodes: a row for each, with its number, name and status, and a cell for each check.
 
-    The cell says how much slower than the fleet's median the node is, such as "+5.0%". If the check's verdict does not
-    say that, the cell has the status of this verdict, such as "unknown". It is empty if there is no verdict.
+    A cell says how much slower than the fleet's median the node is, such as "+5.0%", or else has the status by this
+    check, such as "unknown".
     """
     # The doctor has no column: only a node that fails has a verdict by the doctor, and its status shows that.
     verdicts = [verdict for verdict in judged.node_verdicts if verdict.check != "doctor"]
@@ -181,15 +180,7 @@ def _table_of_nodes(judged: Judged) -> Table:
 
 
 def _conclusion(judged: Judged) -> tuple[str, str]:
-    """Return the status of the whole fleet, and sentences that say it in words. The first of these cases counts:
-
-    - A node or link is bad: fatal. The sentences name the nodes left out and the bad links.
-    - All nodes are unknown: unknown. The sentence says so.
-    - There are doubts: unknown. The sentence says that no node and no link is named.
-    - Otherwise: ok, with the same sentence.
-
-    In each case the doubts follow.
-    """
+    """Return the status of the whole fleet, and sentences that say it in words and name the doubts."""
     sentence = "No node and no link is named."
     if judged.bad_verdicts:
         status = FATAL
@@ -218,8 +209,8 @@ def _sentence_on_bad(judged: Judged) -> str:
 def report_as_page(judged: Judged) -> str:
     """Return the report as an HTML page, rendered from the template page.html.
 
-    It has a table of the bad nodes and links if there are any, maps of the links' bandwidth and latency, a table of
-    what differs between the nodes, and a table of all nodes.
+    It has tables of the bad nodes and links, of what differs between the nodes, and of all nodes, and maps of the
+    links.
     """
     status, sentence = _conclusion(judged)
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []

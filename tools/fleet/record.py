@@ -48,8 +48,8 @@ def _read_format(path: Path) -> dict[str, Any]:
 def _check(record: Record) -> None:
     """Raise ValueError unless the values in a record (fleet.json) are right, and its parts fit together.
 
-    Raises LookupError, TypeError or AttributeError if a field is missing or of another type. Only the number of the
-    nodes' entries is checked, not the facts in them.
+    Raises LookupError, TypeError or AttributeError if a field is missing or of another type. The facts of the nodes are
+    not checked.
     """
     hosts = record["hosts"]
     _raise_unless_texts((record["system"], record["time"], *hosts))
@@ -111,11 +111,11 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 def _check_series(metric: str, series: Series) -> None:
     """Raise ValueError unless all nodes or links have equally many values of a metric, and each value is a time.
 
-    A node or link has a value for each turn, and all nodes take part in every turn. So all must have the same number of
-    values, at least one. A time is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
+    A time is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
     """
     measured = {name: values for name, values in series.items() if values is not None}
-    turns = len(next(iter(measured.values()), ()))  # the number that the first one has; 0 if none was measured
+    # All take part in every turn, so all have as many values as the first one; 0 if none was measured.
+    turns = len(next(iter(measured.values()), ()))
     for name, values in measured.items():
         if len(values) != turns or turns == 0:
             has = f"{metric} of {name} has {len(values)} turns, another {turns}"
@@ -155,8 +155,7 @@ def _check_repetitions(rank: arithmetic.Rank) -> None:
 def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
     """Raise ValueError unless the ranks are numbered 0, 1, 2, ... in their order, and each host has a rank.
 
-    `entries` are the ranks as the record has them. The "unit" of an entry is the index of the rank's host in `hosts`.
-    An index that no host has raises ValueError, too.
+    `entries` are the ranks as the record has them. Their "unit" must be the index of the rank's host in `hosts`.
     """
     rank_numbers = [entry["rank"] for entry in entries]
     if rank_numbers != list(range(len(entries))):

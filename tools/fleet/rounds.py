@@ -32,8 +32,8 @@ def round_count(nodes: int) -> int:
 def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of one round, from 0 on, of a tournament in which each node meets each other node once.
 
-    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). If their number is odd, each round
-    leaves one out. After the last round the list is empty.
+    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). After the last round the list is
+    empty.
     """
     # The circle method: the nodes sit in two facing rows. One stays, and the others move on by one seat each round.
     seats: list[int | None] = [*nodes]
@@ -63,8 +63,7 @@ def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
     """Return the rounds in which nodes exchange data in pairs: a list for each round, with its pairs.
 
-    `groups` has the switch group of each node. In a round each node is in at most one pair, and all pairs exchange data
-    at the same time. No pair comes twice.
+    `groups` has the switch group of each node. In a round a node is in at most one pair, and no pair comes twice.
     """
     met: set[Pair] = set()
     rounds_without_repeats = []
@@ -83,10 +82,9 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
 
 
 def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return the pairs of each round: first rounds inside the switch groups, then as many rounds across them.
+    """Return the pairs of each round: first rounds inside the switch groups, then about as many across them.
 
-    `groups` has the name of each node's group. If there is only one group, all rounds are inside it. In a round a node
-    is in at most one pair. The rounds across groups may repeat pairs of earlier rounds.
+    `groups` has the name of each node's group. The rounds across groups may repeat pairs of earlier rounds.
     """
     members: dict[str, list[int]] = {}  # {name of a group: numbers of its nodes}
     for node, group in enumerate(groups):
@@ -116,15 +114,17 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    The nodes are ordered by group (`members`). From round to round the second half is rotated. Four groups 01 23 45 67
-    have halves of 4, rotated by 3: first (0, 4) (1, 5) (2, 6) (3, 7), then (0, 7) (1, 4) (2, 5) (3, 6).
+    The nodes are ordered by group. With the groups 01 23 45 67 the first two rounds are
+
+        (0, 4) (1, 5) (2, 6) (3, 7)
+        (0, 7) (1, 4) (2, 5) (3, 6)
     """
     ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
-    rotation = round_index * _rotation_step(len(second_half), largest_group)
+    rotation = round_index * _rotation_step(len(second_half), largest_group)  # of the second half against the first
     pairs_of_round = []
     for index, node in enumerate(first_half):
         partner = second_half[(index + rotation) % len(second_half)]
@@ -133,15 +133,9 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
 
 
 def _rotation_step(size: int, largest_group: int) -> int:
-    """Return by how many places `size` nodes, ordered by group, are rotated from round to round.
-
-    It is the least number with both of these:
-
-    - It is larger than any group. So a node's next partner is mostly in another group, if the nodes are of several.
-    - It has no common divisor with `size` above 1. So each partner has come once before any comes again.
-    """
-    step = largest_group + 1
-    while math.gcd(step, size) != 1:
+    """Return by how many places `size` nodes, ordered by group, are rotated from round to round."""
+    step = largest_group + 1  # more than any group, so that the next partner of a node is mostly in another group
+    while math.gcd(step, size) != 1:  # without a common divisor, no partner comes again before all have come once
         step += 1
     return step
 

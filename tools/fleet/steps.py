@@ -45,8 +45,7 @@ class Programs(NamedTuple):
 def programs(machine: Machine) -> Programs:
     """Build the job's training program, start it, and return what the fleet check runs.
 
-    A step of this rank alone is one of the program without its all-reduces. All ranks start with the same weights, but
-    each has a batch of its own. In the repeatable training they have the same batch. All ranks must call this together.
+    All ranks start with the same weights. All ranks must call this together.
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
@@ -54,13 +53,14 @@ def programs(machine: Machine) -> Programs:
     schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED)
     _start_with_same_weights(machine, model, training)
-    without_all_reduces = _without_all_reduces(training.main)
+    without_all_reduces = _without_all_reduces(training.main)  # for steps of this rank alone
     repeatable_training = digests.RepeatableTraining(  # keeps the present weights as its start, so they are set before
         machine.executor,
         without_all_reduces,
         model,
         rate_variable=training.schedule._var_name,  # Paddle has no public attribute for the name
     )
+    # A batch of this rank's own. The repeatable training has the same one on all ranks.
     synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + machine.me.rank)
     batch = loader.resident(synthetic, machine.executor.place)
     return Programs(

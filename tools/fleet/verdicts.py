@@ -73,9 +73,8 @@ def judge_slowness(
 ) -> Verdict:
     """Return the verdict on the node or link `where` by one metric: a warning if it is called slow, else ok.
 
-    `value` is the median in the metric's unit; None leaves it out of the figures.
-
-    The text is "5.0% (4.0% to 6.0%) slower than the fleet's median", followed by `also`.
+    `value` is the median in the metric's unit, and `also` a text that follows "5.0% (4.0% to 6.0%) slower than the
+    fleet's median".
     """
     interval_text = ""
     if slowness.interval_95 is not None:
@@ -96,8 +95,8 @@ def judge_slowness(
 def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[str, list[float]]:
     """Return for each measured node or link, in each turn, the logarithm of its time over the median time of that turn.
 
-    0.0 is as fast as the median, and 0.05 is about 5 % slower. The links of `across_links`, between switch groups, are
-    usually slower, so they are compared with each other only.
+    0.05 is about 5 % slower. The links of `across_links`, between switch groups, have a median of their own, because
+    they are usually slower.
     """
     inside: dict[str, Array] = {}  # times by turn, of each node, or of each link inside a switch group
     across: dict[str, Array] = {}
@@ -130,8 +129,7 @@ def judge_metric(
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    `series` has for each name its time in each turn, or None if it measured nothing; `reasons` may say why. Fewer than
-    LEAST_NODES do not show which time is usual. `alpha` is the chance of a false alarm in a healthy fleet.
+    Where `series` has None, `reasons` may say why. `alpha` is the chance of a false alarm in a healthy fleet.
     `across_links`, between switch groups, have a median of their own.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
@@ -153,13 +151,9 @@ def _leave_undecided(metric: str, names: Collection[str]) -> dict[str, Verdict]:
 
 
 def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
-    """Return the verdict on a node or link that measured nothing.
+    """Return the verdict on a node or link that measured nothing: fatal if an error is the reason, else unknown.
 
-    `reason` is the record's reason:
-
-    - None: unknown, with the text "not measured".
-    - "not possible here: no DATADIR": unknown, with the text "no DATADIR".
-    - An error's message: fatal, with this message.
+    The record gives the reason, such as "not possible here: no DATADIR"; None if it has none.
     """
     if reason is None:
         return Verdict(check=metric, where=name, status=UNKNOWN, found=NOT_MEASURED)
@@ -171,8 +165,7 @@ def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
 def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, Slowness]) -> dict[str, Verdict]:
     """Return the verdict on each measured node or link by name: a warning if it is called slow, else ok.
 
-    `slowness_by_name` has for each measured node or link how it compares with the others. `series` has the measured
-    times. The median of these times is the figure `value` of the verdict.
+    `series` has the measured times, whose median is the figure `value` of the verdict.
     """
     verdicts = {}
     for name, slowness in slowness_by_name.items():
@@ -185,10 +178,10 @@ def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, 
 def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float) -> dict[str, Slowness]:
     """Compare the nodes of a fleet, or its links, with each other; return by name how much slower each one is.
 
-    `log_ratios_by_name` has for each node, in each turn, the logarithm of its time over the fleet's median time. Its
-    level sums these up; the fleet's level is the median of all levels. `alpha` is the chance of a false alarm in a
-    healthy fleet.
+    A log ratio is log(time / the fleet's median time) in one turn. `alpha` is the chance of a false alarm in a healthy
+    fleet.
     """
+    # A level sums up the log ratios of all turns.
     levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
     level_of_fleet = statistics.median(levels.values())
     typical_error = statistics.median(error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values())
@@ -212,22 +205,20 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
 def _interval_of_level(log_ratios: Sequence[float], level: float, *, compared: int) -> tuple[float, float] | None:
     """Return the 95 % interval of a node's level, wide enough to compare it with the fleet's level; None for few turns.
 
-    `log_ratios` has the node's value for each turn, and `level` is their middle. The interval of their median is
-    widened, because the fleet's level, over `compared` nodes, has an error, too.
+    `log_ratios` has the node's value for each turn, `level` is their middle, and `compared` the number of nodes.
     """
     interval = medians.median_interval(log_ratios)
     if interval is None:
         return None
     low, high = interval
-    widening = _widening_by_error_of_median(compared)
+    widening = _widening_by_error_of_median(compared)  # because the fleet's level has an error, too
     return level + (low - level) * widening, level + (high - level) * widening
 
 
 def _widening_by_error_of_median(nodes: int) -> float:
     """Return sqrt(1 + pi / (2 n)): how much less certain a node's distance from the median of n nodes is than its time.
 
-    In normal noise the variance of the median of n nodes is pi / (2 n) of the variance of one node. The variance of the
-    distance is the sum of the two variances, and its error is the square root.
+    In normal noise the variance of this median is pi / (2 n) of that of a node, and the two add up.
     """
     return math.sqrt(1 + math.pi / 2 / nodes)
 
@@ -265,14 +256,14 @@ class LinkTimes(NamedTuple):
 def _judge_links_by(metric: str, record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's nodes and links by one of LINK_METRICS.
 
-    Each node is judged first, by the median slowness of its links. Then the links are compared with each other. Links
-    of a slow node are left out there, because the node is to blame for them.
+    A node is judged by the median slowness of its links. The links of slow nodes get no verdict of their own.
     """
     title = LINK_METRICS[metric]
     links = _times_of_links(record, metric)
     on_nodes = judge_metric(f"network {title}", _slowness_of_links(record["hosts"], links))
     slow_hosts = {verdict.where for verdict in on_nodes if verdict.status == WARNING}
 
+    # A slow node is to blame for its links.
     links_of_others = [link for link in links if slow_hosts.isdisjoint(link.hosts)]
     times_by_name = {link.name: link.times for link in links_of_others}
     on_links = judge_metric(title, times_by_name, across_links=_names_across(links_of_others))
@@ -297,8 +288,7 @@ def _names_across(links: Sequence[LinkTimes]) -> set[str]:
 def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict[str, list[float] | None]:
     """Return for each host how slow its links are in each turn: 2.0 is twice the usual time; None without links.
 
-    The usual time of a link is the median time, in that turn, of all links of its kind: inside a switch group, or from
-    one group to another.
+    The usual time of a link is the median, in that turn, of all links of its kind: inside a switch group, or across.
     """
     times_by_name = {link.name: link.times for link in links}
     log_ratios_by_link = _log_ratios_to_median(times_by_name, _names_across(links))
@@ -329,9 +319,8 @@ class StallCount(NamedTuple):
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     """Return a verdict on each node by its stalls, which are training steps that take far longer than the others.
 
-    `medians` and `means` have for each node the median and the mean time of its steps in each turn. A node has a
-    warning if it stalls in more turns than chance explains, and loses noticeable time by it. Too few nodes have no
-    verdict.
+    `medians` and `means` have for each node the median and the mean time of its steps in each turn. Too few nodes have
+    no verdict.
     """
     ratios_by_host = _mean_over_median(medians, means)
     if len(ratios_by_host) < LEAST_NODES:
@@ -344,7 +333,7 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     verdicts = []
     for host, count in count_by_host.items():
         lost_time = mean_ratio_by_host[host] / usual_ratio - 1  # 0.05: 5 % more than is usual
-        is_slow = host in stalling_hosts and lost_time > smallest_difference()
+        is_slow = host in stalling_hosts and lost_time > smallest_difference()  # the loss must be noticeable, too
         slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
         also = f"; {count.stalled_turns} of {count.turns} turns have a stall"
         verdicts.append(judge_slowness(host, "stalls", slowness, also=also))
@@ -371,18 +360,14 @@ def _count_stalls(mean_over_median: Array) -> StallCount:
 
 
 def _hosts_with_more_stalls_than_by_chance(count_by_host: Mapping[str, StallCount]) -> set[str]:
-    """Return the hosts that have more stalled turns than chance explains.
-
-    `_chance_of_stalls` gives the chance that a certain host of a healthy fleet has at least as many stalled turns. The
-    chance that any host of the fleet has as many is at most this chance times the number of hosts (Bonferroni's bound).
-    A host is returned if that product is at most OTHERS_ALPHA.
-    """
+    """Return the hosts that have more stalled turns than chance explains."""
     of_fleet = StallCount(
         stalled_turns=sum(count.stalled_turns for count in count_by_host.values()),
         turns=sum(count.turns for count in count_by_host.values()),
     )
     hosts = set()
     for host, count in count_by_host.items():
+        # Bonferroni's bound on the chance that any host of a healthy fleet has at least as many stalled turns.
         chance_for_any_host = _chance_of_stalls(count, of_fleet) * len(count_by_host)
         if chance_for_any_host <= OTHERS_ALPHA:
             hosts.add(host)
