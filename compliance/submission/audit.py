@@ -193,13 +193,13 @@ def _division_stated_by(run: LoggedRun) -> str:
 
 
 def _count_not_judged(all_reports: Sequence[Report], judged: Sequence[Report]) -> int:
-    """Return how many logs the rules cannot judge: those of another form, and those of an unknown benchmark.
+    """Return how many logs the rules cannot judge: those of v0.5 and v0.6, and those of an unknown benchmark.
 
-    `judged` are the reports on the logs of the form that is read.
+    `judged` are the reports on the other logs than those of v0.5 and v0.6.
     """
-    of_other_form = len(all_reports) - len(judged)
+    of_old_form = len(all_reports) - len(judged)
     of_unknown_benchmark = sum(_is_of_unknown_benchmark(report) for report in judged)
-    return of_other_form + of_unknown_benchmark
+    return of_old_form + of_unknown_benchmark
 
 
 def _judged_reports(
@@ -207,12 +207,12 @@ def _judged_reports(
 ) -> list[Report]:
     """Return the reports on logs that can be judged, each with the questions about its log as further findings.
 
-    Logs of MLPerf v0.5 and v0.6, which `folder.other_form` names, are left out: the form of their events is not read.
+    Logs of MLPerf v0.5 and v0.6 are left out, because the form of their events is not read.
     """
     judged = []
     for report in compared:
         name = report.path.name
-        if name not in folder.other_form:
+        if name not in folder.logs_of_old_form:
             judged.append(report.with_findings(questions_by_log[name]))
     return judged
 

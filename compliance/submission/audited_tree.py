@@ -29,7 +29,7 @@ class Folder:
     name: PurePosixPath
     ruleset: Ruleset
     logs: Sequence[Report]
-    other_form: frozenset[str]  # names of the logs of v0.5 and v0.6, which are not judged
+    logs_of_old_form: frozenset[str]  # names of the logs of v0.5 and v0.6, which are not judged
     owner: Owner
     description: JsonObject  # of the system; empty if there is none that can be read
     scaling: float | None  # of scaling.json; None if there is none that can be read
@@ -48,7 +48,7 @@ class _CheckedLog(NamedTuple):
     """The report on a log of the tree, and whether the log is of v0.5 or v0.6, whose events have another form."""
 
     report: Report
-    has_other_form: bool
+    is_of_old_form: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,10 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
 
 
 def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
-    """Return a folder of the tree `root` with all that the files of the tree say of it."""
+    """Return a folder of logs in the tree `root`, with its owner, its system's description and its scaling factor.
+
+    A description or factor that cannot be read leaves a question for the submitter.
+    """
     logs = files.logs[name]
     reports = [log.report for log in logs]
     described = _describe(name, files.descriptions)
@@ -109,7 +112,7 @@ def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
         name=name,
         ruleset=files.rulesets[name],
         logs=reports,
-        other_form=frozenset(log.report.path.name for log in logs if log.has_other_form),
+        logs_of_old_form=frozenset(log.report.path.name for log in logs if log.is_of_old_form),
         owner=results_tree.owner_of(root, name, _stated_organisation(reports)),
         description=described.description,
         scaling=scaled.factor,
@@ -141,8 +144,8 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
         question = question_for_submitter("log", checked.reason, "ask for the log", severity="error")
         checked = Report(path=Path(file.name.name), findings=(question,), run=NOTHING)
     report = replace(checked, path=Path(file.name.name))
-    has_other_form = report.run is NOTHING and results_tree.has_another_form(root, file)  # no event was read
-    return _CheckedLog(report, has_other_form)
+    is_of_old_form = report.run is NOTHING and results_tree.is_of_old_form(root, file)  # no event was read
+    return _CheckedLog(report, is_of_old_form)
 
 
 def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:

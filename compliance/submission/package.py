@@ -146,7 +146,9 @@ def _description_path(system: str) -> Path:
 
 
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
-    """Write all files of a package into the empty folder `stage`. Return its manifest and its report.
+    """Write all files of a package into the empty folder `stage`. Return its manifest, report and choice of runs.
+
+    The logs and the description are written first: manifest and report are made of the copies.
 
     Raises RefusedError if the logs may not be published, and ValueError if the logs, the description or the code in git
     cannot be used.

@@ -22,8 +22,8 @@ SYSTEM = "systems/*.json"
 SCALING = "scaling.json"  # the factor that the review committee set, which result_summarizer applies
 _PATTERNS = (LOG, SYSTEM, SCALING)
 _ROUND = re.compile(r"(?<![A-Za-z0-9])v(\d+\.\d+)(?!\d)")
-_OTHER_FORM_ROUNDS = ("0.5", "0.6")
-_OTHER_FORM_LINE = re.compile(rb":::MLPv0\.|:::MLL ")  # v0.5 and v0.6 wrote their events so
+_OLD_FORM_ROUNDS = ("0.5", "0.6")
+_OLD_FORM_LINE = re.compile(rb":::MLPv0\.|:::MLL ")  # v0.5 and v0.6 wrote their events so
 _HEAD_BYTES = 1 << 16
 
 
@@ -146,16 +146,16 @@ def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
     return version if version in versions() else None
 
 
-def has_another_form(root: Path, file: TreeFile) -> bool:
+def is_of_old_form(root: Path, file: TreeFile) -> bool:
     """Return whether a log without readable events is of MLPerf v0.5 or v0.6, whose events have another form.
 
     A folder's name such as `training_results_v0.6` shows it, or an event in this form near the log's beginning.
     """
-    if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
+    if _round_named(root, file.name.parent) in _OLD_FORM_ROUNDS:
         return True
     if isinstance(file.content, Unreadable):
         return False
-    return _OTHER_FORM_LINE.search(_first_bytes(file.content)) is not None
+    return _OLD_FORM_LINE.search(_first_bytes(file.content)) is not None
 
 
 def _first_bytes(log: Path) -> bytes:

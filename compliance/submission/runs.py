@@ -142,8 +142,8 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    Logs of a submission state the same names, or have the same benchmark and folder: one log may say `Dell Inc.`
-    instead of `Dell`.
+    Logs that state the same names are of one submission. Else those of one benchmark in one folder are: one log may say
+    `Dell Inc.` instead of `Dell`.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -151,7 +151,7 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     for report in checked:
         # Upper or lower case, and blanks, make no other name.
         names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
-        benchmark = names[0]
+        benchmark, *_ = names
         folder = (benchmark, report.path.parent)
         if names in group_by_names:
             group = group_by_names[names]

@@ -151,8 +151,9 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of their convergence.
 
-    `compared` has the reports of `check_between_runs`. `by` is "official" or "strict", the verdict that drops runs;
-    None takes that of the first report. Raises ValueError if these logs cannot be scored together.
+    The minutes are None if something forbids a score, and `problem` says what. `compared` has the reports of
+    `check_between_runs`. `by` is "official" or "strict", the verdict that drops runs; None takes that of the first
+    report. Raises ValueError if these logs cannot be scored together.
     """
     first = compared[0]
     benchmark = one_submission(compared, ruleset)

@@ -39,14 +39,15 @@ def command(options: argparse.Namespace) -> int:
     """
     folder: Path = options.folder
     is_published_folder = (folder / TABLE).is_file()
-    # Only a published folder is signed, so --signers asks for one.
-    is_package = (folder / MANIFEST).is_file() and not options.signers
+    is_package = (folder / MANIFEST).is_file()
     if is_published_folder:
         answers = verify_site(folder, options.signers, ask_official=options.official)
-    elif is_package:
-        answers = verify(folder, ask_official=options.official)
-    else:
+    elif not is_package:
         raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package, or a published folder")
+    elif options.signers:
+        raise ValueError(f"{folder}: a package, which nobody signs: leave out --signers, or give the published folder")
+    else:
+        answers = verify(folder, ask_official=options.official)
     good = worst(answers) != FATAL
     if options.json:
         print(json.dumps({"verdict": verdict(good), "checks": [answer.as_dict() for answer in answers]}, indent=2))
@@ -140,7 +141,7 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
-    """Return verdicts on a package's logs, and on whether its manifest and report are those that the logs give.
+    """Check a package's logs anew, and whether its manifest and report are what these give; return the verdicts.
 
     `ask_official` adds the verdicts of mlperf-logging's tools.
     """

@@ -100,7 +100,7 @@ class PyTorch(EpochFormatReader):
         super().read_after_first_row(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the numbers of devices that parameters of the log state, each with its line, by the parameter's name.
+        """Map each parameter of the log that states how many devices there are to the number and its line.
 
         A number is None if the parameter's value is garbled or 0. A parameter that the log does not print is left out.
         """
@@ -227,7 +227,7 @@ class MXNet(PyTorch):
         return ClosingTable(devices=self._table_devices[0], batch_per_device=self._table_batch)
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the numbers of devices that the log states, each with its line, by the place that states it.
+        """Map each place of the log that states how many devices there are to the number and its line.
 
         The places are the parameters, the table that benchmark.py prints last, and mpirun's tags, which put the number
         of the rank before each line.
@@ -237,12 +237,13 @@ class MXNet(PyTorch):
         if table is not None:
             counts["the closing table"] = table.devices
 
-        # A rank that prints nothing before the last row did not take part in the run.
+        # A rank whose first line comes after the last row did not take part in the run.
         last_row_line = self.windows[-1].line if self.windows else 0
-        ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
-        if len(ranks) > 1:
-            highest = max(ranks)
-            counts["mpirun's ranks"] = Fact(highest + 1, ranks[highest])  # one for each device; ranks count from 0
+        first_lines = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
+        if len(first_lines) > 1:
+            highest = max(first_lines)
+            devices = highest + 1  # one for each rank, and ranks count from 0
+            counts["mpirun's ranks"] = Fact(devices, first_lines[highest])
         return counts
 
 

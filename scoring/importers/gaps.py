@@ -74,7 +74,8 @@ def without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
 
         clock_s > PAUSE_RATIO * usual_ratio * row_s + 2 * last_digit_s
 
-    `usual_ratio` is the usual clock_s / row_s of a gap. The last digit of a time stamp stands for `last_digit_s`.
+    `clock_s` is the time between the time stamps of two rows, and `row_s` the time that the later row says it took. Of
+    most gaps clock_s / row_s is about the `usual_ratio`. The last digit of a time stamp stands for `last_digit_s`.
     """
     usual_ratio = max(1.0, _usual_ratio(gaps, last_digit_s))  # at least 1: a gap no longer than its row is no pause
     kept = []

@@ -51,9 +51,10 @@ class MMSeg(FormatReader):
     _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set the fact `name`, which a line before the first row states, to `value`, unless it is set already.
+        """Keep what a line before the first row states: a fact that was stated before keeps its value.
 
-        The batch of a data loader counts only in the section of the training loader.
+        `name` says what the line states, and `value` what stands there. The batch of a data loader counts only in the
+        section of the training loader.
         """
         if name == "loader":  # the section of a loader begins
             self._loader = str(value)
@@ -76,7 +77,7 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_devices_by_gpu_list(self) -> None:
-        """Set the number of devices by the list of GPUs in the configuration, if it is printed.
+        """Set the number of devices by the configuration's list of GPUs, unless it may be that of one process alone.
 
         The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`.
         """

@@ -48,7 +48,7 @@ class Launch(FormatReader):
         self._set_math_mode()  # last: it uses the converted precision
 
     def _device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices, with its line, by the place in the log that states it, such as `GPUs used`.
+        """Map each place of the log that states how many devices there are, such as `GPUs used`, to number and line.
 
         A place whose number is 0 states no devices, and is left out.
         """

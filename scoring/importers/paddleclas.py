@@ -192,10 +192,7 @@ class Dygraph(Launch):
         return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"  # "amp" leaves the level open
 
     def _is_truncated(self) -> bool | None:
-        """Return whether the log ends before its run does, or None if its lines do not show that.
-
-        It does if epochs that the configuration asks for are missing, or if the log's last epoch did not end.
-        """
+        """Return whether the log ends before its run does: False if it has the whole run, None if that is unknown."""
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
             return None
@@ -209,7 +206,9 @@ class Dygraph(Launch):
             return None
         if last_epoch not in self._ended_epochs:
             return True
-        return None if epochs_wanted is None else False  # None: more epochs may be missing
+        if epochs_wanted is None:  # further epochs may be missing
+            return None
+        return False
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps the averages of a row cover, or None if rows before the log's first one may be missing.

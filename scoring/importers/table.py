@@ -287,20 +287,17 @@ class FormatReader:
         self.set_if_unset("cumulative", self.cumulative)
 
     def _read_lines(self) -> None:
-        """Read each line of the run: a printed row becomes a window, any other line is read for facts or results.
-
-        Lines before the first window state facts, later lines results.
-        """
+        """Read each line of the run: a printed row becomes a window; others state facts, or results after a row."""
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
         for line, text, values in rows(numbered_lines, self.row_marker, self.tool_marker, self.row_pattern):
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
-                self.lines.confirm_run()  # a start that was noted before is the start of a run
+                self.lines.confirm_run()  # the start that was noted last has begun a run, as a row follows it
                 self._read_row(line, text, values)
                 continue
 
-            is_broken_row = self.row_marker in text  # it begins no run
-            if not is_broken_row:
+            is_broken_row = self.row_marker in text
+            if not is_broken_row:  # only other lines can be the start of a run
                 self.lines.note_if_start(line, text)
             if self.windows:
                 self.read_after_first_row(line, text)

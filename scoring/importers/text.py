@@ -118,7 +118,7 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Return a line in pieces of at most MAX_ROW_CHARS, one for each row in it.
+    """Return the rows that one line holds, each cut to MAX_ROW_CHARS. Text before the first row is left out.
 
     Every row holds the text `marker` and begins where `head` matches, as `12:30:00 INFO: epoch:0 train step:10`.
     """
@@ -126,8 +126,8 @@ def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     if is_short and line.count(marker) == 1:  # most lines: they need no search
         return [line]
 
-    starts = [match.start() for match in head.finditer(line)]  # text before the first one is dropped
-    if not starts:
+    starts = [match.start() for match in head.finditer(line)]
+    if not starts:  # the row's head is missing
         starts = [0]
     ends = [*starts[1:], len(line)]
     return [line[start : min(end, start + MAX_ROW_CHARS)] for start, end in zip(starts, ends, strict=True)]

@@ -59,6 +59,9 @@ def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
         "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
     )
     assert compliance("verify", site, "--signers", other).returncode == 1
+    [manifest] = site.rglob("submission.json")
+    package = compliance("verify", manifest.parent, "--signers", signers)
+    assert package.returncode == 2 and "a package, which nobody signs: leave out --signers" in package.stderr
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def main() -> int:
     """
     args = _arguments()
     if env.is_rank():  # mpirun started this process as a rank of a job
-        # `run_module` would refuse a precision that this GPU cannot run. Here each check reports that it cannot run.
+        # Without `checks_precision`: a GPU that cannot run the precision is a verdict here, and no refusal.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()

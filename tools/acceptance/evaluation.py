@@ -120,8 +120,8 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
-    The CPU computes them, so that every machine has the same. Random convolutions give the features to which the last
-    layer is fitted.
+    The convolutions stay random, and the last layer is fitted to the features that they give. A CPU computes it, so
+    that every machine has the same weights.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
     image = np.concatenate([images for images, _ in batches])

@@ -294,17 +294,17 @@ class VerdictWriter:
         self._precision = precision
 
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
-        """Run a check on all ranks; the first rank appends the verdict to the job's file and prints it.
+        """Run a check on all ranks; the first rank appends their common verdict to the job's file and prints it.
 
-        All ranks must call this together. A failed check gets a verdict, too. Raises RunError if another rank does not
-        leave it.
+        All ranks must call this together. A failed check gets a verdict, too. Raises RunError if the check fails here
+        and another rank waits in it for ever.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
         took_s = round(time.monotonic() - started_s, 1)
         if not me.is_first:
             return
-        # The report has a line for each check and precision. It shows the precision as where the verdict belongs.
+        # In the report the precision stands as the verdict's place, because each check has a line for each precision.
         line = replace(verdict, where=self._precision, figures={**verdict.figures, "took_s": took_s})
         self.append_line(line.as_dict())
         print(as_text([line]), end="", flush=True)

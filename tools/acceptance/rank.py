@@ -33,8 +33,8 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision on this rank, together with the other ranks.
 
-    With `short` the checks take fewer steps. Raises RunError if a check fails on this rank while another one waits in
-    it.
+    With `short` the checks take fewer steps. A failed check gets a verdict, and the next one runs all the same. Raises
+    RunError only if a check fails on this rank and another rank waits in it for ever.
     """
     me = ranks.start(job.cluster)  # joins the ranks by MPI
     writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
@@ -46,7 +46,6 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
         machine.begin_check(me)
-        # The first rank writes the verdict. A check that fails has one, too, so the next check runs all the same.
         writer.run_check(me, name, functools.partial(_run_check, machine, name))
 
 

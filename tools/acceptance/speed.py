@@ -156,21 +156,21 @@ def energy_j(machine: Machine) -> float | None:
 
 
 def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -> Verdict:
-    """Judge the images/s of a training, of all ranks together, by a published rate of the same card.
+    """Judge the images/s of a training: they must reach LEAST_SHARE_OF_PUBLISHED of a published rate of the same card.
 
-    The verdict is UNKNOWN if none is published. `flops_per_image` are the floating-point operations of training on one
-    image.
+    The verdict is UNKNOWN if none is published. The figures also hold the share of the card's peak, for which
+    `flops_per_image` are the floating-point operations of training on one image.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)
     found = _text_of_rate(machine, measured)
     published = _nearest_published(machine, card)
-    quoted = [] if published is None else [inspect.quoted(published)]
-    figures: JsonObject = {**measured._asdict(), "published": quoted}
+    figures: JsonObject = {**measured._asdict(), "published": []}
     if published is None:
         found += "; none published for this card, precision and image size"
         return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
+    figures["published"] = [inspect.quoted(published)]
     # Of all ranks together, because the published job may have another number of devices.
     least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size
     wanted = _text_of_wanted_rate(least_rate, published)  # names the batch, which the fix calls "that batch"

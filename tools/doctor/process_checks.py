@@ -15,9 +15,10 @@ RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML report
 def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU is free for the job.
 
-    Memory may be in use without a process: a container does not see the processes outside it.
+    It is FATAL if another job computes on the GPU, or something takes much of its memory, and WARNING if that is a
+    display, if a service holds the GPU, or if the memory in use is not known.
     """
-    memory_in_use = _memory_in_use(gpu)
+    memory_in_use = _memory_in_use(gpu)  # maybe without a process: a container sees none outside it
     # NVML may list the process of a display as one that computes.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"

@@ -179,8 +179,8 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether NCCL starts with the settings that the ranks will have.
 
-    For a job of several nodes, verdicts on the interface that NCCL chose and on its InfiniBand ports follow, if it has
-    them.
+    For a job of several nodes, verdicts follow on the interface, if NCCL named one, and on the node's InfiniBand ports,
+    if it has any.
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
