@@ -164,11 +164,12 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
     _refuse_unmet(strategy, conditions)
 
-    # An undecided knob is on if all its conditions are met. Those of cuDNN have none and stay undecided.
+    # Undecided knobs of cuDNN have no conditions here and stay undecided.
     decided: dict[str, bool] = {}
-    for condition in conditions:
-        if getattr(strategy, condition.knob) is None:
-            decided[condition.knob] = decided.get(condition.knob, True) and condition.is_met
+    for knob in dict.fromkeys(condition.knob for condition in conditions):  # each knob once
+        is_undecided = getattr(strategy, knob) is None
+        if is_undecided:
+            decided[knob] = all(condition.is_met for condition in conditions if condition.knob == knob)
     if strategy.enable_inplace is None:
         # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
         decided["enable_inplace"] = on_gpu

@@ -185,8 +185,7 @@ def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
 def remove_redundant_depends(main: static.Program) -> None:
     """Remove each `depend` operator whose readers wait for the same all-reduce by another `depend` further down.
 
-    A `depend` on a gradient makes its later readers wait for the all-reduce of its bucket. Fewer operators matter,
-    because the memory of Paddle's executor grows by the square of their number.
+    A `depend` on a gradient makes its later readers wait for the all-reduce of its bucket.
     """
     block = main.global_block()
     readers = ops.readers(block)
@@ -204,4 +203,4 @@ def remove_redundant_depends(main: static.Program) -> None:
         if later_readers <= waiting_anyway:
             redundant.add(op)
         waiting_by_bucket[bucket] = waiting_anyway | later_readers
-    remove(main, lambda op: op in redundant)
+    remove(main, lambda op: op in redundant)  # the memory of Paddle's executor grows by the square of the operators

@@ -159,8 +159,8 @@ class _Follower:
     def follow(self, block: Block, accumulated: Histories, ever_summed: frozenset[str]) -> _Followed:
         """Follow each gradient through the operators of a program, and return its history at the end.
 
-        `accumulated` has the histories of the gradients in the accumulators at the start, `ever_summed` the variables
-        that an earlier program summed over the ranks. Raises Refused for what data-parallel training does not do.
+        `accumulated` has the histories of the accumulators at the start, and `ever_summed` the variables that an
+        earlier program summed over the ranks. Raises Refused if this is not data-parallel training.
         """
         histories = accumulated
         gradients_by_buffer: dict[str, list[str]] = {}  # the gradients that lie side by side in a buffer
@@ -262,7 +262,7 @@ class _Follower:
         if op.type == "scale":
             bias = op.attr("bias")
             has_bias = bias != 0
-            scales_by_variable = len(op.input_arg_names) > 1  # an input beside the gradient
+            scales_by_variable = len(op.input_arg_names) > 1  # it has an input besides the gradient
             is_constant_factor = not has_bias and not scales_by_variable
             prove(is_constant_factor, f"scale of {gradient} is more than a constant factor: bias {six_digits(bias)}")
             return replace(history, factor=history.factor * op.attr("scale"))

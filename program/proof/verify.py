@@ -112,7 +112,7 @@ def _decay(op: Operator, index: int) -> float:
     if op.type == "lars_momentum":
         return float(op.attr("lars_weight_decay")[index])  # a list with one for each parameter
     if op.type == "merged_momentum":
-        methods = op.attr("regularization_method")  # likewise; empty if no parameter decays
+        methods = op.attr("regularization_method")  # one for each parameter; empty if none decays
         if not methods:
             return 0.0
         method = methods[index]

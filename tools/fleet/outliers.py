@@ -59,8 +59,8 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    A log ratio is log(time / usual time): 0.05 is about 5 % slower. `noise` is its standard error, and `alpha` the
-    chance of a false alarm in a healthy fleet.
+    A log ratio is log(time / usual time), and `noise` its standard error. `alpha` is the chance of a false alarm in a
+    healthy fleet.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []

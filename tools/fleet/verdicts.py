@@ -193,13 +193,18 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
         interval_95: tuple[float, float] | None = None
         if interval is not None:
             low, high = interval
-            interval_95 = (math.expm1(low - level_of_fleet), math.expm1(high - level_of_fleet))
+            interval_95 = (_extra_time(low, level_of_fleet), _extra_time(high, level_of_fleet))
         slowness_by_name[name] = Slowness(
-            extra_time=math.expm1(level - level_of_fleet),  # expm1(x) is exp(x) - 1: a ratio of 1.05 is 0.05 more
+            extra_time=_extra_time(level, level_of_fleet),
             interval_95=interval_95,
             is_slow=name in slow_names,
         )
     return slowness_by_name
+
+
+def _extra_time(level: float, level_of_fleet: float) -> float:
+    """Return by what share a time is longer than the fleet's, from the logarithms of both: 0.05 is 5 % longer."""
+    return math.expm1(level - level_of_fleet)  # expm1(x) is exp(x) - 1
 
 
 def _interval_of_level(log_ratios: Sequence[float], level: float, *, compared: int) -> tuple[float, float] | None:
