@@ -63,7 +63,7 @@ class StepTime(NamedTuple):
 
     total_s: float  # computing, and the wait for all-reduces
     exposed_s: float  # the part of the total in which the GPU computes nothing, because it waits for an all-reduce
-    all_reduce_s: float  # the sum over all all-reduces, whether the GPU computes beside them or waits
+    all_reduce_s: float  # the sum over all all-reduces, whether the GPU computes meanwhile or waits
     operators: OperatorTime  # sums over the operators
 
     @property
@@ -78,15 +78,15 @@ class StepTime(NamedTuple):
 
 
 class _Clocks:
-    """A GPU, which computes, and a link, which sums gradients beside it, through a step; seconds from its start.
+    """A GPU, which computes, and a link, which sums gradients meanwhile, through a step; seconds from its start.
 
-    tests/null_gpu/test_streams.py shows that Paddle waits as it is said here.
+    tests/null_gpu/test_streams.py shows that Paddle waits as described here.
     """
 
     def __init__(self) -> None:
         """Begin a step."""
         self.gpu_s = 0.0  # when the operators so far are done
-        self.link_s = 0.0  # when the all-reduces beside the GPU are done
+        self.link_s = 0.0  # when the all-reduces that the GPU does not wait for are done
         self.exposed_s = 0.0  # the time in which the GPU only waited
         self.all_reduce_s = 0.0  # the sum over all all-reduces
 
@@ -186,7 +186,7 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
     return 2 * (ranks - 1) / ranks * summed_bytes / link_bytes_per_s
 
 
-# ---- what is said of it
+# ---- estimates of a step
 
 
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:

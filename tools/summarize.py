@@ -132,7 +132,7 @@ def _print_errors(report: Report) -> None:
 
 
 def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
-    """Check the logs. Write what was found to `findings_file`, and a receipt, LOG.checked, beside each log."""
+    """Check the logs. Write what was found to `findings_file`, and a receipt, LOG.checked, next to each log."""
     checks = check_logs(logs, rules.load(RULESET), receipt=True)
     findings_file.write_text(as_json(checks), encoding="utf-8")
     return checks

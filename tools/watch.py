@@ -179,11 +179,11 @@ class View:
 
 
 class FollowedLog:
-    """One log and the telemetry of its nodes, of which each call of `look` reads only what is new."""
+    """One log and the telemetry of its nodes; each call of `look` reads only what is new in them."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
-        self._run = Run()  # what the log said so far
+        self._run = Run()  # what the log has stated so far
         self._is_training_log = False  # whether any of its lines so far is one of a training log
         self._bytes_read: dict[Path, int] = {}  # of the log and of each telemetry file
         self._last_samples: dict[Path, JsonObject] = {}  # the last sample of each node, by its telemetry file

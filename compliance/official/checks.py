@@ -95,14 +95,14 @@ def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrd
     s['run_started']` before all.
     """
     text = ast.unparse(node)
-    asked_text = text.removeprefix("not ")
-    asked = re.fullmatch(r"s\['(?P<state_name>\w+)'\](?: == True)?", asked_text)
-    if asked is None:
+    text_without_not = text.removeprefix("not ")
+    tested_name = re.fullmatch(r"s\['(?P<state_name>\w+)'\](?: == True)?", text_without_not)
+    if tested_name is None:
         return None
-    other_key = key_by_state_name.get(asked["state_name"])
+    other_key = key_by_state_name.get(tested_name["state_name"])
     if other_key is None:
         return None
-    is_negated = asked_text != text
+    is_negated = text_without_not != text
     return KeyOrder(other_key=other_key, must_come_first=is_negated)
 
 

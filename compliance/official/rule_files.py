@@ -81,8 +81,8 @@ class Rule:
             parts.append(f"the first: {self.first_check.words}")
         if self.any_check:
             parts.append(f"one of them: {self.any_check.words}")
-        asked = [part for part in parts if part]
-        return "; ".join(asked) or "may be there"
+        wanted = [part for part in parts if part]
+        return "; ".join(wanted) or "may be there"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,7 +342,7 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
 
 
 def _check_or_none(block: _Block, field: str, read: Callable[[str], Check]) -> Check | None:
-    """Return the check in a field that has the text of one check; None if the block lacks the field."""
+    """Return the check in a field that has the text of one check; None if the block does not have it."""
     if field not in block.fields:
         return None
     return block.parsed(read, block.fields[field])

@@ -131,7 +131,7 @@ class ToolReader:
     def _earliest_at_target(self) -> float:
         """Return the samples (or steps) of the earliest evaluation of stable_diffusion that reaches the target.
 
-        Raises ValueError if none does, and KeyError if an evaluation lacks a metric. rcp_checker fails then, too.
+        Raises ValueError if none does, and KeyError if an evaluation has not both metrics. rcp_checker fails then, too.
         """
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
         earliest: float = min(counts_at_target)  # of an empty list, `min` raises the ValueError

@@ -261,7 +261,7 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
 def _check_way_to_target(way: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
     """Report a leap to the target at the end of `way`, else a way with too few rises.
 
-    `way` is at least two evaluations, the last of which is the first that reached the target.
+    `way` has at least two evaluations. The last one is the first that reached the target.
     """
     bounds = collector.strict_rules[CURVE].bounds
     last_but_one = way[-2]

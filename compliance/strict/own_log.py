@@ -1,4 +1,4 @@
-"""The rows of compliance/rules/own_log.yaml: what a log of this project must hold beside the schema's fields."""
+"""The rows of compliance/rules/own_log.yaml: what a log of this project must hold besides the schema's fields."""
 
 import functools
 from collections.abc import Mapping, Sequence
