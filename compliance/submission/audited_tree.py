@@ -76,8 +76,8 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 def _read_files(root: Path, wanted_version: str | None) -> _Files:
     """Read the files of a results repository, and check each log by the rules for its folder.
 
-    These are the rules of `wanted_version`, or if it is None, of the round that the folder's path names. Raises
-    ValueError if there are none, or an archive cannot be read.
+    These are the rules of `wanted_version`, else of the round that the folder's path names, else, for logs of this
+    project, the newest. Raises ValueError if another project's log has no round, or an archive cannot be read.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
