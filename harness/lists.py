@@ -100,7 +100,7 @@ class Folders:
 
     @staticmethod
     def _faults_in(folder: Path) -> dict[str, str]:
-        """Return for each name in a folder why it is no file, as "is a folder, not a file"; empty where it is one.
+        """Map each name in a folder to the reason why it is no file, as "is a folder, not a file"; to "" for a file.
 
         A folder that is absent has no names.
         """

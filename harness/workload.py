@@ -112,9 +112,9 @@ def of_job(job: Job) -> Workload:
 
 
 def plan_of(job: Job) -> build.Plan:
-    """Return how the job's training program is to be built, in the terms of `program/`, which knows nothing of a job.
+    """Return the plan by which `program/`, which knows nothing of a job, builds the job's training program.
 
-    Raises ValueError if the program cannot be built so, as for an unknown option of STRATEGY.
+    Raises ValueError if it cannot be built by these settings, as for an unknown option of STRATEGY.
     """
     refusals.raise_first(refusals.of_program(job))
     return build.Plan(

@@ -40,7 +40,7 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 
 
 def _flat_list(image_folder: Path, labels: Path) -> bytes:
-    """Return the text of a list of the images that lie in `image_folder` itself, labelled by the file `labels`.
+    """Return a list file of the images that lie in `image_folder` itself, labelled by the file `labels`, as bytes.
 
     Its line "anything/x.JPEG 7" becomes "val/x.JPEG 7" if the folder is val. Raises ValueError if the file is missing,
     or a line has no label or names no image.

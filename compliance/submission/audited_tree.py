@@ -178,13 +178,12 @@ class _Described(NamedTuple):
 
 
 def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
-    """Return the description of a submission's system, or the question that asks for it.
+    """Return the description of a submission's system, or the question that asks for it, or neither.
 
-    `descriptions` has all of the tree by their paths. A tree without any may be only a part of a repository, so nothing
-    is asked there.
+    `descriptions` has each description in the tree by its path.
     """
     path = _path_of_description(folder)
-    if not descriptions or path is None:
+    if not descriptions or path is None:  # without any, the tree may be only a part of a repository: nothing is asked
         return _Described({}, None)
     found = descriptions.get(path, Unreadable(reason=f"{path}: missing"))
     if isinstance(found, Unreadable):

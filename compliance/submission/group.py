@@ -170,7 +170,8 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Compare the epochs that closed runs took to the target with those of the MLPerf reference at the same batch.
 
-    If the runs pass, `scaling` multiplies their minutes. The steps are those of rcp_checker, mlperf-logging's tool.
+    Its `scaling`, by which the minutes are multiplied, is 1 if the runs fail, and None if they cannot be tested. The
+    test is that of rcp_checker, mlperf-logging's tool.
     """
     epochs_of_runs: list[float] = []
     for report in checked:
@@ -181,7 +182,7 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         epochs_of_runs.append(reading.to_target)
 
     stated_batches = _stated_batches(checked)
-    batch = checked[0].run.as_tools_read.batch
+    batch = checked[0].run.as_tools_read.batch  # that of all runs, if they state one
     has_one_batch = len(stated_batches) == 1 and is_number(batch)
     if not has_one_batch:
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"

@@ -65,9 +65,10 @@ def _finding_of_test(
 def _other_hyperparameters(
     run: LoggedRun, points: Sequence[convergence.ReferencePoint], ruleset: Ruleset
 ) -> list[Finding]:
-    """Return a breach for each hyperparameter that a run states otherwise than the reference at the same global batch.
+    """Return a breach for each hyperparameter in which a run differs from the reference at the same global batch.
 
-    If there is no reference point to compare with, the only finding is a note. `points` has at most one for each batch.
+    Without a reference point at this batch, or with one of another optimizer, a note says that nothing was compared.
+    `points` has at most one for each batch.
     """
     rule = ruleset.strict["rcp-hyperparameters"]
     batch = run.first_values.get(schema.GLOBAL_BATCH_SIZE.key)

@@ -327,7 +327,7 @@ class Tracer(Hook):
 
 
 def of_rank(course: CourseSettings, cluster: ClusterSettings, ranks: Ranks, log: Path) -> list[Hook]:
-    """Return the hooks by which this rank measures the run, so far as the job's settings ask for them.
+    """Return the hooks by which this rank measures the run: a sampler of sensors, a tracer, both or none.
 
     They write files next to `log`, the log of the run.
     """
@@ -338,7 +338,7 @@ def of_rank(course: CourseSettings, cluster: ClusterSettings, ranks: Ranks, log:
         job_gpus = cluster.dgxngpu if cluster.on_gpu else 0
         prometheus_file = course.telemetry_prometheus
         hooks.append(Sampler(path, every_s=course.telemetry_s, job_gpus=job_gpus, prometheus=prometheus_file))
-    traced_steps = course.traced
+    traced_steps = course.traced  # a range of steps, or none
     if traced_steps and ranks.is_first:
         first, last = traced_steps[0], traced_steps[-1]
         hooks.append(Tracer(first, last, log, on_gpu=cluster.on_gpu))

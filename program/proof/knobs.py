@@ -133,7 +133,7 @@ def _sums_left_in_words(block: Block) -> list[str]:
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Count, for each knob, what its pass made in a program."""
+    """Count, for each knob of the strategy, the operators or shared buffers that its pass made in a program."""
     count_by_type = Counter(op.type for op in block.ops)
     gradients_added_to = _gradients_added_to(block)
     return {

@@ -80,13 +80,14 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if the line's text is one that a tool prints as it starts.
 
-        A tool prints several such texts. A run begins at the first of them.
+        A tool prints several such texts, all before its first row. A run begins at the first of them, so a later one
+        only begins another run if a row came between, or if the tool must have been started again.
         """
         word = _start_word(text)
         if word is None:
             return
-        last_run_is_over = self._start.has_row  # rows come only after all of a tool's start texts
-        last_start_failed = word in _ONCE_PER_START and word in self._start.words  # a second one, without a row between
+        last_run_is_over = self._start.has_row
+        last_start_failed = word in _ONCE_PER_START and word in self._start.words  # printed again, and no row between
         if last_run_is_over or last_start_failed:
             self._start = _PossibleStart(number)
         self._start.words.add(word)

@@ -118,11 +118,11 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     A rate that is logged without a number belongs to the epoch that stopped last before it. If there is none, its
     number is None.
     """
-    # By these, `_number_of_epoch` finds the epoch of a rate without a number.
+    # A rate without a number belongs to the last of these before it.
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in events.rates:
-        # A rate of our own program counts in any case, because it also has the images and the time.
+        # A rate of our own program counts even if its images/s are unusable: they follow from its images and its time.
         if _is_own(rate) or positive_amount(rate.images_per_s) is not None:
             rates_by_number.setdefault(_number_of_epoch(rate, stops), []).append(rate)
     return rates_by_number

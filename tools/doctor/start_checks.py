@@ -58,9 +58,9 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether CUDA gave a context, which a process needs to compute, on each GPU of the job.
+    """Return the verdict on whether CUDA gave a context on each GPU of the job: without one a process cannot compute.
 
-    No step of CUDA's start may have failed.
+    `start` is a start in which no step failed, so each GPU that was tried has its context.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_gpus = start.count or 0

@@ -71,10 +71,10 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 
 
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of the slow outliers by Rosner's test, without those that are hardly slower.
+    """Return the names of the slow outliers by Rosner's test (Technometrics 25, 1983).
 
     `distances` are those from the median: above 0 if slower. `noise` is the standard error of a distance, and `alpha`
-    the chance of a false alarm.
+    the chance of a false alarm. A name that is slower by less than healthy machines differ is no outlier.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
@@ -86,7 +86,7 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
         nearer = values[:tested]
         if _is_slow_outlier(value, nearer, noise=noise, alpha=alpha_of_a_test):
             outliers = from_near_to_far[tested:]
-            least_distance = smallest_difference()  # as a share of speed
+            least_distance = smallest_difference()  # by which healthy machines of one kind differ
             return {name for name in outliers if distances[name] > least_distance}
     return set()
 

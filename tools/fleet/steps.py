@@ -43,9 +43,10 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training program, start it, and return what the fleet check runs.
+    """Build the job's training, and return what the fleet check times: its step, with and without the other ranks.
 
-    All ranks start with the same weights. All ranks must call this together.
+    With them comes a repeatable training, by which a node that computes wrongly is found. All share one set of weights,
+    the same on all ranks at first. All ranks must call this together.
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
@@ -54,7 +55,7 @@ def programs(machine: Machine) -> Programs:
     training = model.training_program(schedule, seed=SEED)
     _start_with_same_weights(machine, model, training)
     without_all_reduces = _without_all_reduces(training.main)  # for steps of this rank alone
-    repeatable_training = digests.RepeatableTraining(  # keeps the present weights as its start, so they are set before
+    repeatable_training = digests.RepeatableTraining(  # it starts from the weights that are set by now
         machine.executor,
         without_all_reduces,
         model,
