@@ -135,8 +135,8 @@ def _refuse_wrong_options(options: argparse.Namespace) -> None:
 def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
     """Check the logs that the command line names, by its options. Return a report for each log.
 
-    A report has the SHA-256 of its log if `hashed` is true. Raises ValueError or OSError for a log or another input
-    that cannot be used.
+    With --receipt, the verdict is also written into a file beside each log. A report has the SHA-256 of its log if
+    `hashed` is true or --receipt is given. Raises ValueError or OSError for a log or another input that cannot be used.
     """
     official_checker = None
     if options.official:

@@ -174,9 +174,9 @@ def model_name(benchmark: str) -> str:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return how many runs a result takes, and how many are dropped at each end; None if the benchmark is not scored.
+    """Return how many runs a result takes, and how many are dropped at each end.
 
-    `ruleset` is that of the round, such as 4.0.0.
+    None if the round does not have the benchmark. `ruleset` is that of the round, such as 4.0.0.
     """
     if is_mlperf_benchmark(benchmark):
         return rounds.submission_runs(benchmark, ruleset)  # from mlperf-logging's tables
@@ -300,7 +300,7 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
-    """Yield how the data set differs from the one of the benchmark; nothing if that one is not known."""
+    """Yield how the data set differs from that of the benchmark; if this is not known, only whether it is synthetic."""
     if facts.synthetic is True:
         yield "synthetic data"
         return

@@ -186,7 +186,8 @@ class ProjectLog:
     def _rates_beyond_peak(self) -> Iterator[Fault]:
         """Yield a fault for a window or an evaluation of a ResNet run that is faster than its devices at their peak.
 
-        The devices are all GPUs of the nodes in the header, or in a run on CPUs all cores.
+        The devices are all GPUs of the nodes in the header, or in a run on CPUs all cores. A setting RECIPE.image_size
+        by which their peak cannot be computed is a fault too.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
