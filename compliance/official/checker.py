@@ -77,7 +77,8 @@ class Judge:
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
         """Report an event whose value names a rule file that does not exist, or was applied already.
 
-        `key_result` is the result for the event's key. If it has a failure already, no second one is reported.
+        A benchmark breaches known-benchmark. Any other value is a failure of its key, unless `key_result`, the result
+        for the key, has one already.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -169,7 +170,7 @@ class _FileJudge:
         """Return the findings that can only be made after the last event.
 
         A rule may ask that there is an event of its key or of another one, that one event meets a check, or that all
-        events together list some names.
+        events together list some names. The first crash of the official checker is a finding, too.
         """
         findings: list[Finding | None] = []
         for key_result in self._result_by_key.values():

@@ -241,8 +241,8 @@ def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_sa
 def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoint, ...]:
     """Return the reference points that rcp_checker keeps, sorted by batch as `points` are.
 
-    A point above the line between its neighbours is dropped. As in rcp_checker this is one pass: a kept point is not
-    looked at again.
+    Points of a smaller batch than the fastest point's are dropped, then each one above the line between its neighbours.
+    As in rcp_checker this is one pass: a kept point is not looked at again.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]

@@ -26,8 +26,8 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
-    `ours` are the findings by our reader. The official parser ends at other lines than ours, so the log may be judged
-    once more as it reads it.
+    `ours` are the findings by our reader. The official parser ends at some of the damaged lines and overlooks others,
+    so the log may be judged once more as it reads it.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)

@@ -118,7 +118,8 @@ class ToolReader:
     def _trained_to_target(self, stop: Event) -> float:
         """Return how many epochs or samples the run needed to reach the target, by its run_stop.
 
-        Raises KeyError if the event has no status, or if there was no evaluation. rcp_checker fails then, too.
+        NOT_CONVERGED without success. Raises KeyError if the event has no status, or if there was no evaluation, and
+        ValueError if none of stable_diffusion reaches the target. rcp_checker fails then, too.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED

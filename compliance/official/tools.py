@@ -95,8 +95,8 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Ask result_summarizer for the score of the package in `folder`, and compare it with `minutes`, our own score.
 
-    It must be equal to the last digit. Raises ValueError if the right tools are not installed, KeyError if the tool
-    does not know the benchmark.
+    It must be equal to the last digit; None never is. Raises ValueError if the right tools are not installed,
+    KeyError if the tool does not know the benchmark.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"

@@ -63,7 +63,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
     """Check all logs in a results repository (a folder or tar archive). Return a row for each submission.
 
     `ruleset` is the version of the rules; None takes that of the round in each folder's path. `envelope` adds a second
-    test of convergence. Raises ValueError if an archive cannot be read or a round has no rules.
+    test of convergence. Raises ValueError if an archive cannot be read, or the rules for a log are not known.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)
@@ -96,7 +96,8 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return the runs of a submission that are screened for cherry-picking: closed ones that pass the official checker.
 
-    They are compared with those of other submissions in the same `group`.
+    Runs whose epochs rcp_checker cannot read are left out, too. The others are compared with runs of other
+    organisations in the same `group`.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)

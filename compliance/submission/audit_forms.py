@@ -154,7 +154,7 @@ def as_text(submissions: Sequence[Submission]) -> str:
 
 
 def _lines_of_submission(submission: Submission) -> list[str]:
-    """Return a submission's line with its verdicts, and below it a line for each question to ask about it."""
+    """Return a submission's line with its verdicts; below it the envelope test, if it was made, and each question."""
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     verdicts = "not judged" if submission.not_judged == submission.logs else _verdicts(submission)
     lines = [f"{name}: {verdicts}"]

@@ -28,6 +28,8 @@ class CodeFile(NamedTuple):
 def code_of(commit: str) -> dict[str, CodeFile]:
     """Return the files of a commit of this repository, from git's history, by their names.
 
+    Hidden files and those with a blank in their name are left out.
+
     Raises UnknownCommitError if this checkout does not have the commit, and ValueError without git, or for a link or a
     file that is too large.
     """

@@ -148,10 +148,10 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 
 
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
-    """Test whether the runs of a submission needed about as many epochs to the target as the MLPerf reference.
+    """Test whether the runs of a submission needed far fewer epochs to the target than the MLPerf reference.
 
-    Runs that needed far fewer did not train the same model in the same way. The rules are those of mlperf-logging's
-    rcp_checker.
+    Runs that did have not trained the same model in the same way. Open runs, and benchmarks without reference points,
+    are not tested. The rules are those of mlperf-logging's rcp_checker.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)

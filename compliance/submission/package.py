@@ -245,8 +245,8 @@ def contents_of(
 ) -> tuple[Content, list[Refusal]]:
     """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
 
-    Nothing outside the folder is read, so `verify` can compute them again. Raises ValueError if the description cannot
-    be read or the logs cannot be scored.
+    `checked` has the report on each log by itself: the runs are compared here. Nothing outside the folder is read, so
+    `verify` can compute them again. Raises ValueError if the description cannot be read or the logs cannot be scored.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)

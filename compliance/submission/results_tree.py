@@ -75,7 +75,8 @@ def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
 def _files_of_archive(path: Path) -> Iterator[TreeFile]:
     """Yield the logs, system descriptions and scaling files of a tar archive, in its order.
 
-    Raises ValueError if the archive is damaged, perhaps only after all files were yielded: its checksum is at the end.
+    Raises ValueError if the file is no archive, or is damaged, perhaps only after all files were yielded: its checksum
+    is at the end.
     """
     with path.open("rb") as stream:
         try:

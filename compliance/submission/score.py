@@ -125,7 +125,7 @@ def choose_median_runs(
     """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
 
     Of 7 runs, if a result takes 5, there are 3 sets of runs that started one after the other. The set with the median
-    score is chosen.
+    score by the verdict `by`, as in `score_runs`, is chosen.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -267,7 +267,7 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
     An olympic mean leaves out some of the fastest and as many of the slowest runs. The `failed_runs`, which are not in
-    `minutes`, count as the slowest.
+    `minutes`, count as the slowest. If they are more than it leaves out, or no other run is left, there is no mean (None).
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1

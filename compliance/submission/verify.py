@@ -72,9 +72,10 @@ class _Stated(NamedTuple):
 
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """Check the package at `folder` again, and trust nothing that it states. Return a verdict for each check.
+    """Check the package at `folder` again, and trust nothing that it states. Return the verdicts of the checks made.
 
-    The folder is only read; `ask_official` also runs mlperf-logging's tools, on a copy.
+    The checks end early if a file may not be read or is missing. The folder is only read; `ask_official` also runs
+    mlperf-logging's tools, on a copy.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
@@ -295,8 +296,8 @@ def _check_site_hashes(folder: Path) -> Verdict:
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
     """Check the signature of a published folder's SHA256SUMS. Return a verdict that says who signed.
 
-    `signers` is a file of allowed signers; any other signature is fatal. With None, the signature must only fit the
-    file.
+    `signers` is a file of allowed signers; a missing or any other signature is fatal. With None, the signature must
+    only fit the file, and the verdict is unknown without one.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():

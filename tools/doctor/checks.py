@@ -48,7 +48,7 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on whether each CUDA library loads, and one on the version of NCCL.
+    """Yield a verdict on whether each CUDA library loads, and one on the version of NCCL if it loads.
 
     `libraries` has "loads" or "error: REASON" by the library's file name. NCCL and cuDNN have their version in place of
     "loads": {"libnccl.so.2": "22105"}.

@@ -18,7 +18,7 @@ from runlog.json_types import JsonObject
 
 ASK_CUDA = Path(__file__).with_name("ask_cuda.py")
 SILENT_S = 20.0  # without persistence a driver loads in some seconds a GPU
-ALL_S = 90.0  # after which no further GPU is tried
+ALL_S = 90.0  # after which no further child process is started
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm")  # that every process with a context opens
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 FABRIC_MANAGER = ("nv-fabricmanager", "--version")
@@ -93,8 +93,8 @@ class System:
 def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
 
-    A call of CUDA may hang or kill its process, so child processes make the calls. The last one says what CUDA itself
-    did.
+    A call of CUDA may hang or kill its process, so child processes make the calls, until ALL_S seconds have passed. The
+    last one says what CUDA itself did.
     """
     until_s = time.monotonic() + ALL_S
     step_of_gpus: dict[int, Step] = {}

@@ -44,7 +44,8 @@ COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
 def code_for(capability: int | None) -> list[int]:
     """Return which machine codes of this Paddle a GPU of this compute capability runs: 86 -> [80, 86].
 
-    Empty for an unknown capability (None).
+    They are those for the same major version, and for the same or an earlier minor one. Empty for an unknown
+    capability (None).
     """
     if capability is None:
         return []
@@ -215,7 +216,7 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on the memory errors that ECC has counted since the driver was loaded.
 
-    Uncorrected errors are fatal, corrected ones a warning. ECC that is off has no count.
+    Uncorrected errors are fatal, corrected ones a warning, as is ECC that is off, which has no count.
     """
     uncorrected = gpu.ecc_uncorrected
     if uncorrected is None:

@@ -252,8 +252,8 @@ def own_cores() -> list[int]:
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
     """Return for each local rank the cores that launch/bind.sh would give it, by the setting RANK_NUMA.
 
-    RANK_NUMA names a NUMA node for each rank, such as "0,0,1,1". Without it, each rank may use all cores of this
-    process.
+    RANK_NUMA names a NUMA node for each rank, such as "0,0,1,1": an unknown node has no cores, and ranks that it leaves
+    out have no list. Without it, each rank may use all cores of this process.
     """
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
@@ -311,7 +311,7 @@ def _disk(folder: Path) -> JsonObject:
 def _interfaces() -> dict[str, str]:
     """Return the network interfaces that are up and have an IPv4 address, by name: {"eth0": "10.0.0.1 10000 Mbit/s"}.
 
-    The speed is left out if the driver does not report one.
+    The loopback is left out, and so is the speed if the driver does not report one.
     """
     addresses = psutil.net_if_addrs()
     interfaces = {}
@@ -328,7 +328,8 @@ def _interfaces() -> dict[str, str]:
 def _infiniband(root: Path) -> dict[str, str]:
     """Return the state and the rate of each InfiniBand port under `root`, which is /sys/class/infiniband.
 
-    An example is {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}. A port of Ethernet (RoCE) has ", Ethernet" at the end.
+    An example is {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}. A port of Ethernet (RoCE) has ", Ethernet" at the end;
+    one that cannot be read is "unreadable (Permission denied)", by the error.
     """
     state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):
@@ -350,7 +351,8 @@ def _infiniband(root: Path) -> dict[str, str]:
 def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
     """Return what is found in each part of the job's data set: {"train": {...}, "val": {...}}; None if it reads none.
 
-    `has_packages` says whether Paddle and DALI, which read the data, can be imported.
+    `has_packages` says whether Paddle and DALI, which read the data, can be imported. If not, "train" has only an
+    "error".
     """
     if not job.data.folder or job.data.is_synthetic:
         return None

@@ -66,7 +66,7 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
 
-    If the driver reports only a sum that includes what it keeps for itself, RESERVE_MIB more are tolerated.
+    If the driver reports only a sum that includes what it keeps for itself, or nothing, RESERVE_MIB more are tolerated.
     """
     used_mib = gpu.memory_used_mib
     if used_mib is not None:
