@@ -26,8 +26,9 @@ def main() -> int:
 def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
     """Run the `main` of a module on this rank, for the job that the environment describes; return the exit status.
 
-    `main` gets the job, who set each of its values, and `options`. A ValueError, for what a user did wrong, gives 2,
-    and any other error 1; both end all other ranks, too.
+    `main` gets the job, who set each of its values, and `options`. With `checks_precision` a GPU that lacks the job's
+    precision is refused. A ValueError, for what a user did wrong, gives 2, and any other error 1; both end all other
+    ranks, too.
     """
     try:
         job, origins = env.read()

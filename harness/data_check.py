@@ -49,8 +49,8 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
 def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
     """Return a description of a part of a data set: its name, its size, a digest, and what is wrong with it.
 
-    The `seed` chooses some samples, which are decoded. `undecodable` and `label_fault` tell the first fault among
-    these, and are empty if there is none.
+    The `seed` chooses some samples, which are decoded. `undecodable` or, if all of these can be decoded, `label_fault`
+    tells the first fault among them; the text is empty if there is none.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)

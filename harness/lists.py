@@ -87,7 +87,8 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path from a list relative to the root: `/data/val/1.jpg` becomes `val/1.jpg` if the root is /data.
 
-        Backslashes, as in lists from Windows, become slashes if only then a file is at the path.
+        Any other path stays as it is. But backslashes, as in lists from Windows, become slashes if nothing is at the
+        path as written, and a file is at the one with slashes.
         """
         prefix = f"{os.fspath(self._root)}/"
         path = path.removeprefix(prefix)

@@ -258,7 +258,7 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def _report_ranks(self, data_wait_s: float, compute_s: float, *, step: int) -> None:
-        """Log how long each rank waited for data and computed in a window of steps; every rank must call this.
+        """Log how far the ranks' times in a window of steps lie apart, if there are several; every rank must call this.
 
         Both times are this rank's own. They show a slow rank; the window's time does not, as all ranks wait for the
         slowest.
@@ -297,9 +297,10 @@ class Trainer:
         }
 
     def _busy_s(self) -> float:
-        """Return the seconds that this thread has spent on a core so far, or waiting for a free one; NaN if unknown.
+        """Return the seconds that this thread has spent on a core so far, or waiting for a free one.
 
-        Sleep is not counted, as while it waits for other ranks. So the rank with the most slows down the others.
+        NaN for a single rank, on a GPU, and without Linux's schedstat. Sleep is not counted, as while it waits for
+        other ranks. So the rank with the most slows down the others.
         """
         is_alone = self.ranks.size == 1  # without a rank to compare with
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)

@@ -141,8 +141,8 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
 def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
     """Return the largest width and the largest height of the images in DATADIR, in pixels.
 
-    The data set's files train.sizes.json and val.sizes.json say them. Without both, the result is the `usual_largest`
-    of the `decoder`.
+    The data set's files train.sizes.json and val.sizes.json say them. If either is absent or damaged, the result is the
+    `usual_largest` of the `decoder`.
     """
     widths, heights = [], []
     for part in ("train", "val"):
@@ -203,7 +203,7 @@ def _exhaustion_in_words(message: str, batchsize: int) -> str:
 
 
 def _exhausted_memory(text: str) -> str:
-    """Say which memory ran out and how much is left, by the message of an error of Paddle, CUDA or DALI.
+    """Say which memory ran out, and what is known of it, by the message of an error of Paddle, CUDA or DALI.
 
     A message that is not about a GPU is about this host's memory, which is read now.
     """

@@ -15,7 +15,7 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     """Return the IPv4 address at which the other nodes reach this one, which is number `node` of the cluster.
 
     It is that of the node's name in HOSTS or, if the name leads to the loopback, that from which it reaches another
-    node. Raises RunError if others can reach neither.
+    node. A single node has the loopback. Raises RunError if no address is found that others can reach.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"

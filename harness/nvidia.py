@@ -203,7 +203,8 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; None stands for no answer.
 
-    The driver reserves 0.3 to 1 GiB for itself, which NVML's second version does not count as used.
+    The driver reserves 0.3 to 1 GiB for itself, which NVML's second version does not count as used. If only the first
+    one answers, and may count it, the figure is `used_or_reserved` instead of `used`.
     """
     by_v2 = _memory_by_v2(handle)
     if by_v2 is not None:
@@ -385,7 +386,8 @@ def _is_service(process: Any) -> bool:
 def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
     """Return what a GPU's sensors read now, by their names in the telemetry file; None stands for no answer.
 
-    With `nvlink` it also has the KiB that went over all NVLinks since the driver was loaded.
+    `throttle` lists the reasons that slow the GPU down, and is empty if there is no answer. The KiB that went over all
+    NVLinks since the driver was loaded are None without `nvlink`.
     """
     use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     used = memory_of(handle).used

@@ -49,7 +49,8 @@ class Checkout(NamedTuple):
 def source(image_commit: str, image_digest: str) -> schema.Source:
     """Return which code runs: its commit, whether files differ from that, its packages' lock, its container image.
 
-    `image_commit` and `image_digest` are what a container image says of itself, and empty outside one.
+    `image_commit` and `image_digest` are what a container image says of itself, and empty outside one. What is unknown
+    is None.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name

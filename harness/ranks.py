@@ -129,7 +129,7 @@ def _hold_port() -> int:
     """Return a free TCP port at which Paddle can listen later; no other program gets it until this process ends.
 
     A socket stays bound to the port and never listens. Linux lets another socket of the same user bind it if both have
-    set one of the two options below.
+    set the same of the two options below.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Paddle's stores set it

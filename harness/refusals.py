@@ -201,7 +201,7 @@ def of_named_paths(job: Job) -> Iterator[str]:
 
 
 def of_program(job: Job) -> Iterator[str]:
-    """Yield a sentence for each reason why the training program cannot be built as the job says.
+    """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
 
     Raises ValueError for an unknown recipe or an unknown option of STRATEGY.
     """

@@ -267,7 +267,7 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
     An olympic mean leaves out some of the fastest and as many of the slowest runs. The `failed_runs`, which are not in
-    `minutes`, count as the slowest. If they are more than it leaves out, or no other run is left, there is no mean (None).
+    `minutes`, count as the slowest. If they are more than it leaves out, or no other run is left, there is no mean.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1

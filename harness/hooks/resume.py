@@ -39,7 +39,7 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     """Return where the run starts: at step 0 or, with RESUME=auto, at the newest good checkpoint of its folder.
 
     Every rank must call this; only rank 0 gets the arrays. `run` has what the state depends on, such as the recipe.
-    Raises ValueError on rank 0 if it differs in the checkpoint.
+    Raises ValueError on rank 0 if that, the global batch or the seed differs in the checkpoint.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
@@ -77,7 +77,7 @@ def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
 def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:
     """Raise ValueError if the job has another global batch or seed than the run of the checkpoint at `path`.
 
-    `position` is the checkpoint's and has both. `ranks` is the number of this job's ranks.
+    `position` is the checkpoint's and has both. `ranks` is the number of this job's ranks. SEED=-1 fits any seed.
     """
     if position.global_batch != job.global_batch:
         raise ValueError(
@@ -100,7 +100,8 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from, if it starts from one.
 
-    Every rank must call this. Raises ValueError on rank 0 if a tensor of the program is not in the checkpoint.
+    Every rank must call this. Raises ValueError on rank 0 if a tensor of the program is not in the checkpoint, or has
+    another shape there.
     """
     if not start.is_from_checkpoint:
         return
@@ -132,8 +133,9 @@ def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dic
 def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
     """Set every tensor of rank 0's program to the value that a checkpoint's arrays have for it.
 
-    `statistics` are the names of the tensors that differ from rank to rank. Raises ValueError for a tensor that the
-    checkpoint does not have in the program's shape.
+    A loss scale that cannot be taken over is left as it is, with a warning. `statistics` are the names of the tensors
+    that differ from rank to rank. Raises ValueError for a tensor that the checkpoint does not have in the program's
+    shape.
     """
     tensors = dict(state.tensors(main))
     why_anew = _why_loss_scale_begins_anew(arrays, tensors)
