@@ -42,8 +42,8 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
 
-    `origins` has the job's variables with who set each; the `recipe` is a frozen dataclass. Every rank must call this:
-    the ranks exchange what they know of their nodes.
+    `origins` has the job's variables with who set each; the `recipe` is a frozen dataclass. If the job asks for it,
+    each node's page cache is flushed. Every rank must call this: the ranks exchange what they know of their nodes.
     """
     node_of_each_rank = ranks.comm.allgather(provenance.node())
     nodes = {node.host: node for node in node_of_each_rank}  # each node once

@@ -171,7 +171,7 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
-    """Turn an error that says that memory ran out in this context into a RunError that says what to lower.
+    """Turn an error that says that memory ran out in this context into a RunError of one line for the user.
 
     Any other error passes as it is. `batchsize` is the number of images on each device.
     """

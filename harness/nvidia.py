@@ -279,7 +279,8 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and its state before a run; a field is None if NVML does not answer.
 
-    `displays`, the processes that draw on the GPU, are only looked for if the GPU is in use.
+    `services` and `displays` are empty then. `displays`, the processes that draw on the GPU, are only looked for if the
+    GPU is in use.
     """
     memory = memory_of(handle)
     # Whether the GPU is divided into MIG instances: now, and after its next reset.

@@ -178,7 +178,8 @@ class Sampler(Hook):
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     """Return the telemetry summary of a run from the `Sampler.summary` of each of its nodes.
 
-    Energy is counted from the first step to the end, evaluations included; what was not measured is None.
+    Energy is counted from the first step to the end, evaluations included; `joules_per_image` divides it by the images
+    trained on. What was not measured is None.
     """
     energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]  # each node counts those of all ranks
