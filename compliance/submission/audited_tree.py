@@ -64,8 +64,8 @@ class _Files:
 def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
     """Read a results repository (a folder or tar archive), and check each log by itself. Return its folders with logs.
 
-    `ruleset` is the version of the rules for all logs. None takes that of the round in a folder's name, such as
-    `training_results_v4.0`.
+    They are sorted by name. `ruleset` is the version of the rules for all logs. None takes that of the round in a
+    folder's name, such as `training_results_v4.0`.
 
     Raises ValueError if an archive cannot be read, or the rules for a log are not known.
     """
