@@ -253,7 +253,8 @@ def keep_communicators(startup: static.Program) -> None:
 def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
     """Prove that a built program is data-parallel training by the optimizer, precision and knobs of the plan.
 
-    Returns a phrase for each proof. Raises ValueError, mostly as its subclass Refused, at the first proof that fails.
+    Returns a phrase for each proof. Of Paddle's automatic mode nothing is proved: the phrases say what it chose. Raises
+    ValueError, mostly as its subclass Refused, at the first proof that fails.
     """
     main = update[-1]  # the program with the optimizer
     knobs = plan.knobs

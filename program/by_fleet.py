@@ -33,7 +33,7 @@ def minimize(
         _without_prints_and_files(),  # prints go to standard error, files into a temporary folder
         _with_fast_insertions(),  # Paddle inserts operators without checks of the whole program
         _with_waiting(waits_for_ranks=waits_for_ranks),
-        _with_fusions_of(knobs),  # fleet applies the fusion passes that are on, and no others
+        _with_fusions_of(knobs),  # only the fusion passes that are on; with `auto` fleet chooses
     ):
         fleet.init(is_collective=True, strategy=fleet_strategy, log_level="ERROR")
         fleet.distributed_optimizer(optimizer).minimize(loss, startup)

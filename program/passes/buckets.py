@@ -203,4 +203,4 @@ def remove_redundant_depends(main: static.Program) -> None:
         if later_readers <= waiting_anyway:
             redundant.add(op)
         waiting_by_bucket[bucket] = waiting_anyway | later_readers
-    remove(main, lambda op: op in redundant)  # the memory of Paddle's executor grows by the square of the operators
+    remove(main, lambda op: op in redundant)  # the memory of Paddle's executor grows by the square of their number

@@ -18,6 +18,8 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Remove the operators that only copy the gradient of a sum to the gradients of its two addends.
 
+    One stays if an operator would otherwise read another value than before.
+
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
@@ -181,8 +183,8 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
 def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    The gradient of each pixel is that of the mean / (height x width), so the image is not needed. Returns how many
-    operators were replaced.
+    The gradient of each pixel is that of the mean / (height x width), so the image is not needed. Run this after
+    the gradients are added. Returns how many operators were replaced.
     """
     block = main.global_block()
 

@@ -128,7 +128,7 @@ def fuse(main: static.Program) -> list[UnitVariables]:
     """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
 
     `main` is a forward program without gradients. Returns the variables that the operator takes in shapes of its own,
-    one entry for each convolution.
+    one entry for each convolution: for a training, hand them to `initialize`.
     """
     block = main.global_block()
     variables: list[UnitVariables] = []
@@ -183,7 +183,8 @@ class _Matcher:
     def _match(self, relu: Operator) -> _Pattern | None:
         """Return the pattern that ends with this relu, relu(a) or relu(a + b); None if there is none.
 
-        a must come from a convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them).
+        a must come from a convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them). Only the
+        relu may read the sum.
         """
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
         if add is not None:

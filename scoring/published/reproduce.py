@@ -156,7 +156,8 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
     """Return the figure of the logs that is compared with the published one: their score, times the publisher's factor.
 
-    If that is not within TOLERANCE, the figure in a log's closing line is taken, provided that it is the published one.
+    If that is not within TOLERANCE of the published one, the figure in the closing line is taken, provided that there
+    is a single log and its closing figure is the published one.
     """
     scored_figure = result.value * (rule.factor or 1.0)
     if not _is_within_tolerance(scored_figure, published):
@@ -303,7 +304,7 @@ def main(args: argparse.Namespace) -> int:
     """Print each published figure with that of its logs and the verdict; then the speedups and unknown files.
 
     The exit status is 1 if logs cannot be scored, or do not bear out a figure and published.csv has no note on that.
-    Raises InputError for a folder without files.
+    Raises InputError for a folder without files, or for a mistake in the table of --map.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)

@@ -30,7 +30,8 @@ NAMED_TIMES = 5  # times to train in a section's gist, the words beside its titl
 def training(report: Report) -> Section:
     """Return the section on loss, quality and the time from run_start to run_stop.
 
-    An MLPerf log should say this time, so its run has a row in the table of times even if the time is missing.
+    A run that measured throughput alone has no row in the table of times. A run with an MLPerf log has one even if the
+    time is missing; any other run only with a time.
     """
     parts: list[Block] = [_loss(report), quality.figure(report)]
     runs_in_table = []

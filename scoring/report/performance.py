@@ -81,7 +81,10 @@ def _data_wait(group: Group) -> Inline:
 
 
 def _rate_of_a_device(group: Group) -> Inline:
-    """Return a group's throughput per device in images/s; or "not measured"."""
+    """Return a group's throughput per device in images/s; "not measured" without a score in this unit.
+
+    DEVICES_NOT_SAID if the score is for all devices and their number is not known.
+    """
     devices = group.record.devices
     score = group.score
     if score is None or not score.unit.startswith("images/s"):
