@@ -170,7 +170,8 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the run whose previous part is the log `earlier`.
 
-        A log may be rotated while its run goes on. Then the earlier part has no end, and this one has no beginning.
+        A log may be rotated while its run goes on. Then the earlier part has no end, this one has no beginning,
+        and its first row follows the last one there.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
@@ -252,8 +253,8 @@ class Record:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    Its step must be further by no more steps than the longest row covers. Steps may be counted anew in each epoch, from
-    `first_step` on.
+    Its epoch must be that of the last row or the next one, and its step further by no more steps than the longest row
+    covers. Steps may be counted anew in each epoch, from `first_step` on.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)

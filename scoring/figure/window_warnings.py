@@ -321,7 +321,7 @@ def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) ->
     """Return the windows' `times` without the part in which rank 0 waited for data.
 
     It is taken off as a share, because the unit of the times depends on the log. A window that does not say how long it
-    waited keeps its value.
+    waited, or took, keeps its value.
     """
     compute_times = []
     for window, time in zip(windows, times, strict=True):

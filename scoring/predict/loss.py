@@ -95,7 +95,7 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
     """Return the coefficient `loss` of this module's model, and the spread about it, fitted to the tables' figures.
 
     `loss` is the mean over the figures. The spread is their standard deviation from the model after one doubling of the
-    nodes. There must be two figures.
+    nodes. There must be two figures or more.
     """
     figures = _lost_throughputs(tables)
     assert len(figures) >= 2, "a spread takes two figures"

@@ -38,7 +38,8 @@ def predict(
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
     The model of loss.py scales the throughput of the measured point `base`. A node's input pipeline delivers at most
-    `input_limit` images/s; if that limits the throughput, each step waits for `input_wait_s`.
+    `input_limit` images/s; if that limits the throughput, each step waits for `input_wait_s`. `interval_95` is None
+    without a known error, `time_to_train_95_min` also on other numbers of nodes than the base's.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -56,7 +57,7 @@ def predict(
         interval_95 = [
             images_per_s * low_factor,
             images_per_s * high_factor,
-        ]  # the input does not limit it
+        ]  # its upper end is not limited by the input
         # On other numbers of nodes, published times were outside such intervals.
         if time.minutes is not None and nodes == base.nodes:
             minutes_95 = [time.minutes / high_factor, time.minutes / low_factor]  # a high rate takes little time
