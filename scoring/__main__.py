@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command that the first argument names, and return its exit status.
 
     `argv` are the words after the program's name; None takes those of this process. The status is 2 for an argument or
-    file that cannot be used, 1 for too few runs.
+    file that cannot be used, 1 for too few runs, and 0 if a reader closes the pipe.
     """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show

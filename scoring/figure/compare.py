@@ -171,8 +171,8 @@ def excludes_1(interval: tuple[float, float]) -> bool:
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
     """Return the scaling efficiency, such as 0.75 for 6 times the speed on 8 times the devices.
 
-    Returns None if a log does not say its devices, or if the systems differ in more than devices: the speedup then has
-    other causes too.
+    Returns None if a log does not say its devices, or if the systems are known to differ in more than devices: the
+    speedup then has other causes too.
     """
     base_devices = base.records[0].devices
     devices = other.records[0].devices
@@ -197,7 +197,7 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
     """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
 
     It is pooled over those of `scores` that have several runs of this system. Returns None if there are none, or if two
-    of the scores contradict each other.
+    of the scores are not of one system.
     """
     repeated = []  # scores of several runs
     for candidate in scores:
@@ -220,8 +220,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system.
 
-    Both must say the devices and the global batch, and have one machine. They differ in a fact of FACTS_OF_ONE_SYSTEM
-    only if both give it.
+    Both must say the same devices and global batch, and have one machine and hardware. They differ in a fact of
+    FACTS_OF_ONE_SYSTEM only if both give it.
     """
     record = one.records[0]  # the runs of one score are repeats already
     other_record = other.records[0]
@@ -353,7 +353,7 @@ def _why_spread_between_runs_does_not_apply(base: Score, other: Score) -> str | 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs, by Welch's t. Each side has two runs or more.
 
-    If some host has several runs, each host counts as one value (`independent_values`).
+    If they are of two hosts or more, and some host has several runs, each host counts as one value.
     """
     base_repeats = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_repeats = independent_values(_run_values(other), hosts_of_runs(other.records))

@@ -58,8 +58,8 @@ def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
     """Return the `last` rows of the trend that a new result belongs to, without the new runs themselves.
 
-    `rows` are all rows of the history. `system` names the machine; None takes it from the new runs' logs. Raises
-    InputError if these are of two trends, or name no machine.
+    `rows` are all rows of the history, oldest first. `system` names the machine; None takes it from the new runs' logs.
+    Raises InputError if these are of two trends, or name no machine.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     series = new_rows[0].series
@@ -82,7 +82,8 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    `hosts` names the host of each past run; None if not known. With too few past runs or hosts, it cannot be told.
+    `hosts` names the host of each past run; None if not known. With too few past runs, hosts or
+    digits, it cannot be told.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
@@ -143,7 +144,7 @@ def _too_few_in_words(runs: int, independent_count: int) -> str:
 def _verdict(ratio: float, high: float) -> str:
     """Return the verdict on the ratio of a new mean to the past one; `high` is the upper bound of its 95 % interval.
 
-    A ratio is not LOWER if it is nearer to 1 than like hosts (hosts of one kind) differ.
+    A ratio is LOWER if `high` is below 1 and it is not nearer to 1 than like hosts (hosts of one kind) differ.
     """
     if high >= 1:
         return "not shown to be lower"

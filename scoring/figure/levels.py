@@ -34,8 +34,8 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; None if
-    not known.
+    `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; if it is
+    None, all runs are one group.
     """
     # The figure of a run that did not converge is infinite. Such a run is only counted.
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
@@ -183,8 +183,8 @@ class IndependentValues(NamedTuple):
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
     """Return the values that count as independent repeats of a system: those of its runs, or the means of its hosts.
 
-    Hosts count if some host has several runs, because these lie closer together than hosts do. `hosts` names the host
-    of each run; None if not known.
+    Hosts count if there are two or more and some host has several runs, because these lie closer together than hosts
+    do. `hosts` names the host of each run; None if not known.
     """
     if hosts is None or not _some_host_ran_twice(hosts):
         return IndependentValues(values, [1] * len(values), are_hosts=False)

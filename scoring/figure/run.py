@@ -43,7 +43,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     """Return the figure of one run under a protocol, with the lines of the log that it comes from.
 
     `skip` is the number of --skip; None takes the protocol's own. Raises InputError if the log does not have what the
-    protocol needs, or contradicts itself.
+    protocol needs, or contradicts itself, or if `skip` is given for a whole run.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)

@@ -21,8 +21,8 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    The number of --runs, if given, is kept. Raises InputError if it is too few for those dropped, or, without it, if
-    the number of MLPerf is not known.
+    Only a protocol `by_benchmark` changes. The number of --runs, if given, is kept. Raises InputError if it is too few
+    for those dropped, or, without it, if the number of MLPerf is not known.
     """
     if not protocol.by_benchmark:
         return protocol

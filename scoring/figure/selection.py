@@ -28,7 +28,8 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
 
-    `skip` is the number of --skip; without it, the protocol says how much to drop.
+    Windows that the log marks as "warmup" are always dropped; `skip` (the number of --skip) drops further ones. Without
+    it, the protocol's number decides, but one of steps only if the log marks none.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]  # as the log marks it
     if not windows:

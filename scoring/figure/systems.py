@@ -19,7 +19,8 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
     """Return each system that `paths` name, as pairs of its own path and the records of its runs.
 
     A path is a log, a folder of one system's logs, or a folder of such folders. `args` has the options of
-    `add_log_options`. Raises InputError for a folder without logs.
+    `add_log_options`. Raises InputError for a folder without logs, or if --devices or
+    --batch gives neither one number nor one for each system.
     """
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
     devices = _number_of_each(systems, args.devices, "--devices")

@@ -215,7 +215,8 @@ def reason_to_skip(
 ) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty if it can.
 
-    `capabilities` are the compute capabilities of its GPUs, empty if unknown. `hosts` are those that the user named.
+    `capabilities` are the compute capabilities of its GPUs, empty if unknown. `hosts` are those that the user named. A
+    shrunk run needs none of these.
     """
     if shrink:
         if run.strategy == "auto":
@@ -287,6 +288,7 @@ def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Jo
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
     The logs lie in a folder of `results`. `runner` is the command of one trial; empty stands for this project's own.
+    Asks nvidia-smi for this machine's GPUs, and takes the hosts from the variable HOSTS.
     """
     folder = results / campaign.name
     if campaign.shrunk:

@@ -150,7 +150,8 @@ def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
     """Return the throughput row whose batch per device is nearest to `batch`; None if there is no such row.
 
-    Ties go to the nearest number of devices, and then to the least throughput per device.
+    Ties go to the nearest number of devices, and then to the least throughput per device. Rows that do not say their
+    batch or devices are left out.
     """
     nearest_row: Published | None = None
     least_distance: tuple[float, ...] = ()

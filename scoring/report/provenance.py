@@ -123,7 +123,7 @@ def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell
 def provenance(report: Report) -> Section:
     """Return the section on each run's log, code, machine and configuration, from the header of its log.
 
-    What several runs have in common is shown for the first of them only, and the others refer to it.
+    A section of the header that is equal in several runs is shown for the first only, and the others refer to that run.
     """
     first_run_with: dict[str, int] = {}  # {name and content of a section: number of the first run with it}
     parts: list[Block] = []

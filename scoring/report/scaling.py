@@ -151,7 +151,8 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
     """Return a row for each group of a system: its throughput compared with that on the smallest number of devices.
 
-    The groups come by ascending number of devices. A group without a throughput in images/s has no row.
+    The groups come by ascending number of devices. A group without a throughput in images/s, or
+    without a known number of devices, has no row.
 
         speedup = images/s / images/s on the smallest number
         efficiency = speedup / (devices / smallest number)

@@ -13,7 +13,7 @@ from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 def number(value: float) -> str:
     """Return a figure as text with at least four digits: 12345.6 -> "12,345.6", 45.678 -> "45.68", 0.45678 -> "0.4568".
 
-    An infinite figure is the time to train of a run that failed.
+    Infinity is the time to train of a run that failed: "did not converge". Minus infinity and NaN: "not a number".
     """
     if value == math.inf:
         return "did not converge"

@@ -41,9 +41,10 @@ def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
 
 
 def _link_matrix(topology: Any) -> tuple[_LinksOfDevice, ...]:
-    """Return a row for each device of a node: its name, then its link to each device; empty if that is not known.
+    """Return a row for each device of a node: its name, then its link to each device.
 
-    `topology` is what a log says of the node, and may be anything.
+    `topology` is what a log says of the node, and may be anything. Empty if that is not a square table, or has more
+    than MOST_DEVICES devices.
     """
     rows = []
     try:

@@ -82,7 +82,10 @@ def _verdict_that_does_not_apply(check: str, why: str) -> Verdict:
 
 
 def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on whether the runs passed the compliance check. A single failed run makes it fatal."""
+    """Return the verdict on whether the runs passed the compliance check. A single failed run makes it fatal.
+
+    Else it is unknown if a run that needs the check was not checked. It does not apply if no run was or needs to be.
+    """
     checked = [run for run in runs if run.findings]
     failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
     unchecked = [run for run in runs if not run.findings and _needs_check(run)]
@@ -124,7 +127,8 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield a verdict on how the training runs ended: on the failed ones if there are any, else on the final quality.
 
-    Only runs that trained, and whose log says how they ended, count.
+    Only runs that trained, and whose log says how they ended, count. There is no verdict on the quality unless all of
+    them have one.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
@@ -145,8 +149,8 @@ class _Failures(NamedTuple):
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
     """Return the verdict on the `failed` runs, which ended without success.
 
-    The rules of a benchmark may let some of its runs fail. The verdict is fatal if more runs of a group failed than
-    they allow.
+    It is fatal if more runs of a group failed than the benchmark's rules allow, unknown if a group has failed runs and
+    it is not known how many may fail, else a warning.
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
