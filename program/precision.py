@@ -98,7 +98,7 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
     The `minimize` of the wrapped one casts the program to half precision. With `dynamic` it also scales the loss, by a
-    factor that changes from step to step.
+    factor that moves in training.
     """
     if not precision.is_half:
         return optimizer

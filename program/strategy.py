@@ -194,8 +194,8 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
     """Return the conditions under which knobs can be on, each with the message if it is not met.
 
-    A knob may have several. Knobs that can always be on are listed too, because undecided knobs in this list are turned
-    on.
+    A knob may have several. Knobs that can always be on are listed too, because an undecided knob
+    of this list is turned on if all its conditions are met.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [

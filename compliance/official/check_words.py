@@ -36,7 +36,7 @@ def in_words(node: ast.expr) -> str:
         case ast.BoolOp(op=ast.Or(), values=values):
             return " or ".join(in_words(value) for value in values)
         case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):  # `|`, which some files write for `or`
-            # The words of the left side say "metadata has" already.
+            # `('a' in v['metadata']) | ('b' in v['metadata'])`: say "metadata has a or b", not "metadata has" twice.
             right_words = in_words(node.right).removeprefix("metadata has ")
             return f"{in_words(node.left)} or {right_words}"
         case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):

@@ -184,7 +184,7 @@ def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonOb
     """
     path = _path_of_description(folder)
     if not descriptions or path is None:  # without any, the tree may be only a part of a repository: nothing is asked
-        return _Described({}, None)
+        return _Described(description={}, question=None)
     found = descriptions.get(path, Unreadable(reason=f"{path}: missing"))
     if isinstance(found, Unreadable):
         return _Described({}, question_for_submitter("system-description", found.reason, "ask for the description"))

@@ -76,7 +76,7 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
     """Return, by parameter, the history of the gradient that the optimizer reads: how it was summed and scaled.
 
     `update` lists the program of each micro-step, in order; the last one has the optimizer. Raises Refused if the
-    programs are not data-parallel training.
+    programs are not data-parallel training, a parameter is updated twice, or an accumulator is not cleared.
     """
     dynamic_scales = _dynamic_scales(update[-1])
     read: list[_Read] = []
@@ -237,8 +237,8 @@ class _Follower:
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of what an operator computes from gradients, by the variables that it writes.
 
-        It is linear in the gradients that it reads, so it hands on their history. Raises Refused if their histories
-        differ, or if it overwrites a sum over the ranks.
+        It is linear in the gradients that it reads, so it hands on their history, with its own factor (`_scaled`).
+        Raises Refused if their histories differ, or if it overwrites a sum over the ranks.
         """
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:

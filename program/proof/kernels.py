@@ -58,7 +58,7 @@ def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
     Raises Refused for the first operator without a kernel, and for the first tensor in another type than its kernel's,
-    which Paddle would cast at each step.
+    which Paddle would cast at each step, or stop at.
     """
     block = main.global_block()
     if device == "gpu":

@@ -140,7 +140,7 @@ def _count_made(block: Block) -> dict[str, int]:
         "fuse_bn_act_ops": count_by_type["fused_batch_norm_act"],
         "fuse_bn_add_act_ops": count_by_type["fused_bn_add_activation"],
         "fuse_elewise_add_act_ops": count_by_type["fused_elemwise_add_activation"],
-        "enable_addto": len(gradients_added_to),  # its pass makes no operator of a type that nothing else makes
+        "enable_addto": len(gradients_added_to),  # no type of operator shows what its pass did
         "enable_inplace": _count_shared_by_inplace(block, gradients_added_to),
         "merged_optimizer": count_by_type["merged_momentum"],
         "resnet_unit": count_by_type["resnet_unit"],

@@ -280,8 +280,8 @@ def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonO
 def _merge_metric(metric: str, ranks_by_host: Sequence[Sequence[RankTimes]]) -> JsonObject:
     """Return a metric's entry of the record: {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}.
 
-    "series" has each host's time of each turn, or None if the metric was not measured there. The keys of "reasons" are
-    indices of hosts.
+    "series" has each host's time of each turn, or None if no rank measured the metric there, or one failed. The keys
+    of "reasons" are indices of hosts.
     """
     series: list[list[float] | None] = []
     reasons: dict[str, str] = {}

@@ -123,7 +123,7 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
 
     `probed` is what the doctor found on this node (tools/doctor/node.py). A fact is empty if the node has no such
-    devices or files.
+    devices or files, and says "unknown" or "not readable" if it is not known.
     """
     gpus = probed["gpus"]
     source = probed["source"]

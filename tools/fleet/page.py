@@ -162,7 +162,8 @@ def _status_in_words(verdict: Verdict) -> str:
 def _table_of_nodes(judged: Judged) -> Table:
     """Return the table of all nodes: a row for each, with its number, name and status, and a cell for each check.
 
-    A cell says how much slower than the fleet's median the node is, or else its status by this check.
+    A cell says how much slower than the fleet's median the node is, or else its status by this check. It is
+    empty without a verdict.
     """
     # The doctor has no column: only a node that fails has a verdict by the doctor, and its status shows that.
     verdicts = [verdict for verdict in judged.node_verdicts if verdict.check != "doctor"]

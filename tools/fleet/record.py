@@ -111,7 +111,7 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 def _check_series(metric: str, series: Series) -> None:
     """Raise ValueError unless all nodes or links have equally many values of a metric, and each value is a time.
 
-    A time is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
+    There is at least one. A time is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
     """
     measured = {name: values for name, values in series.items() if values is not None}
     # All take part in every turn, so all have as many values as the first one; 0 if none was measured.

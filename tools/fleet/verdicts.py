@@ -129,8 +129,8 @@ def judge_metric(
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    Where `series` has None, `reasons` may say why. `alpha` is the chance of a false alarm in a healthy fleet.
-    `across_links`, between switch groups, have a median of their own.
+    Where `series` has None, `reasons` may say why. Fewer than LEAST_NODES are left undecided. `alpha` is the chance
+    of a false alarm in a healthy fleet. `across_links`, between switch groups, have a median of their own.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
     if len(log_ratios_by_name) >= LEAST_NODES:
