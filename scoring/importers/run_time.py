@@ -26,7 +26,8 @@ class RunRate(NamedTuple):
 def rows_of_epochs(record: Record) -> list[Window]:
     """Return the rows of a log in which each row is a whole epoch, or an empty list for any other log.
 
-    Each row then has an epoch, images, seconds and a time stamp, and the log states the images of an epoch.
+    Each row then has an epoch, images, seconds and a time stamp, and the log states the images of an epoch. The list is
+    also empty for fewer than two rows, and if an epoch repeats or is out of order.
     """
     rows = [window for window in record.windows if _is_whole_epoch(window)]
     has_other_rows = len(rows) < len(record.windows)

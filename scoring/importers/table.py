@@ -144,8 +144,8 @@ class FormatReader:
     def add_window(self, window: Window) -> None:
         """Append a window to `windows`, unless it is a copy of the last one: two programs may write one log.
 
-        Where the epoch or the step goes back, a restart is noted. Raises InputError if there are already MAX_ROWS
-        windows.
+        Where the epoch goes back, or the step within an epoch, a restart is noted, up to MAX_RESTARTS of them. Raises
+        InputError if there are already MAX_ROWS windows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and _is_copy(window, last):

@@ -57,7 +57,7 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 def candidates(job: Job) -> list[Candidate]:
     """Return the changes to the job's strategy that are worth trying on its device.
 
-    A strategy is a set of knobs, such as `fused_adds`; a candidate adds one, or changes the executor or the ranks.
+    A strategy is a set of knobs, such as `enable_inplace`; a candidate adds one, or changes the executor or the ranks.
     Raises ValueError if the job's own strategy is Paddle's automatic mode, to which no knob can be added.
     """
     if job.model.knobs.auto:
