@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON (--json). Returns 1 for too few (converged) runs, else 0.
 
-    A run that may be shorter than its warm-up gets a score without a figure. Raises InputError if the logs or the
-    protocol cannot be read, or do not fit each other.
+    If the warm-up leaves nothing of a run that may be so short, the score has no figure. Raises InputError if the logs
+    or the protocol cannot be read, or do not fit each other.
     """
     protocol = protocol_of(args)
     records = read_records(args)
