@@ -98,7 +98,7 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
     With `short` the report says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is
-    FATAL, else 0.
+    FATAL, else 0. Raises ValueError, before anything is written, if the files of the jobs cannot be read.
     """
     results = gather(folder)
     counts = Counter(verdict.status for verdict in results.verdicts)
