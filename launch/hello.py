@@ -105,7 +105,7 @@ def is_this_machine(host: str) -> bool:
 def rank_by_hosts(hosts: list[str]) -> int:
     """Return the rank of this machine, which was started as the first node, by its place in HOSTS.
 
-    It is 0, too, if no host is known to be this machine.
+    It is 0, too, if the first host's name does not resolve, or no host is known to be this machine.
     """
     if not hosts or not addresses_of(hosts[0]):  # a first host whose name does not resolve may be this machine
         return 0

@@ -139,7 +139,8 @@ def lock_or_fail(lock: IO[str], port: int) -> None:
 def write_files(job: env.Job, folder: Path, user: str) -> None:
     """Write what ssh, sshd and the lifeline need into the job's folder of this node.
 
-    The job's key proves both sides: sshd lets in who has it, and ssh expects it as the host key of every node.
+    The job's key proves both sides: sshd lets in who has it, and ssh expects it as the host key of every node. `user`
+    is the name of this process's user. Ends this process if the key is of no use.
     """
     public = copy_key(Path(job.cluster.job_key), folder, user)
     (folder / "authorized_keys").write_text(f"restrict {public}\n")
