@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun
 from compliance.rules import Benchmark, FindingCollector
-from compliance.strict.parts import TrainedPart
+from compliance.strict.parts import TimedEvaluation, TrainedPart
 from compliance.strict.run_order import RunOrder
 from runlog import schema
 from runlog.digits import four_digits, significant, six_digits
@@ -31,7 +31,7 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
         # A log of blocks alone may have no time of an epoch, but a mean one.
         fastest_epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
         if fastest_epoch_ms > 0:  # else the log states no time of an epoch
-            _check_evaluations(run, fastest_epoch_ms / benchmark.train_samples, collector)
+            _check_evaluations(run, order.shortest_evaluation, fastest_epoch_ms / benchmark.train_samples, collector)
 
 
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
@@ -106,21 +106,22 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
     return estimates
 
 
-def _check_evaluations(run: LoggedRun, training_ms_per_image: float, collector: FindingCollector) -> None:
-    """Report a breach if the fastest evaluation took far less time than to train on as many images.
+def _check_evaluations(
+    run: LoggedRun, shortest: TimedEvaluation | None, training_ms_per_image: float, collector: FindingCollector
+) -> None:
+    """Report a breach if the `shortest` evaluation took far less time than to train on as many images.
 
     `training_ms_per_image` is the time of an image in the fastest epoch. Nothing is checked if the log does not state
     the times or the images.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)
-    evaluation_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)
-    if not images or run.stop is None or evaluation_ms <= 0:
+    if not images or run.stop is None or shortest is None or shortest.took_ms <= 0:
         return
     training_ms = training_ms_per_image * images
     least_ms = collector.strict_rules[RULE].bounds["share_of_training"] * training_ms
-    if evaluation_ms < least_ms:
+    if shortest.took_ms < least_ms:
         training_takes = f"{images} images of training take {four_digits(training_ms)} ms"
-        actual = f"an evaluation of {significant(evaluation_ms, digits=10)} ms; {training_takes}"
+        actual = f"an evaluation of {significant(shortest.took_ms, digits=10)} ms; {training_takes}"
         collector.add_breach(RULE, run.stop.line, actual)
 
 

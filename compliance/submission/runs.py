@@ -151,7 +151,7 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     for report in checked:
         # Upper or lower case, and blanks, make no other name.
         names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
-        benchmark, *_ = names
+        benchmark = names[0]  # `names_of_submission` has it first
         folder = (benchmark, report.path.parent)
         if names in group_by_names:
             group = group_by_names[names]
