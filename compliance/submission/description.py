@@ -214,12 +214,12 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 
 
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
-    """Return whether a node has fewer or more usable cores, by its log, than the described processors can have.
+    """Return whether the described processors cannot have the number of cores that the log states for a node.
 
-    False if the description or the log does not state them.
+    False if the description or the log does not state a number.
     """
     usable_cores: Any = node.get("cores")
-    # These numbers are 0 if the description does not state them.
+    # Each of these numbers is 0 if the description does not state it.
     processors = _stated_number(description, "host_processors_per_node")
     cores = processors * _stated_number(description, "host_processor_core_count")
     threads = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
