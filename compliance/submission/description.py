@@ -82,13 +82,13 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
     """
     nodes = hardware_nodes(run)
     contradicted = []
-    # The facts of the submission and its size must be the same words in both, in upper or lower case.
+    # The facts of the submission and its size must be equal in both, but for upper and lower case.
     for logged in (*_submission_fields(run, description), *_size_fields(run, nodes)):
         is_stated = logged.value is not None
         described = str(description.get(logged.field))
         if is_stated and described.casefold() != str(logged.value).casefold():
             contradicted.append(logged)
-    # Log and description may write the names of these differently, so they are compared by rules of their own.
+    # Names of hardware and software may be written differently in both, so they are compared by rules of their own.
     return [*contradicted, *_other_framework(run, description), *_other_hardware(nodes, description)]
 
 

@@ -59,7 +59,7 @@ class Content:
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance package`: build a package, and print what it holds.
 
-    Returns 1 if the logs may not be published; then no package is left.
+    Returns 1 if the logs may not be published. Then the reasons are printed, and no package is left.
     """
     ruleset = load(options.ruleset)
     try:
@@ -107,10 +107,10 @@ class Built(NamedTuple):
 
 
 def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset) -> Built:
-    """Build the package of a submission's logs in the folder `out`/`org`.
+    """Build the package of a submission's logs in the folder `out`/`org`, and check it by mlperf-logging's tools.
 
     `system` is the name of a description in the folder systems/, or the path of one. Raises ValueError for wrong use,
-    and RefusedError if the logs may not be published.
+    such as an `out`/`org` that exists. Raises RefusedError if the logs may not be published, or if a tool refuses them.
     """
     for name in (org, Path(system).stem):
         if not NAME.fullmatch(name):
@@ -273,9 +273,9 @@ def contents_of(
 
 
 def _manifest(folder: Path, checked: Sequence[Report], system: str, score: Score, ruleset: Ruleset) -> JsonObject:
-    """Return the manifest of the package at `folder`, computed from its logs: names, score and runs.
+    """Return the manifest of the package at `folder`, computed from the reports on its logs: names, score and runs.
 
-    A manifest that is in the folder already is not read, because it may have been altered.
+    If the folder has a manifest already, that is not read, because it may have been altered.
     """
     first_run = checked[0].run
     return {

@@ -37,8 +37,8 @@ _SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the di
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance system`: write a system description, and print its fields.
 
-    A field given by --set replaces what was found. Raises ValueError if the file exists, a field is neither found nor
-    given, or a value is invalid.
+    A field given by --set replaces what was found. Raises ValueError if the file exists (without --force), if a field
+    is neither found nor given, or if a value is invalid.
     """
     out: Path = options.out
     if out.exists() and not options.force:
@@ -242,7 +242,10 @@ def _caches(root: Path) -> list[str]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is unknown."""
+    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is unknown.
+
+    Two NVMe disks of 480 GB give the type `NVMe SSD` and the capacity `480 GB, 480 GB`.
+    """
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_text_of(disk / "size") or 0)
@@ -252,7 +255,7 @@ def _storage(root: Path) -> dict[str, str | None]:
             capacities[disk.name] = f"{sectors * _SECTOR_BYTES / 1e9:.0f} GB"
     if not capacities:
         return {"host_storage_type": None, "host_storage_capacity": None}
-    # Other types are not known: what a virtual disk says in `rotational` means nothing.
+    # No other type is told apart, because the file `rotational` of a virtual disk means nothing.
     are_nvme = all(name.startswith("nvme") for name in capacities)
     return {
         "host_storage_type": "NVMe SSD" if are_nvme else None,
@@ -329,7 +332,7 @@ def _answer_or_none(pynvml: Any, function: Callable[..., Any], *arguments: Any) 
 def _fields_of_first_gpu(pynvml: Any) -> dict[str, str]:
     """Return the fields that describe the first GPU, as far as the driver knows them; empty if there is no GPU.
 
-    An empty text means that a field does not apply.
+    An example is `PCIe gen 4 x16` for its connection to the host. An empty text means that a field does not apply.
     """
 
     def ask(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -142,7 +142,7 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
 def energy_j(machine: Machine) -> float | None:
     """Return the joules that the GPUs of all ranks have taken since their drivers were loaded, by NVML's counters.
 
-    None on a CPU, or if NVML does not count for one of the GPUs. All ranks must call this together.
+    None on a CPU, or if NVML does not count the energy of one of the GPUs. All ranks must call this together.
     """
     with nvidia.opened() as (handles, _):
         own_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
