@@ -270,7 +270,7 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     An olympic mean leaves out the fastest and the slowest run; for unet3d, four at each end. Failed runs
     are not in `minutes`, and count as the slowest: the minutes 10, 11, 12, 13 and one failed run give 12, the mean of
     11 to 13. If more runs failed than are left out as the slowest, or if all failed, there is no mean. Too few runs for
-    an olympic mean get the mean of all.
+    an olympic mean get a plain mean.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1
@@ -329,7 +329,7 @@ def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
     shown_rules = ", ".join(sorted(broken_rules))
     problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
     # Today's official checker demands the names that MXNet gives to tensors. That of the MLPerf round in which the logs
-    # were submitted may not have done so. Then the result was published, and fails only here.
+    # were submitted may not have done so. Then a published result may fail only here.
     if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
         problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
     return problem
