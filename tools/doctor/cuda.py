@@ -115,7 +115,7 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
 
     `start` is what this child found, and `gpu_count` how many GPUs the job uses.
     """
-    if not child.hang_or_death:  # the child has tried all its GPUs
+    if not child.hang_or_death:  # the child has ended by itself
         return None
     if start.failed_driver_step is not None:  # not on a GPU: another child would fail as well
         return None
@@ -143,8 +143,8 @@ def _read_answers(child: Talk) -> CudaStart:
         gpu = _gpu_of_step(step_name)
         if gpu is not None:
             gpus[gpu] = step
-        elif step.code != CUDA_SUCCESS:  # the child starts no further step of the driver, but it may die at its exit
-            failed_driver_step = step
+        elif step.code != CUDA_SUCCESS:
+            failed_driver_step = step  # the last one counts: after a failed step of the driver the exit may fail, too
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
