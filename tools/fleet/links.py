@@ -58,7 +58,7 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the links between nodes, each LINK_TURNS times; return all links on each rank of `comm`.
 
     `comm` has one rank of each node, and `groups` each node's switch group. A link has the numbers of its two nodes,
-    whether their groups differ, and a time of each turn:
+    whether their groups differ, and its times, a value for each turn:
 
         {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}
 

@@ -81,8 +81,8 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     values = np.array([distances[name] for name in from_near_to_far])
     alpha_of_a_test = alpha / ALARM_INFLATION  # because several tests together give more false alarms than one
     first_tested = len(values) // 2 + 1  # the nearer half is taken to be usual
-    # Each value is tested against all nearer ones. By Rosner's rule the nearest one that fails its test is an outlier,
-    # and so is every value beyond it: these may hide each other when they are tested among themselves.
+    # Each value is tested against all nearer ones. By Rosner's rule all values beyond the first outlier are outliers,
+    # too, even if their own tests would not say so: several outliers hide each other.
     for tested in range(first_tested, len(values)):
         value = float(values[tested])
         nearer = values[:tested]

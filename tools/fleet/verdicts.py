@@ -265,14 +265,14 @@ class LinkTimes(NamedTuple):
 def _judge_links_by(metric: str, record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's nodes and links by one of LINK_METRICS.
 
-    A node is judged by the median slowness of its links. The links of slow nodes get no verdict of their own.
+    First each node is judged by the median slowness of its links. Then the links are judged, but not those of slow
+    nodes: they are slow because the node is.
     """
     title = LINK_METRICS[metric]
     links = _times_of_links(record, metric)
     on_nodes = judge_metric(f"network {title}", _slowness_of_links(record["hosts"], links))
     slow_hosts = {verdict.where for verdict in on_nodes if verdict.status == WARNING}
 
-    # A slow node is to blame for its links.
     links_of_others = [link for link in links if slow_hosts.isdisjoint(link.hosts)]
     times_by_name = {link.name: link.times for link in links_of_others}
     on_links = judge_metric(title, times_by_name, across_links=_names_across(links_of_others))
@@ -330,8 +330,9 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
     """Return a verdict on each measured node by its stalls: training steps that take far longer than usual.
 
     The two series have the median and the mean time of a node's steps in each turn. A stall raises the mean and hardly
-    the median, so mean / median tells how much time stalls cost. A node is slow if it has more stalls than chance explains and loses
-    noticeably more time than is usual in the fleet. The list is empty if fewer than LEAST_NODES are measured.
+    the median, so mean / median tells how much time stalls cost. A node is slow if it has more stalls than chance
+    explains and loses noticeably more time than is usual in the fleet. The list is empty if fewer than LEAST_NODES are
+    measured.
     """
     ratios_by_host = _mean_over_median(median_steps, mean_steps)
     if len(ratios_by_host) < LEAST_NODES:
