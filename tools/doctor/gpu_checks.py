@@ -220,7 +220,7 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on the memory errors that ECC has counted since the driver was loaded.
 
-    Uncorrected errors are fatal, corrected ones a warning, as is ECC that is off, which has no count.
+    Uncorrected errors are fatal, and corrected ones a warning. ECC that is off has no count, which is a warning, too.
     """
     uncorrected = gpu.ecc_uncorrected
     if uncorrected is None:

@@ -49,8 +49,7 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
     """Check this node by the doctor (tools/doctor); return the result on each rank of the node.
 
     It is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}. Only the first rank of the node runs the
-    doctor. All ranks must call this together, and before they use their GPUs: the doctor would take that for the use by
-    another job.
+    doctor. All ranks must call this together, before any of them uses its GPU: the doctor reports a GPU that is in use.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     result: JsonObject | None = None
