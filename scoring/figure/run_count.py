@@ -22,7 +22,7 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
     """Return the protocol with two numbers that MLPerf sets for a benchmark: how many runs, and how many are dropped.
 
     Only a protocol with `by_benchmark` changes. If the user gave --runs, that number of runs stays; InputError is
-    raised if MLPerf would drop all of them. Otherwise InputError is raised if MLPerf's numbers are not known for the
+    raised if all of them would be dropped. Otherwise InputError is raised if the numbers are not known for the
     benchmark.
     """
     if not protocol.by_benchmark:

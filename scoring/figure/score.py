@@ -196,8 +196,8 @@ def score(
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
     `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not. Raises
-    InputError if the runs are no repeats or do not fit the protocol, and TooFewRunsError, with their score if they have
-    one, if they are too few.
+    InputError if the runs are no repeats of one system, or do not fit the protocol. Raises TooFewRunsError if they are
+    too few; its `partial` is their score, unless they are too few even for that.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -262,7 +262,7 @@ def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int
     A set has as many runs as the protocol asks for: 7 runs make three sets of 5. Raises InputError if a run has no
     start.
     """
-    # 0.0 lets a record without a start be sorted. `_scored_runs` refuses it in the next line.
+    # A record without a start is sorted as 0.0, only for `_scored_runs` to refuse it in the next line.
     by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
     runs = _scored_runs(by_start, protocol, skip)
 
@@ -336,7 +336,8 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together."""
     protocol = result.protocol
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
-    # A mean of rates is higher than all images / all time, so both kinds of it have a warning of their own.
+    # If rates differ, their mean is above all images / all time. One warning of this is about the windows of a run, and
+    # another about the runs.
     averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     for record, run in zip(result.records, result.runs, strict=True):
         yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))
@@ -354,7 +355,7 @@ def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
 
     An outlier is sought among the lengths of all runs from start to stop, whether they converged or not.
     """
-    minutes = []
+    minutes = []  # of each run, from its start to its stop
     for record, run in zip(result.records, result.runs, strict=True):
         minutes.append(_minutes_to_end(record, run))
         if not math.isfinite(run.value):
