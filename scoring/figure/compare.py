@@ -319,7 +319,7 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     A single run does not show how far repeats lie apart: `between_runs` does. If there is no interval, `basis` says
     why.
     """
-    reason = _why_spread_between_runs_does_not_apply(base, other)
+    reason = _why_no_interval_of_single_run(base, other)
     if reason is not None:
         return RatioInterval(None, reason)
     if between_runs is None:
@@ -336,15 +336,15 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     return RatioInterval(bounds, f"one run against {most_runs}: {between_runs.source}")
 
 
-def _why_spread_between_runs_does_not_apply(base: Score, other: Score) -> str | None:
-    """Return why the spread between single runs does not give an interval of the ratio of two scores; None if it does.
+def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
+    """Return why the ratio of two scores, at least one of a single run, can have no interval; None if it can.
 
-    At least one of the two scores has a single run.
+    The reason is a run that did not converge, or that the other score is a median or an olympic mean of several runs.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
     most_runs = max(len(base.runs), len(other.runs))
-    # The spread gives the standard error of a single run or of a mean, but of no other average.
+    # The spread between single runs gives the standard error of a single run or of a mean, but of no other average.
     if most_runs > 1 and base.protocol.over_runs != "mean":
         figures = f"{base.protocol.over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
@@ -355,7 +355,7 @@ def _why_spread_between_runs_does_not_apply(base: Score, other: Score) -> str | 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs, by Welch's t. Each side has two runs or more.
 
-    If they are of two hosts or more, and some host has several runs, each host counts as one value.
+    If the runs of a side are of two hosts or more, and some host has several, each of its hosts counts as one value.
     """
     base_repeats = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_repeats = independent_values(_run_values(other), hosts_of_runs(other.records))

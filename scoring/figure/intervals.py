@@ -43,7 +43,7 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     A calibrated width says how far the mean of a run's separately measured windows may be off. So there is none for a
     figure that is not such a mean.
     """
-    over_steps = protocol.over_steps  # how the protocol makes the figure
+    over_steps = protocol.over_steps  # how the steps of a run become its figure
     if over_steps == "own_summary":
         return "the log says one figure"
     if over_steps in ("run_time", "between_stamps"):
@@ -69,7 +69,7 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
     times = [1 / rate for rate in run.rates]  # a stall makes one time very long, but one rate only a little lower
-    half_width_share = width.half_width(spread.relative_sd(times))  # as a share of the figure
+    half_width_share = width.half_width(spread.relative_sd(times))  # 1 is as much as the figure itself
     if half_width_share > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(

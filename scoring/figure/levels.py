@@ -37,7 +37,7 @@ def levels_of_repetition(
     All arguments have an item for each run: its figure, the rates of its windows, and the name of its host. Windows
     vary within a run, and runs within a host. If `hosts` is None, runs vary among all runs.
     """
-    # The figure of a run that did not converge is infinite. Such a run is only counted.
+    # The figure of a run that did not converge is infinite. It only adds to `not_converged`.
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
     if hosts is None:

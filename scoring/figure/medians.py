@@ -101,8 +101,9 @@ def _rank_of_bounds(m: int, n: int) -> int:
 def _rankings_by_u(m: int, n: int) -> list[int]:
     """Return how many rankings of m and n values have each Mann-Whitney U, as a list by U from 0 to m * n.
 
-    For m = 1 and n = 2 it is [1, 1, 1]. The counts are the coefficients of the powers of q in the Gaussian binomial
-    (Andrews, The Theory of Partitions, 1976): the product, for k from 1 to m, of
+    For m = 1 and n = 2 it is [1, 1, 1], because the single value has 0, 1 or 2 of the others below it. The counts are
+    the coefficients of the powers of q in the Gaussian binomial (Andrews, The Theory of Partitions, 1976): the product,
+    for k from 1 to m, of
 
         (1 - q**(n + k)) / (1 - q**k)
     """

@@ -23,8 +23,8 @@ def add_score_options(
 ) -> None:
     """Add --protocol, --skip and --runs, and the options of `add_log_options` for facts that a log may leave out.
 
-    `protocol` is the default of --protocol. A caller that chooses the protocol later, by the logs, gives only a
-    description of that default for the help, `default_in_words`. With neither, the user must give --protocol. `convert`
+    `protocol` is the default of --protocol. A caller that chooses the default itself, after reading the logs, passes
+    only its description for the help, as `default_in_words`. With neither, the user must give --protocol. `convert`
     turns the texts of --devices and --batch into values.
     """
     shown_default = protocol or default_in_words

@@ -65,7 +65,8 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 def _refuse_contradictions(record: Record) -> None:
     """Raise InputError if the log gives one thing in two ways so far apart that no figure can be trusted.
 
-    The importer has compared such ways in the record's `checks`. The error is about the first that it refused.
+    The importer has compared the two ways, and has set `refused` if they are so far apart. The error names the first
+    such contradiction.
     """
     from_options = ""  # names the facts that the user gave, because one of them may be the mistake
     if record.from_options:
@@ -275,8 +276,8 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
     """Return the row at whose time stamp a warm-up of `steps_to_skip` steps ends.
 
-    It is the row after exactly so many steps. Without one, a log that counts from 0 may have a row that prints this
-    number, one step later. Otherwise it is the first row after more steps. Raises InputError if there is none.
+    For 20 steps, it is the row after exactly 20 steps. If there is none, it is the row that prints 20 in a log that
+    counts from 0 (after 21 steps), or else the first row after more than 20. Raises InputError if there is none either.
     """
     exact_rows = [row for row in stamped if row.position == steps_to_skip]
     if exact_rows:

@@ -19,7 +19,7 @@ def benchmark_of(record: Record) -> str | None:
 
 
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
-    """Return the protocol with two numbers that MLPerf sets for a benchmark: how many runs, and how many are dropped.
+    """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
     Only a protocol with `by_benchmark` changes. If the user gave --runs, that number of runs stays; InputError is
     raised if all of them would be dropped. Otherwise InputError is raised if the numbers are not known for the

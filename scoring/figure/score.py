@@ -202,15 +202,15 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    counted_protocol = with_runs_of_benchmark(protocol, records)  # its numbers of runs are settled
-    chosen = _chosen_runs(records, counted_protocol, skip)
-    unit = _unit(chosen.records, counted_protocol)
-    refuse_if_no_mean(chosen.figures, counted_protocol, unit)
+    settled_protocol = with_runs_of_benchmark(protocol, records)  # with known numbers of runs
+    chosen = _chosen_runs(records, settled_protocol, skip)
+    unit = _unit(chosen.records, settled_protocol)
+    refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
     # `skip` has had its effect above. The score's protocol gets it too, so that its description says what was dropped.
-    shown_protocol = counted_protocol if skip is None else counted_protocol.skipping(skip)
+    shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
     score_without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
-    missing_runs = message_of_missing_runs(chosen.figures, counted_protocol, unit)
+    missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)
     shown_warnings = list(_warnings(score_without_warnings, missing_runs))
     if not system:
         shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
@@ -336,8 +336,8 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together."""
     protocol = result.protocol
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
-    # If rates differ, their mean is above all images / all time. One warning of this is about the windows of a run, and
-    # another about the runs.
+    # A mean of different rates is above all images / all time. There is a warning of that if the figure of a run is the
+    # mean of its windows' rates, and another one if the score is the mean of the runs' rates.
     averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     for record, run in zip(result.records, result.runs, strict=True):
         yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))

@@ -89,7 +89,7 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
     # The rows of a log print the same things. So all take the same branch below, and their times have the same unit.
     for window in windows:
         if window.seconds is not None and window.images and not window.steps:
-            times.append(window.seconds / window.images)  # of an image
+            times.append(window.seconds / window.images)  # of an image, because the steps are not known
         elif window.step_s is not None:
             times.append(window.step_s)  # of a step
         elif window.printed_rate:
@@ -233,7 +233,9 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     strongest = max(indexes, key=lambda index: strengths[index], default=None)
     if strongest is None or strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
-    return LevelChange(strongest, statistics.median(values[:strongest]), statistics.median(values[strongest:]))
+    before = statistics.median(values[:strongest])
+    after = statistics.median(values[strongest:])
+    return LevelChange(at=strongest, before=before, after=after)
 
 
 def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:
@@ -275,7 +277,7 @@ def _noise_deviation(values: Sequence[float]) -> float:
 def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if the first measured windows are slower than the rest by over WARM_UP_SLOWDOWN; otherwise None.
 
-    The slow part must end in the first half of the windows.
+    Slower means a higher median time. The slow part must end in the first half of the windows.
     """
     count = len(times)
     change = change_point(times, first_index=1, last_index=count // 2)

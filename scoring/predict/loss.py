@@ -36,11 +36,12 @@ class ScalingLoss:
         `base_nodes`, as a share of it.
         """
         doublings = abs(math.log2(nodes / base_nodes))
-        # Two variances add up, in units of spread**2: 1 for a single figure about the model, and 1 / tables for the
-        # fitted `loss`. Both grow with the doublings.
+        # Each doubling of the nodes adds the variance spread**2 for the figure itself, and 1 / tables of this because
+        # `loss` is only an estimate from so many tables.
         error_of_model = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
         error = math.hypot(error_of_model, relative_error)  # the root of the sum of the squares
-        half_width = stats.t_quantile(self.tables - 1) * error  # figures of one table are not independent
+        freedom = self.tables - 1  # not the number of figures, because those of one table depend on each other
+        half_width = stats.t_quantile(freedom) * error
         return math.exp(-half_width), math.exp(half_width)
 
 

@@ -80,7 +80,7 @@ def epochs_to_target(training: Training, global_batch: int) -> Epochs:
         return Epochs(training.epochs)
     if not training.is_resnet_on_imagenet:
         return Epochs(None, "epochs to the target are not known for this model and data set: give --epochs")
-    reference = convergence.reference_set("resnet", "4.0.0")
+    reference = convergence.reference_set("resnet", "4.0.0")  # v4.0 is the last round of MLPerf with this benchmark
     at_batch = convergence.point_at(global_batch, reference.points, reference)
     if at_batch is None:
         reason = f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
