@@ -242,12 +242,12 @@ def _rows_of_next_steps(
     """
     last_steps_done = start.steps_done + steps
     rows = [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
-    steps_in_log = max(0, stamped[-1].steps_done - start.steps_done)
+    steps_after_start = max(0, stamped[-1].steps_done - start.steps_done)
     # A log that counts from 0 prints its row 20 after 21 steps. If a warm-up of 20 steps ends there, a log of just the
     # steps that the protocol asks for has one too few after it.
     fewest_steps_accepted = steps - 1
-    if not rows or steps_in_log < fewest_steps_accepted:
-        raise too_short(record, steps, steps_in_log)
+    if not rows or steps_after_start < fewest_steps_accepted:
+        raise too_short(record, steps, steps_after_start)
     return rows
 
 

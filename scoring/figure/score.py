@@ -347,7 +347,7 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     yield from warnings.warn_of_outlying_run(result.records, run_rates, result.unit)
     averages_run_rates = protocol.over_runs == "mean"
     if averages_run_rates:
-        yield from warnings.warn_if_mean_of_rates_is_high(run_rates)
+        yield from warnings.warn_if_mean_of_run_rates_is_high(run_rates)
 
 
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
