@@ -202,7 +202,7 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    settled_protocol = with_runs_of_benchmark(protocol, records)  # with known numbers of runs
+    settled_protocol = with_runs_of_benchmark(protocol, records)  # MLPerf may set its numbers of runs
     chosen = _chosen_runs(records, settled_protocol, skip)
     unit = _unit(chosen.records, settled_protocol)
     refuse_if_no_mean(chosen.figures, settled_protocol, unit)
