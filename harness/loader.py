@@ -78,20 +78,21 @@ class Loader(ABC):
     ) -> None:
         """Build the DALI pipeline that decodes this rank's batches; nothing is read yet.
 
-        `plan` yields the numbers of the `samples` in each batch. The workload's function `make_pipeline` builds the
-        pipeline, and `settings` are its further arguments.
+        `plan` says which of the `samples` each batch has. The pipeline is made by the workload's function
+        `make_pipeline`, which gets the `settings` as well as what every workload needs.
         """
         self._samples = samples
         self._plan = plan
         self._reader = reader
-        self._device_id = reader.device_id if reader.device == "gpu" else None
+        self._device_id = reader.device_id if reader.device == "gpu" else None  # None: a CPU decodes
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
-        # A batch is read by a thread, then decoded by DALI. Both work ahead: these are their batches, the oldest first.
+        # A thread reads a batch, then DALI decodes it. Both work ahead, so each has several batches, the oldest first.
         self._being_read: deque[_BatchBeingRead] = deque()
         self._ids_being_decoded: deque[Array] = deque()  # sample numbers of each batch
-        self._targets: dict[str, Any] = {}  # tensors to copy the batches to, by name; empty: each batch has its own
+        # Tensors to which batches are copied, by name: those of `write_to`. Before, each batch gets tensors of its own.
+        self._targets: dict[str, Any] = {}
         self._pipeline = make_pipeline(
-            source=self._next_inputs,
+            source=self._next_inputs,  # DALI calls it for each batch
             device=reader.device,
             image=reader.image,
             **settings,
@@ -230,16 +231,15 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
 
 
 def _start_copy(dense: Any, tensor: Any, device_id: int) -> None:
-    """Start a copy of DALI's tensor `dense` to a Paddle tensor, which gets its shape, its type and memory on a GPU.
+    """Start to copy DALI's tensor `dense` to a Paddle tensor, which gets its shape and type, and memory on the GPU.
 
-    The copy is queued on Paddle's stream, so a step that is launched later runs after it. DALI's iterator for Paddle
-    (nvidia/dali/plugin/paddle.py) makes the same calls.
+    The copy is queued on Paddle's stream, so a step that is launched later runs after it. The calls are those of DALI's
+    own iterator for Paddle (nvidia/dali/plugin/paddle.py).
     """
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
 
-    # The shape comes first, because `_mutable_data` allocates memory for that shape. It returns the memory's address.
-    tensor._set_dims(dense.shape())
+    tensor._set_dims(dense.shape())  # first, because the next call allocates memory for this shape
     address = tensor._mutable_data(paddle.CUDAPlace(device_id), to_paddle_type(dense))
     paddle_stream = paddle.device.cuda.current_stream(device_id).cuda_stream
     feed_ndarray(dense, address, paddle_stream)
