@@ -120,9 +120,10 @@ def _is_resolved(environ: Mapping[str, str]) -> bool:
 
 
 def _values_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that the `variables` give for the job's workload and precision alone, by their general names.
+    """Return the values that `variables` have for this job's workload and precision alone, by their general names.
 
-    RN50_AMP_O2_STRATEGY is returned as STRATEGY for RN50 in AMP O2, unless the user gave that a value in `environ`.
+    In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the value of RN50_AMP_O2_STRATEGY is returned as STRATEGY. It is left
+    out if `environ`, the user's environment, has a STRATEGY that is not empty.
     """
     workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
@@ -188,11 +189,11 @@ LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable of the environment that looks like a misspelt variable of the job.
 
-    Nothing reads such a variable, so the user's setting would be lost. The warning leaves out the value, which may be a
-    secret.
+    BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
+    leaves out the value, which may be a secret.
     """
     variables = names()
-    # A short name, as MODE, is left out: another program may have a variable that is much like it, as MODEL.
+    # Names like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:
@@ -200,7 +201,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
             continue
         if name.upper() in variables:  # in small letters, as batchsize
             meant = [name.upper()]
-        else:  # much alike, as BATCHSZIE
+        else:  # with a letter or two wrong, as BATCHSZIE
             meant = difflib.get_close_matches(name, long_names, n=1, cutoff=SIMILARITY)
         if meant:
             warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
@@ -220,7 +221,7 @@ def _warnings_on_data(job: Job) -> list[str]:
 def runtime(job: Job) -> dict[str, str]:
     """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
 
-    They choose threads, executor, GPU and arithmetic. Nothing is set here: `export` does that.
+    They choose threads, executor, GPU and arithmetic. This only lists them; `export` sets them.
     """
     threads = str(job.cluster.threads_per_rank)
     settings = {
@@ -314,7 +315,7 @@ def table() -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    """Read the command line of `python -m harness.env`: exactly one of four options, which says what is printed."""
+    """Read the command line of `python -m harness.env`: one of four options must be given, and says what is printed."""
     says = "Print the job that this environment and its system's config file describe: `python -m harness.env`."
     parser = argparse.ArgumentParser(prog="python -m harness.env", description=says)
     form = parser.add_mutually_exclusive_group(required=True)

@@ -118,23 +118,26 @@ class Loader(ABC):
         self._targets = tensors
 
     def _next_inputs(self) -> tuple[Any, ...]:
-        """Return the next batch of the plan for DALI to decode; DALI calls this.
+        """Wait until the next batch of the plan is read, and return it for DALI to decode; DALI calls this.
 
-        Threads read up to PREFETCH_BATCHES batches ahead; this waits for the oldest. Raises StopIteration at the end of
-        the plan, as DALI wants it.
+        Raises StopIteration at the end of the plan, as DALI wants it, and the error if the batch could not be read.
         """
-        while len(self._being_read) < PREFETCH_BATCHES:
-            planned = next(self._plan, None)
-            if planned is None:  # the plan has ended
-                break
-            epoch, ids, valid = planned
-            inputs = self._pool.submit(self._read, epoch, ids, valid)
-            self._being_read.append(_BatchBeingRead(ids, inputs))
+        self._read_ahead()
         if not self._being_read:
             raise StopIteration
         oldest = self._being_read.popleft()
         self._ids_being_decoded.append(oldest.ids)
         return oldest.inputs.result()  # waits for its thread
+
+    def _read_ahead(self) -> None:
+        """Have threads read the next batches of the plan: PREFETCH_BATCHES at once, and fewer where the plan ends."""
+        while len(self._being_read) < PREFETCH_BATCHES:
+            planned = next(self._plan, None)
+            if planned is None:  # the plan has ended
+                return
+            epoch, ids, valid = planned
+            inputs = self._pool.submit(self._read, epoch, ids, valid)
+            self._being_read.append(_BatchBeingRead(ids, inputs))
 
     def __iter__(self) -> "Loader":
         return self
@@ -146,7 +149,7 @@ class Loader(ABC):
         """
         try:
             outputs = self._pipeline.run()
-        except OSError as error:  # of a file that was there when the run began
+        except OSError as error:  # a thread could not read a file, which was there when the run began
             raise RunError(f"{named_files.explain(error)}; restore the data set, then RESUME=auto goes on") from error
         except RuntimeError as error:
             if memory.DALI_ERROR.search(str(error)):  # out of memory
@@ -155,9 +158,10 @@ class Loader(ABC):
         return self._batch(outputs, self._ids_being_decoded.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
-        """Say in one line why the pipeline failed: the first file at fault, else DALI's own words in `error`.
+        """Say in one line why the pipeline failed: which file is at fault or, if none is, what DALI's `error` says.
 
-        DALI does not name the file. So each file of the batches in the pipeline is checked, and decoded by itself.
+        DALI does not name the file. So the files of all batches in the pipeline are checked, and decoded one by one, up
+        to the first that is at fault.
         """
         dali = decoder.Decoder(self._reader.device, self._device_id)
         for ids in self._ids_being_decoded:

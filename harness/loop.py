@@ -232,10 +232,10 @@ class Trainer:
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
         """Log a window of steps that ended with `step`, and show it on the terminal.
 
-        `loss` is the mean over the ranks at that step. Raises NotFinite if it is infinite or NaN, after the window is
-        logged.
+        `loss` is the mean over the ranks at that step. If it is 0 the user is warned; if it is infinite or NaN this
+        raises NotFinite, after the window is logged.
         """
-        measured: dict[str, Any] = {"power_w": None}  # where no hook measures it
+        measured: dict[str, Any] = {"power_w": None}  # None if no hook measures it
         for hook in self.hooks:
             measured.update(hook.readings())
         value = schema.StepWindow(
@@ -248,9 +248,9 @@ class Trainer:
             **measured,
         )
         self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
-        set_by_s = self.clock.set_by_s()  # by how much somebody has set the system's clock meanwhile; mostly 0
-        if set_by_s:
-            self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
+        clock_moved_s = self.clock.set_by_s()  # 0, unless somebody has set the system's clock since the last window
+        if clock_moved_s:
+            self.log.event(schema.CLOCK_SET, round(clock_moved_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if loss == 0:
             self.progress.warn(self.log, NOTHING_TO_LEARN)

@@ -168,10 +168,10 @@ def _why_loss_scale_begins_anew(saved: Iterable[str], here: Iterable[str]) -> st
 def _restore_statistics(
     saved_ranks: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
 ) -> None:
-    """Set each rank's statistics of batch normalization from a checkpoint's arrays, which only rank 0 has.
+    """Send each rank its statistics of batch normalization from a checkpoint's `arrays`, which only rank 0 has.
 
-    `statistics` are their names, and `saved_ranks` is the number of ranks that the checkpoint's run had. Every rank
-    must call this.
+    `statistics` are the names of their tensors, and `saved_ranks` is the number of ranks that the checkpoint's run had.
+    Every rank must call this.
     """
     own_tensors = {name: tensor for name, tensor in state.tensors(main) if name in statistics}
     values_of_each_rank = None
@@ -185,9 +185,10 @@ def _restore_statistics(
 def _statistics_of_each_rank(
     arrays: dict[str, Array], names: list[str], saved_ranks: int, ranks: int
 ) -> list[dict[str, Array]]:
-    """Return the BN statistics of these names, by name, for each of the `ranks` of this run.
+    """Return the statistics of batch normalization for each of the `ranks` of this run, by their `names`.
 
-    They are the saved ones, or their mean over all `saved_ranks` if the number of ranks has changed.
+    Each rank gets those that were saved for it. If the number of ranks has changed, every rank gets the mean over all
+    `saved_ranks`.
     """
     saved = []
     for rank in range(saved_ranks):
