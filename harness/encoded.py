@@ -84,7 +84,7 @@ def _jpeg_fault(content: bytes) -> str:
         if segment.kind == START_OF_SCAN:
             scan_has_begun = True
             # The pixels follow, and it takes long to search them all for the end marker. Behind the only scan the end
-            # of the file is searched first, so a picture that was cut off passes if a whole one follows it in the file.
+            # of the file is searched first, so a picture that was cut off passes if another follows it in the file.
             if has_single_scan and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"

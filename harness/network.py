@@ -15,8 +15,8 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     """Return the IPv4 address at which the other nodes reach this one, which is number `node` in HOSTS, from 0.
 
     That is the address of the node's name in HOSTS. A machine may take its own name for the loopback, 127.x.x.x: then
-    it is the address from which the node would reach another node. A single node has 127.0.0.1. Raises RunError if no
-    name leads to an address, or only to the loopback.
+    it is the address from which the node would reach another node. A single node has 127.0.0.1. Raises RunError if a
+    name that is needed is unknown, if there is no way to the other node, or if only the loopback is found.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"

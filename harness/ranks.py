@@ -154,9 +154,9 @@ def _check_free(port: int) -> None:
 def _have_gloo_listen_at(own_address: str) -> None:
     """Have gloo on this rank listen at `own_address`, at which the other ranks look for it.
 
-    Left alone, gloo listens at the address of the host's name, which may be the loopback. Paddle has no setting for
-    that, so its class of gloo's settings is replaced, in this process, by a function that fills in the interface.
-    Raises RunError if no network interface has the address.
+    Left alone, gloo listens at the address of the host's name, which may be the loopback. So in this process Paddle's
+    class of gloo's settings is replaced by a function that also sets the network interface in them. Raises RunError if
+    no interface has the address.
     """
     from paddle.base import core
 

@@ -101,8 +101,9 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it, or 0.
 
-        It is due by CHECKPOINT_MINUTES, and where a signal asked any rank to end the run: then RunError is raised once
-        it is written. Every rank must call this after the same step. `window` is for other hooks.
+        It is due once CHECKPOINT_MINUTES have passed, and when a signal asked any rank to end the run. After a signal
+        this raises RunError when the checkpoint is written. Every rank must call this after the same step. `window` is
+        for other hooks.
         """
         if not self._writes_checkpoints:
             return 0.0

@@ -47,7 +47,7 @@ class Sampler(Hook):
         self._gpus: list[tuple[Any, bool]] = []  # each GPU's handle, and whether it has NVLinks
         self._exit = contextlib.ExitStack()
 
-        # What `summary` and `readings` tell in the end; of GPUs only those of the job count.
+        # What `summary` and `readings` tell; of GPUs only those of the job count.
         self._energy_begin_j: float | None = None  # the energy counters' sum at the first step
         self._images = 0  # trained on, by all ranks
         self._samples = 0  # taken
