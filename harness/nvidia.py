@@ -204,8 +204,9 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; None stands for no answer.
 
-    The driver reserves 0.3 to 1 GiB for itself. Version 2 of NVML's query does not count that as used. Version 1 is
-    asked where there is no other, and with a driver from 510 on counts it: the figure is then `used_or_reserved`.
+    The driver reserves 0.3 to 1 GiB for itself. Version 2 of NVML's query does not count that as used. Version 1, asked
+    where there is no other, counts it from driver 510 on. Its figure is then `used_or_reserved`, as also where the
+    driver's version is not known.
     """
     by_v2 = _memory_by_v2(handle)
     if by_v2 is not None:

@@ -49,12 +49,12 @@ class Watchdog:
         This is the watchdog's thread, and lasts as long as the process.
         """
         while True:
-            self._restart_timer_in_c(limit_s)
+            self._restart_fallback_timer(limit_s)
             time.sleep(TICK_S)
             if self._seconds_left(limit_s) < 0:
                 self._end_process(limit_s, rank, node)
 
-    def _restart_timer_in_c(self, limit_s: float) -> None:
+    def _restart_fallback_timer(self, limit_s: float) -> None:
         """Start a timer that ends the process where the watchdog's thread cannot; it replaces an earlier one.
 
         That thread does not run while the interpreter itself is stuck, but faulthandler's timer is in C. It leaves the
