@@ -141,7 +141,7 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
         yield (
             f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {fitting}"
         )
-    only_measured = model.traits.only_measured  # recipes that train to no target: by each the recipe that does
+    only_measured = model.traits.only_measured  # {recipe that trains to no target: the one to train by}
     if course.trains and model.recipe in only_measured:
         recipe_that_trains = only_measured[model.recipe]
         yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_that_trains}"

@@ -23,7 +23,7 @@ _STATISTICS = ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "Running
 
 
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
-    """Yield name and tensor of all that a run must keep, sorted by name, as a parameter or an optimizer's momentum.
+    """Yield name and tensor of all the state that a run must keep, such as parameters and momenta, sorted by name.
 
     Tensors without a value yet are left out, as are those that each step computes anew.
     """
@@ -112,7 +112,7 @@ def padded(value: Array, shape: Any) -> Array:
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
-    """Set the parameters of a training program that `weights` names to their FP32 values there.
+    """Set parameters of a training program to the FP32 values in `weights`: {name of a parameter: its value}.
 
     The optimizer keeps an FP32 copy of a parameter in half precision, its master, as `NAME_fp32_master_0`. The master
     gets the value itself, and the parameter the rounded one. Every weight must be one of the program's parameters.
