@@ -154,16 +154,16 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
     """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
 
-    Every rank must call this. The statistics are added up in one all-reduce, as a flat array.
+    Every rank must call this. All statistics are laid end to end in one array, so that one all-reduce adds them up.
     """
-    names = statistics_names(main)  # once: it goes through thousands of operators, and there are as many tensors
+    names = statistics_names(main)  # before the loop, because it goes through thousands of operators
     own_tensors = [tensor for name, tensor in tensors(main) if name in names]
     if ranks.size == 1 or not own_tensors:
         return
     own_values = [np.array(tensor) for tensor in own_tensors]
     own_flat = np.concatenate([value.ravel() for value in own_values]).astype(np.float64)
     mean = ranks.comm.allreduce(own_flat) / ranks.size
-    start = 0  # of a statistic in the flat array
+    start = 0  # of the next statistic in the flat array
     for tensor, value in zip(own_tensors, own_values, strict=True):
         end = start + value.size
         assign(tensor, mean[start:end].reshape(value.shape).astype(value.dtype))
