@@ -95,7 +95,7 @@ def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_on
     if not throughput_only:
         rows["quality"] = _quality_row(records)
         rows["time to train"] = _time_row(records, job_score)
-    standing = job_score.standing
+    standing = job_score.standing  # None if the logs do not have the form of MLPerf logs
     if standing is not None:
         rows["result"] = standing.name
         rows["data set"] = f"{standing.dataset_in_words}; target {standing.target_in_words}"

@@ -289,7 +289,7 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 
 
 def _command_to_repeat(run: ReportedRun) -> Paragraph:
-    """Return a paragraph with the shell command that repeats a run of ours.
+    """Return a paragraph with the shell command that repeats a run of ours, after a checkout of its commit if known.
 
     A log may hold anything, so its values are quoted for the shell.
     """

@@ -91,7 +91,8 @@ def _estimated_all_reduce(
 ) -> _AllReduce:
     """Estimate the time of the all-reduce in a step: how much longer the step takes than one on a single device.
 
-    `step_s` is the mean step of the runs of `record`, in seconds. Without an estimate the note says why.
+    `step_s` is the mean step of the runs of `record`, in seconds. On one device there is no all-reduce, so its time is
+    0. Without an estimate the time is None, and the note says why.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
@@ -208,9 +209,9 @@ def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | No
 
 
 def published_curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
-    """Return the published tables to show beside a run: those of its model and kind of precision.
+    """Return the published tables to show as curves beside a run: those of its model and kind of precision.
 
-    `published` has all published figures. There are no curves for a run on a CPU, or of an unknown model or precision,
+    `published` has all published figures. For a run on a CPU, or of an unknown model or precision, there are no curves,
     and the note says why.
     """
     if section(record, "hardware").get("device") == "cpu":
@@ -249,8 +250,8 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
 def _warning_of_other_data(record: Record) -> str:
     """Return a warning that the published figures were measured on other images than these runs, or "".
 
-    The published figures are of full-size images: 224 px. The warning begins with a space, because it follows another
-    sentence.
+    It is empty if the run read full-size images (224 px), as the published ones did, or if its log does not say its
+    data set. It begins with a space, because it follows another sentence.
     """
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")

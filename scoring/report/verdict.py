@@ -135,8 +135,8 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield a verdict on how the training runs ended: on the failed ones if there are any, else on the final quality.
 
-    A run counts if it trained and its log says how it ended. Nothing is yielded if no run counts, or if
-    none failed but one of them has no evaluation.
+    A run counts if it trained and its log says how it ended. Nothing is yielded if no run counts, or if none failed but
+    one of them has no evaluation.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]

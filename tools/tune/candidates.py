@@ -59,7 +59,7 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 def candidates(job: Job) -> list[Candidate]:
     """Return the changes to the job that are worth trying on its device: the candidates of the search.
 
-    - Each sets one knob of STRATEGY that may make the job faster, such as `enable_inplace`.
+    - Most set one knob of STRATEGY that may make the job faster, such as `enable_inplace`.
     - One takes the other mode of Paddle's executor.
     - On GPUs, one is Paddle's automatic mode if it can run. On a CPU, some have fewer ranks, if the job has several.
 

@@ -54,8 +54,8 @@ class Runner:
     def run(self, candidate: Candidate, turn: str) -> Record:
         """Run the job once with the changes of a candidate, by ./run_and_time.sh, and return the record of its log.
 
-        `turn`, such as "screen_1", names the folder of the run. Raises RunError, with the reason that the run printed,
-        if the run fails.
+        `turn`, such as "screen_1", is a part of the path of the run's folder. Raises RunError, with the reason that the
+        run printed, if the run fails.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
