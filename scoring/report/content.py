@@ -353,7 +353,7 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
 
-    The first of these is chosen that all windows have:
+    The first of these that all windows have is chosen:
 
     - "s": the times at which they ended, if time goes on from window to window; else how long each took
     - "step": the steps at which they ended, if these rise
