@@ -200,15 +200,15 @@ def _compile_comparison(node: ast.Compare) -> Expression:
 def _compile_arithmetic(node: ast.BinOp) -> Expression:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    No log can make it take all memory: powers have a constant float as exponent, and operands are numbers, else
-    TypeError. Raises SyntaxError for an unknown operator.
+    No log can make the operation take all memory. So the exponent of a power must be a constant float, or else
+    SyntaxError is raised, as for an unknown operator. The function raises TypeError if an operand is not a number.
     """
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None:
         raise SyntaxError
     is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
     if compute is operator.pow and not is_exponent_a_float:
-        raise SyntaxError  # the power of two whole numbers may have any number of digits, and so take all memory
+        raise SyntaxError  # the power of two whole numbers may have any number of digits
     left_operand = compile_expression(node.left)
     right_operand = compile_expression(node.right)
 
@@ -216,7 +216,7 @@ def _compile_arithmetic(node: ast.BinOp) -> Expression:
         left = left_operand(event, s)
         right = right_operand(event, s)
         if not isinstance(left, int | float | complex) or not isinstance(right, int | float | complex):
-            raise TypeError("no number")  # a text times a number may be of any length, and so take all memory
+            raise TypeError("no number")  # a text times a number may be of any length
         return compute(left, right)
 
     return operation
@@ -252,7 +252,8 @@ def _compile_call(node: ast.Call) -> Expression:
 def _compile_statement(node: ast.stmt) -> Statement:
     """Return the function that carries out a statement of a rule, such as `s['seeds'] += 1`.
 
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    The statement is a call, an assignment, a change such as `+=`, or an `if`. Raises SyntaxError for any other, and for
+    a form of these that no rule of mlperf-logging has.
     """
     match node:
         case ast.Expr(value=ast.Call() as call):

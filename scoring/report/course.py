@@ -10,7 +10,7 @@ from runlog.digits import four_digits
 from runlog.run import real
 from scoring.figure.levels import level_in_words
 from scoring.figure.score import Score
-from scoring.figure.selection import positions
+from scoring.figure.selection import steps_done_by_window
 from scoring.figure.standing import standing_of
 from scoring.figure.stragglers import slowest_rank_lag
 from scoring.record import Record, Window
@@ -168,7 +168,7 @@ def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Windo
 
 def _steps_done(record: Record) -> list[int] | None:
     """Return how many steps of the run were done at the end of each window; None unless all of these are known."""
-    known = [steps for steps in positions(record) if steps is not None]
+    known = [steps for steps in steps_done_by_window(record) if steps is not None]
     return known if len(known) == len(record.windows) else None
 
 
