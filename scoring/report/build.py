@@ -253,7 +253,7 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
 def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol) -> list[ReportedRun]:
     """Return the runs in the same order, each with its own figure of the score and the lines that the figure is from.
 
-    A score by MLPerf's rules counts a fixed number of runs. A run that it does not count is returned without a figure.
+    A score by the rules of MLPerf counts a fixed number of runs. Any other run is returned without a figure.
     """
     run_figures = result.runs  # one for each of `result.records`
     figure_by_id: dict[int, RunFigure] = {}  # by the identity of the record, because records are not hashable
