@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     `check ... | head`.
     """
     parser = _parser()
-    complete(parser)
+    complete(parser)  # ends here if a shell asks which word comes next
     options = parser.parse_args(arguments)
     try:
         named_files.check_options(options)

@@ -175,7 +175,7 @@ class Checker:
         if len(sections) >= SECTIONS_KEPT:
             return
         if header.section in sections:
-            # This is a fault in a log of this project alone. After the last entry it is known whether the log is one.
+            # A fault only counts in a log of this project, and whether this is one is known after the last entry.
             self._order.measured.keep_fault(header.line, f"a second header section {printable(header.section)}")
         else:
             sections[header.section] = header.value

@@ -230,8 +230,8 @@ def standing(facts: ResultFacts) -> Standing:
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """Decide whether a figure of several runs is an MLPerf result, by the `standings` of these runs.
 
-    If one run is no MLPerf result, neither is the figure. Otherwise it is not known whether it is one (None) if this is
-    not known of one run. Contradictions and unknown facts are collected from all runs, of which there must be at least
+    If one run is no MLPerf result, neither is the figure. Otherwise, if this is not known of one run, it is not known
+    of the figure either. Contradictions and unknown facts are collected from all runs, of which there must be at least
     one. The facts are those of the first run.
     """
     assert standings, "a figure is made of one run at least"
@@ -266,7 +266,8 @@ def notes_in_order(notes: Iterable[str]) -> list[str]:
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     """Return the facts of a log that decide whether its result is an MLPerf result; None for what it does not state.
 
-    `ruleset` is that of the round by which the log is judged.
+    `ruleset` is that of the round by which the log is judged; None if it is not known. The numbers of samples in the
+    log's header count first, else those of its events.
     """
     dataset = run.header_section(schema.DATASET)
     summary = run.summary

@@ -73,12 +73,13 @@ class Check:
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
     """Return the check that a rule has as `text`, in which `v` is the event and `s` the state.
 
-        s['run_started']        -> a check of order: the event comes after a run_start
+        s['run_started']        -> a check of order: the event must come after a run_start
         ll.timestamp < 9        -> a check of the time
         'file' in v['metadata'] -> a check of the metadata
         v['value'] > 0          -> a check of the value
 
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    The first one is a check of order only if `key_by_state_name` has the key whose events set `run_started`. Raises
+    SyntaxError for a form that no rule of mlperf-logging has.
     """
     node = parse_expression(text)
     is_met = compile_expression(node)

@@ -85,8 +85,8 @@ class Convergence:
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
     """Return the reference points of a benchmark in a ruleset, such as 4.0.0, sorted by global batch.
 
-    Raises NoReferenceError if mlperf-logging has none, or if its rcp_checker does not know the benchmark and ends with
-    an error.
+    The set has all points, and those that are left after rcp_checker has pruned them. Raises NoReferenceError if
+    mlperf-logging has none, or if its rcp_checker does not know the benchmark and ends with an error.
     """
     tool = f"mlperf-logging {rule_files.VERSION}"
     try:

@@ -173,7 +173,7 @@ def _parse_event(text: str, line: int) -> Event:
 
     Raises ValueError, TypeError, KeyError, OverflowError or RecursionError if the text is not such an event.
     """
-    if not text.startswith(_TOKEN):
+    if not text.startswith(_TOKEN):  # nothing but blanks came after the token, and its own blank was stripped
         raise ValueError("no event")
     fields: JsonObject = json.loads(text[len(_TOKEN) :])
     time_ms = float(fields["time_ms"])

@@ -180,7 +180,7 @@ def _compile_comparison(node: ast.Compare) -> Expression:
         raise SyntaxError
     operators = [_COMPARISONS[type(op)] for op in node.ops]
     operands = [compile_expression(operand) for operand in (node.left, *node.comparators)]
-    if len(operators) == 1:  # nearly all comparisons: this is faster than the chain below
+    if len(operators) == 1:  # nearly all comparisons have one operator, for which this is faster than `chain`
         [only_operator] = operators
         [left_operand, right_operand] = operands
         return lambda event, s: only_operator(left_operand(event, s), right_operand(event, s))
@@ -223,9 +223,14 @@ def _compile_arithmetic(node: ast.BinOp) -> Expression:
 
 
 def _compile_call(node: ast.Call) -> Expression:
-    """Compile a call in a rule's expression, such as `max(X, Y)`, into a function of an event and the state.
+    """Compile a call in a rule's expression into a function of event and state. The rules have four kinds of calls:
 
-    Raises SyntaxError for a call that no rule of mlperf-logging has.
+        isinstance(X, int)
+        s.get(NAME)
+        'TEXT {}'.format(X)
+        max(X, Y), or another one of _FUNCTIONS
+
+    Raises SyntaxError for any other call.
     """
     if node.keywords:
         raise SyntaxError
@@ -239,7 +244,7 @@ def _compile_call(node: ast.Call) -> Expression:
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[filled_in]):
             compute_value = compile_expression(filled_in)
             return lambda event, s: text.format(compute_value(event, s))
-    function = _FUNCTIONS.get(ast.unparse(node.func))
+    function = _FUNCTIONS.get(ast.unparse(node.func))  # "max" or "math.log2", for instance
     if function is None or not node.args:
         raise SyntaxError
     arguments = [compile_expression(argument) for argument in node.args]

@@ -35,7 +35,7 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    A metric without a usable count or name is skipped; the first such event is returned, too.
+    The metric of an event without a usable count or name is left out, and the first such event is returned, too.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     first_unusable = None

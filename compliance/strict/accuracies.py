@@ -164,10 +164,11 @@ def _check_gaps_of_stated_epochs(
 
 
 def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
-    """Report a run whose accuracies were counted on another number of samples than `samples`, its evaluation set's.
+    """Report a run whose accuracies were not counted on `samples` samples, the size of the evaluation set.
 
-    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. A larger number is a
-    warning, because padding was counted, too. Nothing is reported if no number of samples fits all accuracies.
+    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If more were counted,
+    there was padding among them, and this is a warning. Nothing is reported if the number of samples that were counted
+    cannot be found.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:

@@ -312,7 +312,7 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
 
     For this project's benchmarks it is the seed itself. For other benchmarks it is the seed with the file and the line
     of code that logged it, because other projects log seeds at several places. Their seeds need not differ before
-    _FIRST_RULESET_OF_DIFFERENT_SEEDS. A seed without a value never need differ.
+    _FIRST_RULESET_OF_DIFFERENT_SEEDS. A seed without a value need never differ.
     """
     if seed.value is None:
         return None

@@ -192,7 +192,8 @@ class Measured:
     def _take_step_window(self, event: Event) -> None:
         """Check an event step_window, which is about the steps between two lines of progress, and keep its figures.
 
-        A window that does not fit the schema is a fault. It is compared with nothing, and its loss counts as None.
+        An event that does not fit the schema is a fault and is compared with nothing. If it is the value that does not
+        fit, the loss of the window counts as None. The plan of all steps is made at the first window.
         """
         self._windows_seen += 1
         window = dataclass_of(schema.StepWindow, event.value)  # None if it does not fit the schema

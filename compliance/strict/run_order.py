@@ -163,7 +163,8 @@ class RunOrder:
     def _check_end_of_run(self, stop: Event) -> None:
         """Report what is wrong with the run at `stop`, its first run_stop.
 
-        Only a run that succeeded must have ended its epochs and evaluations.
+        It must come after run_start. If the run succeeded, its losses and its last step are checked, too. Its blocks,
+        epochs and evaluations must then have ended, and the last evaluation must have its accuracy.
         """
         start_ms = self.run.start_ms
         if start_ms is not None and stop.time_ms <= start_ms:
@@ -247,10 +248,10 @@ class RunOrder:
         self._waiting_evaluation = evaluation
 
     def _report_if_not_trained(self, event: Event, number: int, number_due: int | None) -> None:
-        """Report the start of an evaluation of epoch `number` if this is not the epoch that was last trained.
+        """Report the start of an evaluation of epoch `number` if it should be of another epoch, `number_due`.
 
-        `number_due` is the number of that epoch. If it is None, which means not known, only an evaluation before all
-        epochs is reported.
+        This is the epoch that is being trained or was trained last. If its number is not known (None), the evaluation
+        is only reported if no epoch has started before it.
         """
         if number_due is None:
             if not self.epochs_counted:
