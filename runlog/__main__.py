@@ -10,9 +10,10 @@ from runlog.writer import close_for_dead
 
 
 def main() -> int:
-    """Print the schema of a log, or end a log whose ranks are gone, as the command line says. Return the exit status.
+    """Run the command `schema` or `close`, and return the exit status.
 
-    It is 1 if the log cannot be read or written, else 0.
+    `schema` prints the JSON Schema of a log's lines. `close` adds the end that a killed run could not write to its log,
+    and prints why the run ended. The status is 1 if that log cannot be read or written, else 0.
     """
     parser = argparse.ArgumentParser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -37,7 +37,7 @@ def refuse_unusable(path: Path) -> None:
 
     /dev/null and the streams of this process are accepted. So is a path at which nothing is: who opens it reports that.
     """
-    mode = _mode_to_judge(path)
+    mode = _mode_to_check(path)
     if mode is None:
         return
     is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
@@ -50,7 +50,7 @@ def require_file_if_present(path: Path) -> None:
 
     /dev/null and the streams of this process are accepted. So is a path at which nothing is: who opens it reports that.
     """
-    mode = _mode_to_judge(path)
+    mode = _mode_to_check(path)
     if mode is None or stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
@@ -69,16 +69,16 @@ def is_file(path: Path) -> bool:
 
 def require_folder_if_present(path: Path) -> None:
     """Raise UnusableError if a path leads to something that is not a folder; accept it if nothing is there."""
-    mode = _mode_to_judge(path)
+    mode = _mode_to_check(path)
     if mode is not None and not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")
 
 
-def _mode_to_judge(path: Path) -> int | None:
-    """Return the `st_mode` (kind and permissions) of what a path leads to; None: the path is to be accepted.
+def _mode_to_check(path: Path) -> int | None:
+    """Return the `st_mode` of what a path leads to, by which a caller may refuse the path; None if it is acceptable.
 
-    That is so for /dev/null, for a stream of this process, and if nothing is there. Raises UnusableError for a link
-    that leads back to itself.
+    The result is None for /dev/null, for a stream of this process such as /dev/stdin, and for a path that cannot be
+    looked up, mostly because nothing is there. Raises UnusableError for a link that leads back to itself.
     """
     if _is_stream_of_process(path):
         return None
@@ -87,7 +87,7 @@ def _mode_to_judge(path: Path) -> int | None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnusableError(explain(error)) from None
-        return None  # who opens the path creates the file, or reports the error
+        return None  # the code that opens the path later creates the file, or reports the error
 
 
 def _is_stream_of_process(path: Path) -> bool:

@@ -98,10 +98,13 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Update `phase` by an event, and keep what the event tells in the list or dictionary for its key."""
+        """Update `phase` by an event, and keep what the event tells in the list or dictionary for its key.
+
+        Nothing is kept of an event whose key has no list, or of rank times that do not have the fields of the schema.
+        """
         key = event.key
         metadata = event.metadata
-        self.phase = _PHASE_AFTER.get(key, self.phase)
+        self.phase = _phase_after(event, self.phase)
         if key in _INTERVAL_KEYS:
             self._note_interval(event)
         elif key == schema.RUN_START.key:
@@ -109,7 +112,6 @@ class Run:
         elif key == schema.RUN_STOP.key:
             status = scalar(metadata.get("status"))
             self.stops.append(Mark(line=event.line, time_ms=event.time_ms, status=status))
-            self.phase = "finished" if status == "success" else "aborted"
         elif key in ("eval_accuracy", "eval_mean_iou"):
             epoch = scalar(metadata.get("epoch_num"))
             self.accuracies.append(Accuracy(line=event.line, key=key, number=epoch, value=scalar(event.value)))
@@ -127,9 +129,10 @@ class Run:
     def _note_interval(self, event: Event) -> None:
         """Note that an epoch, a block of epochs or an evaluation begins or ends.
 
-        The event's key is one of _INTERVAL_KEYS. A stop completes the open interval of its kind and number.
+        The event's key is one of _INTERVAL_KEYS. A start adds an interval. A stop completes the last interval that was
+        started with its kind and number, or adds an interval without a start if none is open.
         """
-        kind, _, end = event.key.rpartition("_")  # "epoch", "start"
+        kind, _, end = event.key.rpartition("_")  # "epoch_start" -> "epoch", "start"
         mark = Mark(
             line=event.line,
             time_ms=event.time_ms,
@@ -161,10 +164,17 @@ class Run:
         return None if event is None else event.value
 
 
+def _phase_after(event: Event, phase_before: str) -> str:
+    """Return what goes on after an event, such as "training"; `phase_before` if the event does not change it."""
+    if event.key == schema.RUN_STOP.key:
+        return "finished" if event.metadata.get("status") == "success" else "aborted"
+    return _PHASE_AFTER.get(event.key, phase_before)
+
+
 def _rate_of_this_project(event: Event) -> Rate:
     """Return the throughput of an epoch from an event `epoch_throughput`, which this project's runs log.
 
-    A figure that the event does not have is None. So are all of them if the event's value is no JSON object.
+    A figure that the event does not have is None. If the event's value is not a JSON object, all figures are None.
     """
     value = event.value if isinstance(event.value, dict) else {}
     return Rate(

@@ -16,7 +16,7 @@ from runlog.reader import Event, read_log
 
 V = TypeVar("V")
 REPOSITORY = Path(__file__).resolve().parents[1]
-OURS = 2  # frames between mllog and the caller of a method of RunLog
+STACK_OFFSET = 2  # frames of the call stack from mllog up to the caller of a method of RunLog
 
 
 class _Lines(logging.FileHandler):
@@ -34,8 +34,7 @@ class _Lines(logging.FileHandler):
 def _open_lines(path: Path, *, append: bool) -> _Lines:
     """Return a logging handler that writes each record as a line of the log file at `path`.
 
-    The file and its folder are created; with `append` the file may exist already. Raises ValueError if it exists
-    without that, or cannot be created.
+    The file and its folder are created. Raises ValueError if that fails, or if the file exists and `append` is False.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,10 +52,10 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Open the log of a run for writing: a new file or, with `append`, one to which lines are to be added.
+        """Open the log of a run for writing. If `path` is None, nothing is ever written.
 
-        If `path` is None, nothing is written. Raises ValueError if the file exists already, as results are never
-        overwritten, or cannot be opened.
+        With `append`, lines are added to a file that exists. Without it the file must be new, because results are never
+        overwritten. Raises ValueError if the file cannot be opened so.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
@@ -66,9 +65,9 @@ class RunLog:
         else:
             logger.addHandler(_open_lines(path, append=append))
         self._lines = logger
-        # Each event names the line of code that logged it. mllog skips OURS frames of the call stack to find it: so it
-        # is the line that calls a method of RunLog, not a line of this file.
-        self._mllogger = MLLogger(logger, default_stack_offset=OURS, root_dir=str(REPOSITORY))
+        # mllog writes into each event which line of code logged it, and finds this line STACK_OFFSET frames up the call
+        # stack. So it is the line that calls `event` or `mark`, not a line of this file.
+        self._mllogger = MLLogger(logger, default_stack_offset=STACK_OFFSET, root_dir=str(REPOSITORY))
 
     def section(self, section: schema.Section[V], value: V) -> None:
         """Write a section of the header as one line."""
@@ -122,10 +121,11 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 
 
 def close_for_dead(path: Path, reason: str) -> str:
-    """End the log at `path` as aborted if a killed rank 0 left it without an end. Return why the run ended.
+    """Write the end that a killed rank 0 could not write to the log at `path`, and return why the run ended.
 
-    This is `reason`, unless a log that has its end gives another one. Raises OSError if the log cannot be read or
-    written.
+    The end says that the run was aborted for `reason`, which is also returned. A log that has its end already stays as
+    it is, and the reason in it is returned, if it has one. If there is no log, none is created. Raises OSError if the
+    log cannot be read or written.
     """
     if not path.is_file():
         return reason

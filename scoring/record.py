@@ -170,8 +170,9 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the run whose previous part is the log `earlier`.
 
-        A log may be rotated while its run goes on. Then the earlier part has no end, this one has no beginning,
-        and its first row follows the last one there.
+        A log may be rotated while its run goes on. Then the earlier part has no end, this one has no beginning, and the
+        first row here follows the last row there. Logs of different formats, and logs without rows, are no parts of one
+        run.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
@@ -180,18 +181,18 @@ class Record:
             return False
         return _follows(self.windows[0], earlier.windows, self.first_step)
 
-    def _has_beginning(self, last_before: Window) -> bool:
-        """Return whether this log has the beginning of its run. `last_before` is the last row of the log before.
+    def _has_beginning(self, last_of_earlier: Window) -> bool:
+        """Return whether this log has the beginning of its run, so that it is no later part of an earlier log's run.
 
-        All runs of a program begin with the same epoch, so a first row of a later epoch than `last_before` is no
-        beginning.
+        `last_of_earlier` is the last row of that earlier log. If the first row here is of a later epoch, no run begins
+        with it, because all runs of a program begin with the same epoch.
         """
         if self.format == "mllog":
-            return self.run_start_s is not None  # an event of such a file says it
+            return self.run_start_s is not None  # such a log has an event at the beginning of its run
         first = self.windows[0]
         if first.steps is None:  # the row counts its steps from an earlier row, which is not in this log
             return False
-        return _epochs_between(last_before, first) <= 0
+        return _epochs_between(last_of_earlier, first) <= 0
 
     @property
     def run_span(self) -> Span | None:
@@ -253,25 +254,26 @@ class Record:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    Its epoch must be that of the last row or the next one, and its step further by no more steps than the longest row
-    covers. Steps may be counted anew in each epoch, from `first_step` on.
+    It can if it is of the last row's epoch or the next one, and if the steps since the last row are no more than the
+    longest of `rows_before` covers. A program that counts steps anew in each epoch begins with `first_step`; in a new
+    epoch, the steps since then count.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)
-    if epochs_later < 0 or epochs_later > 1:
+    if epochs_later not in (0, 1):
         return False
-    if row.step is None:
+    if row.step is None:  # then the epoch alone decides
         return True
     if last.step is None:
         return False
 
-    longest_row_steps = max(before.steps or 0 for before in rows_before)
+    most_steps_of_row = max(before.steps or 0 for before in rows_before)
     is_counted_anew = epochs_later == 1 and row.step <= last.step
     if is_counted_anew:
-        steps_since_epoch_began = row.step - first_step + 1  # its own step included
-        return steps_since_epoch_began <= longest_row_steps
+        steps_of_new_epoch = row.step - first_step + 1  # from the first step to this one, both included
+        return steps_of_new_epoch <= most_steps_of_row
     steps_since_last_row = row.step - last.step
-    return 0 < steps_since_last_row <= longest_row_steps
+    return 0 < steps_since_last_row <= most_steps_of_row
 
 
 def _epochs_between(before: Window, row: Window) -> int:

@@ -85,8 +85,9 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return named systems side by side, each with its ratio to the first one, which is the base.
 
-    `given_spread` is how far single runs of a system lie apart; None estimates it from the scores. Raises InputError
-    for fewer than two systems, figures of several kinds, or a run given twice.
+    `given_spread` is how far single runs of a system lie apart; None estimates it from the scores. A scaling efficiency
+    too high to be true is left out, with a warning. Raises InputError for fewer than two systems, for figures of
+    different units or protocols, and for a run given twice.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -99,8 +100,8 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
     for name, result in named_scores:
         between_runs = given_spread or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between_runs)
+        # With as many devices as the base, an efficiency above 1 is plausible: the system is only faster.
         has_other_device_count = row.devices != base.records[0].devices
-        # On as many devices, an efficiency above 1 only says that the system is faster.
         if row.efficiency is not None and has_other_device_count:
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
             row = dataclasses.replace(row, efficiency=_if_plausible(row.efficiency))
@@ -196,19 +197,19 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
 
-    It is pooled over those of `scores` that have several runs of this system. Returns None if there are none, or if two
-    of the scores are not of one system.
+    The spread is pooled over those of `scores` that have several runs of this system. Returns None if there are none,
+    or if any two of the scores that are used, `base` and `other` included, are not of one system.
     """
-    repeated = []  # scores of several runs
+    repeated = []  # scores of several runs of the system
     for candidate in scores:
         is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
         if is_of_their_system and len(candidate.runs) > 1 and _all_converged(candidate):
             repeated.append(candidate)
-    # All pairs: a score without a precision is of one system with one of FP32 and with one of FP16, but these are not.
-    pairs = itertools.combinations([base, other, *repeated], 2)
-    all_are_of_one_system = all(_are_of_one_system(one, another) for one, another in pairs)
-    if not all_are_of_one_system:
-        return None
+    # Each pair is tested: a score that gives no precision agrees with one of FP32 and with one of FP16, but these two
+    # do not agree with each other.
+    for one, another in itertools.combinations([base, other, *repeated], 2):
+        if not _are_of_one_system(one, another):
+            return None
     values_of_repeats = [_run_values(candidate) for candidate in repeated]
     pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
@@ -220,10 +221,10 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system.
 
-    Both must say the same devices and global batch, and have one machine and hardware. They differ in a fact of
-    FACTS_OF_ONE_SYSTEM only if both give it.
+    They must give the same number of devices and global batch, and agree in machine and hardware. They must not differ
+    in a fact of FACTS_OF_ONE_SYSTEM; one that a score does not give agrees with any other.
     """
-    record = one.records[0]  # the runs of one score are repeats already
+    record = one.records[0]  # stands for all runs of the score, which are repeats
     other_record = other.records[0]
     if record.devices is None or record.devices != other_record.devices:
         return False
@@ -308,7 +309,7 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
     other_mean = spread.olympic_mean_of(_run_values(other), dropped=dropped)
     if base_mean is None or other_mean is None:
         return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
-    return RatioInterval(spread.ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
+    return RatioInterval(spread.mean_ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
@@ -317,7 +318,7 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     A single run does not show how far repeats lie apart: `between_runs` does. If there is no interval, `basis` says
     why.
     """
-    reason = _why_spread_between_runs_does_not_apply(base, other)
+    reason = _why_no_interval_of_single_run(base, other)
     if reason is not None:
         return RatioInterval(None, reason)
     if between_runs is None:
@@ -334,15 +335,15 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     return RatioInterval(bounds, f"one run against {most_runs}: {between_runs.source}")
 
 
-def _why_spread_between_runs_does_not_apply(base: Score, other: Score) -> str | None:
-    """Return why the spread between single runs does not give an interval of the ratio of two scores; None if it does.
+def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
+    """Return why the ratio of two scores, at least one of a single run, can have no interval; None if it can.
 
-    At least one of the two scores has a single run.
+    The reason is a run that did not converge, or that the other score is a median or an olympic mean of several runs.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
     most_runs = max(len(base.runs), len(other.runs))
-    # The spread gives the standard error of a single run or of a mean, but of no other average.
+    # The spread between single runs gives the standard error of a single run or of a mean, but of no other average.
     if most_runs > 1 and base.protocol.over_runs != "mean":
         figures = f"{base.protocol.over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
@@ -353,14 +354,14 @@ def _why_spread_between_runs_does_not_apply(base: Score, other: Score) -> str | 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs, by Welch's t. Each side has two runs or more.
 
-    If they are of two hosts or more, and some host has several runs, each host counts as one value.
+    If the runs of a side are of two hosts or more, and some host has several, each of its hosts counts as one value.
     """
     base_repeats = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_repeats = independent_values(_run_values(other), hosts_of_runs(other.records))
     base_mean = base_repeats.mean_of_runs
     other_mean = other_repeats.mean_of_runs
     assert base_mean is not None and other_mean is not None, "there are two runs, or two hosts, or more"
-    bounds = spread.ratio_interval(base_mean, other_mean)
+    bounds = spread.mean_ratio_interval(base_mean, other_mean)
     return RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
 
 

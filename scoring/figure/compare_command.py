@@ -81,8 +81,8 @@ def comparison_lines(result: Comparison) -> list[str]:
 def _verdict_in_words(row: Row) -> str:
     """Return in words whether the system of a row differs from the base.
 
-    If the interval of the ratio excludes 1, but the ratio is nearer to 1 than like hosts (hosts of one kind) differ,
-    the system is not called different.
+    It is `different` if the interval of the ratio excludes 1, and the ratio is at least as far from 1 as hosts of one
+    kind (like hosts) differ. Otherwise the words say which of the two is not so, or that there is no interval.
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"

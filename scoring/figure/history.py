@@ -38,14 +38,15 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high); None for too few past values.
 
-    A single new value has no spread of its own, so its interval is made of the spread of the past values alone.
+    A single new value has no spread of its own, so its interval is made of the spread of the past values alone. The
+    values are those of runs, or the means of hosts.
     """
     past_mean = past.mean_of_runs
     if past_mean is None or len(past.values) < LEAST_RUNS:
         return None
     new_mean = new.mean_of_runs
     if new_mean is not None:  # there are several new values
-        return spread.ratio_interval(past_mean, new_mean)
+        return spread.mean_ratio_interval(past_mean, new_mean)
     return spread.single_run_interval(
         ratio=new.values[0] / past_mean.value,
         relative_sd=spread.relative_sd(past.values),
@@ -82,14 +83,15 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
 
-    `hosts` names the host of each past run; None if not known. With too few past runs, hosts or
-    digits, it cannot be told.
+    `hosts` names the host of each past run; None if not known. If the past runs or their hosts are too few, or the
+    figures have too few digits, the line says that it cannot be told, and the result is not called lower.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
     new_mean = statistics.fmean(new_values)
     new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
 
+    # Runs of one host are no independent repeats, so a host may count as one value instead of its runs.
     past_repeats = independent_values(past_values, hosts)
     past_is_of_several_hosts = hosts is not None and len(set(hosts)) > 1
     new_repeats = _repeats_of_new_runs(result, past_is_of_several_hosts)
@@ -102,7 +104,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     ratio = new_mean / statistics.fmean(past_values)
     low, high = interval
     verdict = _verdict(ratio, high)
-    counted_past = _past_levels_in_words(past_values, hosts)  # 10 runs +-0.31%; one host
+    counted_past = _past_levels_in_words(past_values, hosts)
     compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({counted_past})"
     return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
 
@@ -231,7 +233,7 @@ def _score_of_runs(args: argparse.Namespace) -> Score:
     """Return the score of the logs that the command line names, as the mean of their throughputs.
 
     One run is enough, whatever the protocol says: the history keeps single runs. Raises InputError without logs, for a
-    protocol of no throughput, and as `score` does.
+    protocol that measures run times, and as `score` does.
     """
     if not args.logs:
         raise InputError(f"history {args.action} takes logs of one system")

@@ -118,12 +118,12 @@ def _storable(text: str) -> str:
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the history's file, and close it at the end of the block.
 
-    With `new`, the file is made if it does not exist, and may be written to. Raises InputError for a file that cannot
-    be used, and for any error of SQLite in the block.
+    The file is read-only. With `new`, it may be written to, and is made if it does not exist; what the block writes is
+    committed at its end. Raises InputError for a file that cannot be used, and for any error of SQLite in the block.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
-    mode = "rwc" if new else "ro"
+    mode = "rwc" if new else "ro"  # of SQLite: read, write and create, or read only
     address = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode={mode}"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -133,7 +133,7 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
             with connection:  # commits at the end of the block, or rolls back on an error
                 yield connection
     except sqlite3.Error as error:
-        # The error may also be that of the caller's block. SQLite tells a lock in words only.
+        # The error may also come from the caller's block. Only its text tells whether the file is locked.
         fix = "another process writes to it: try again" if "locked" in str(error) else "name another by --file"
         raise InputError(f"{path}: not a history that can be used ({error}); {fix}") from error
 
@@ -203,7 +203,8 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    `system` names the machine; None takes it from the logs. A run is known by the digest of its log and the protocol.
+    `system` names the machine; None takes it from the logs. A run has the row of its log's digest and its protocol, if
+    there is one. That row is replaced if it differs in more than the log's path and date.
     """
     old_rows = {(row.sha256, row.protocol): row for row in rows_of(connection)}
     new = 0
@@ -214,7 +215,7 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
         if old is None:
             new += 1
             _write_row(connection, row, record)
-        elif dataclasses.replace(old, file=row.file, date=row.date) != row:  # a copied log has another path and date
+        elif dataclasses.replace(old, file=row.file, date=row.date) != row:  # these two may change if a log is copied
             corrected += 1
             _write_row(connection, row, record)
     return Added(new, corrected)
@@ -231,14 +232,16 @@ def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None
 def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[str] | None:
     """Return the host of each row's run, such as `node1`, or `node1, node2` for a run on several hosts.
 
-    Returns None if the kept record of a run does not name all of its hosts. Raises InputError if it cannot be read.
+    Returns None if a run's record, which the history keeps, does not name all of its hosts. Raises InputError if the
+    record cannot be read.
     """
     hosts = []
     for row in rows:
         key = [row.sha256, row.protocol]
-        (packed,) = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
+        found = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
+        packed_record = found[0]
         try:
-            record = json.loads(zlib.decompress(packed))
+            record = json.loads(zlib.decompress(packed_record))
             host = hosts_of_nodes(nodes_of_header(record["header"]), record["nodes"])
         except (zlib.error, ValueError, TypeError, KeyError, AttributeError):
             says = "has a record that cannot be read; delete its row"

@@ -40,26 +40,27 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     """Return why the figure of a single run has no interval by calibrated widths; None if it may have one.
 
-    Such a width says how far the mean of a run's separately measured windows may be off.
+    A calibrated width says how far the mean of a run's separately measured windows may be off. So there is none for a
+    figure that is not such a mean.
     """
-    # The first two figures are not made of windows.
-    if protocol.over_steps == "own_summary":
+    over_steps = protocol.over_steps  # how the steps of a run become its figure
+    if over_steps == "own_summary":
         return "the log says one figure"
-    if protocol.over_steps in ("run_time", "between_stamps"):
+    if over_steps in ("run_time", "between_stamps"):
         return "one run, and the protocol takes one difference of time stamps"
-    if protocol.over_steps == "epoch_rates":
+    if over_steps == "epoch_rates":
         return "widths are not calibrated for printed epochs"
-    averages_printed_values = protocol.over_steps in ("mean_of_printed_rates", "mean_step_time")
-    if averages_printed_values and record.cumulative:  # each printed value repeats the ones before it
+    averages_printed_values = over_steps in ("mean_of_printed_rates", "mean_step_time")
+    if averages_printed_values and record.cumulative:  # the log prints running averages
         return "running averages are no independent windows"
     return None
 
 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the two intervals of a single run's figure, by widths that were calibrated on published logs.
+    """Return the intervals of a single run's own mean and of another run, by widths calibrated on published logs.
 
-    `kind` is that of the windows, EPOCHS or ROWS. `deviation` is that of their rates. Without intervals, `method` says
-    why: the windows are too few or too uneven.
+    `kind` is EPOCHS if the run's windows are whole epochs, else ROWS. `deviation` is the standard deviation of the
+    windows' rates. If the windows are too few or too uneven for an interval, `method` says so.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]
@@ -68,12 +69,12 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
     times = [1 / rate for rate in run.rates]  # a stall makes one time very long, but one rate only a little lower
-    half_width = width.half_width(spread.relative_sd(times))  # as a share of the figure
-    if half_width > 1 or run.windows_interval_95 is None:
+    half_width_share = width.half_width(spread.relative_sd(times))  # 1 is as much as the figure itself
+    if half_width_share > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(
         deviation=deviation,
-        interval_95=spread.around(run.value, half_width),
+        interval_95=spread.around(run.value, half_width_share),
         method=f"from {windows} windows of one run",
         repeat_95=_interval_of_repeat(run, run.windows_interval_95, kind),
     )
@@ -87,8 +88,8 @@ def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> 
     width = width_for(calibration().repeat[kind], len(run.rates))
     if width is None:
         return None
-    half_width = width.half_width(spread.half_width(windows_interval))  # as a share of the figure
-    return spread.around(run.value, half_width)
+    half_width_share = width.half_width(spread.half_width(windows_interval))  # as a share of the figure
+    return spread.around(run.value, half_width_share)
 
 
 def _why_no_width(widths: Sequence[Width], kind: str) -> str:
@@ -102,7 +103,8 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    If there is none, `method` says why. If the protocol takes a mean, all runs must have converged.
+    If there is no interval, `method` says why. The deviation leaves out runs that did not converge, whose figure is
+    infinite. If the protocol takes a mean, there must be none of these.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])
@@ -111,11 +113,11 @@ def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Recor
     if hosts is not None and len(set(hosts)) == 1:
         runs_in_words += " of one host"
 
-    made = _interval_by_protocol(values, runs_in_words, hosts, protocol)
-    if made.bounds is not None and spread.has_no_width(made.bounds):
+    interval = _interval_by_protocol(values, runs_in_words, hosts, protocol)
+    if interval.bounds is not None and spread.has_no_width(interval.bounds):
         says = "print one and the same figure, in too few digits to tell how far they lie apart"
         return Intervals(deviation=deviation, method=f"none: {runs_in_words} {says}")
-    return Intervals(deviation=deviation, interval_95=made.bounds, method=made.method)
+    return Intervals(deviation=deviation, interval_95=interval.bounds, method=interval.method)
 
 
 class _IntervalOfRuns(NamedTuple):
@@ -130,7 +132,8 @@ def _interval_by_protocol(
 ) -> _IntervalOfRuns:
     """Return the interval of several runs, by the method for the protocol's figure: median, olympic mean or mean.
 
-    `hosts` names the host of each run; None if not known. `runs_in_words` is such as "7 runs of one host".
+    For a mean, all runs of one host may count as a single value: see `independent_values`. `hosts` names the host of
+    each run; None if not known. `runs_in_words` is such as "7 runs of one host".
     """
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)

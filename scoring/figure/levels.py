@@ -34,10 +34,10 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    `values` are the figures of the runs, `rates` those of each run's windows. `hosts` names each run's host; if it is
-    None, all runs are one group.
+    All arguments have an item for each run: its figure, the rates of its windows, and the name of its host. Windows
+    vary within a run, and runs within a host. If `hosts` is None, runs vary among all runs.
     """
-    # The figure of a run that did not converge is infinite. Such a run is only counted.
+    # The figure of a run that did not converge is infinite. It only adds to `not_converged`.
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
     if hosts is None:
@@ -73,7 +73,8 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
     """Return how many values the groups of a level have in all, and how far the values vary within a group.
 
-    `name` is that of the level: window, run or host. If no group has two finite values, `if_no_pair` is the reason.
+    For example, the runs [[100, 102], [200]] of two hosts are 3 runs, and vary by 1.4 % within a host. `name` is that
+    of the level: window, run or host. If no group has two finite values, `if_no_pair` says why the spread is not known.
     """
     count = sum(len(values) for values in groups)
     finite_groups = []
@@ -104,11 +105,12 @@ def level_in_words(level: Level) -> str:
 
 
 def _counted_in_words(level: Level) -> str:
-    """Return how many values a level has, and how far they vary: `one run` or `3 runs +-0.31%`.
+    """Return how many values a level has, and how far they vary: `3 runs +-0.31%`, `one run` or `no run`.
 
-    A reason stands in for what is not known, as in `2 runs (one run of each host)`.
+    If the count is not known, the text is the reason: `hosts: the logs do not name their hosts`. If only the spread is
+    not known, the reason stands in for it: `2 runs (one run of each host)`.
     """
-    why_unknown = level.unknown  # why there is no count, or else why there is no deviation
+    why_unknown = level.unknown
     if level.count is None:
         return f"{level.name}s: {why_unknown}"
     if level.count == 0:
@@ -118,7 +120,7 @@ def _counted_in_words(level: Level) -> str:
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
         return f"{counted} ({why_unknown})"
-    return f"{counted} +-{percent(level.relative_sd, decimals=2)}"  # 3 runs +-0.31%
+    return f"{counted} +-{percent(level.relative_sd, decimals=2)}"
 
 
 def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:

@@ -37,12 +37,12 @@ def _peak_flop_per_s(record: Record) -> float | None:
 
 
 def _card_of_all_gpus(record: Record) -> Card | None:
-    """Return the row of `cards.csv` for the GPU model of a run.
+    """Return the row of `cards.csv`, the table of GPU models, for the GPUs of a run.
 
     Returns None if the log does not describe its GPUs, if they are of several models, or if the table has no such
     model.
     """
-    cards = set()  # holds None for a GPU that is not in the table
+    cards = set()  # `card_of` gives None for a GPU that the table does not have
     for node in nodes_of(record):
         gpus = node.get("gpus")
         if not isinstance(gpus, list):
@@ -75,7 +75,8 @@ def _image_side(record: Record, side: str) -> int:
 def images_per_joule(records: Sequence[Record]) -> float | None:
     """Return how many images are trained for each joule that the GPUs take from the first step to the end.
 
-    For several runs it is 1 / mean joules per image. Returns None without runs, or if a log does not give its energy.
+    Several runs are averaged by their joules per image: 0.5 and 1.5 J per image give 1 image per joule. Returns None
+    without runs, or if a log does not give its energy.
     """
     joules_per_image = []
     for record in records:
@@ -85,4 +86,4 @@ def images_per_joule(records: Sequence[Record]) -> float | None:
         joules_per_image.append(joules)
     if not joules_per_image:
         return None
-    return len(joules_per_image) / math.fsum(joules_per_image)
+    return len(joules_per_image) / math.fsum(joules_per_image)  # 1 / their mean

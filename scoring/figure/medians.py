@@ -11,13 +11,14 @@ from runlog.stats import CONFIDENCE
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median as (low, high); None for fewer than five values.
 
-    It lies between two intervals of ordered values: the narrowest of 95 % or more, and the next one inside it.
+    The interval from the k-th least to the k-th greatest value rarely has a confidence of just 95 %. So the bounds lie
+    between those of the narrowest such interval of 95 % or more (the outer one) and those of the next narrower one.
     """
     n = len(values)
     if n < 5:
         return None
     ordered = sorted(values)
-    if n == 5:  # their widest interval has 93.75 %
+    if n == 5:  # even the least and the greatest of five values have only 93.75 %
         return ordered[0], ordered[-1]
 
     outer_depth = _deepest_of_enough_confidence(n)
@@ -68,7 +69,7 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
     It is that of Hodges and Lehmann (Annals of Mathematical Statistics 34, 1963), from all quotients other / base. It
-    assumes that both sets have one distribution but for a factor.
+    assumes that the two sets would have one distribution if one of them were multiplied by a factor.
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:
@@ -78,35 +79,35 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     low = quotients[rank - 1]
     high = quotients[-rank]
     ratio = statistics.median(other) / statistics.median(base)
-    return min(ratio, low), max(ratio, high)  # the ratio itself may lie outside
+    return min(ratio, low), max(ratio, high)  # the ratio of the medians need not lie between `low` and `high`
 
 
 def _rank_of_bounds(m: int, n: int) -> int:
-    """Return the rank of the 95 % bounds among the ordered quotients of m and n values; 0 for too few values.
+    """Return k such that the k-th least and k-th greatest quotient of m and n values are 95 % bounds; 0 for too few.
 
-    It is the greatest k for which U < k has a chance of at most 2.5 %. U is the number of quotients below the true
-    ratio, the statistic of Mann and Whitney.
+    Let U be the number of quotients below the true ratio (the statistic of Mann and Whitney). The k-th least quotient
+    lies above the true ratio if U < k. So k is the greatest number for which this has a chance of at most 2.5 %.
     """
     # With one set divided by the true ratio, both have one distribution, and all C(m + n, m) rankings one probability.
     most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them
-    rank = 0
-    # The sum of the first k counts is that of U = 0 to k - 1, which is U < k. So k is counted from 1.
-    for k, rankings_of_u_below_k in enumerate(itertools.accumulate(_rankings_by_u(m, n)), start=1):
-        if rankings_of_u_below_k > most_rankings:
+    k = 0
+    for rankings_of_u_up_to_k in itertools.accumulate(_rankings_by_u(m, n)):  # first for U <= 0, then for U <= 1, ...
+        if rankings_of_u_up_to_k > most_rankings:  # U < k + 1 would have too high a chance
             break
-        rank = k
-    return rank
+        k += 1
+    return k
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
     """Return how many rankings of m and n values have each Mann-Whitney U, as a list by U from 0 to m * n.
 
-    For m = 1 and n = 2 it is [1, 1, 1]. The counts are the coefficients of the powers of q in the Gaussian binomial
-    (Andrews, The Theory of Partitions, 1976): the product, for k from 1 to m, of
+    For m = 1 and n = 2 it is [1, 1, 1], because the single value has 0, 1 or 2 of the others below it. The counts are
+    the coefficients of the powers of q in the Gaussian binomial (Andrews, The Theory of Partitions, 1976): the product,
+    for k from 1 to m, of
 
         (1 - q**(n + k)) / (1 - q**k)
     """
-    # The polynomial 1, with room for all powers of the result. Higher ones are cut off: no lower one depends on them.
+    # The polynomial 1, with room for the powers up to m * n. Higher ones are cut off: no lower one depends on them.
     coefficients = [1] + [0] * (m * n)
     for k in range(1, m + 1):
         multiplied = _multiplied_by_one_minus_power(coefficients, n + k)

@@ -21,17 +21,18 @@ def add_score_options(
     protocol: str | None = None,
     default_in_words: str = "",
 ) -> None:
-    """Add the options that choose a protocol (--protocol, --skip and --runs), and those for what logs do not say.
+    """Add --protocol, --skip and --runs, and the options of `add_log_options` for facts that a log may leave out.
 
-    `protocol` is the default of --protocol; `default_in_words` describes one that the caller chooses. Without either,
-    the user must give it. `convert` reads --devices and --batch.
+    `protocol` is the default of --protocol. A caller that chooses the default itself, after reading the logs, passes
+    only its description for the help, as `default_in_words`. With neither, the user must give --protocol. `convert`
+    turns the texts of --devices and --batch into values.
     """
     shown_default = protocol or default_in_words
-    text = "a name, or a YAML file of your own"
-    if shown_default:
-        text += f" (default: {shown_default})"
     must_be_given = not shown_default
-    parser.add_argument("--protocol", required=must_be_given, default=protocol, metavar="P", help=text)
+    protocol_help = "a name, or a YAML file of your own"
+    if shown_default:
+        protocol_help += f" (default: {shown_default})"
+    parser.add_argument("--protocol", required=must_be_given, default=protocol, metavar="P", help=protocol_help)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, convert)

@@ -100,7 +100,9 @@ class Protocol:
     def _runs_in_words(self, counts: Sequence[int]) -> str:
         """Return how many runs go into a figure: `1 run`, `5 runs` or `5 to 7 runs`.
 
-        `counts` are the numbers of runs of the systems. Each counts as at least the number that the protocol asks for.
+        `counts` has the number of runs of each system. A number below the protocol's counts as the protocol's: if that
+        is 6, systems of 5 and 7 runs give `6 to 7 runs`. If MLPerf sets the number, and the benchmark is not known yet,
+        the text says only that.
         """
         if self._number_of_runs_is_open():
             return "as many runs as MLPerf asks for of the benchmark"
@@ -232,7 +234,7 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 
 
 def _first_conflict(protocol: Protocol) -> str:
-    """Return a message about the first two settings of a protocol that do not go together; empty if all do.
+    """Return a message about the first settings of a protocol that do not go together; an empty text if all do.
 
     `protocols.yaml` says what the settings and their values mean.
     """

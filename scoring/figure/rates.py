@@ -138,9 +138,11 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 
 
 def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return equally many images for each window, and the seconds that they take at the speed of its row.
+    """Return the same number of images for each window, and the seconds that they take at the speed of its row.
 
-    Raises InputError if a row gives no speed, or the batch or the number of devices is needed and not known.
+    The speed is the printed step time if all rows have one, unless they all print rates of all devices. Otherwise it is
+    the rate of `work_at_printed_rates`. Raises InputError if a row gives no speed, or the batch or the number of
+    devices is needed and not known.
     """
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
     # Printed rates of all devices go first: they need no batch and no number of devices.
@@ -155,15 +157,16 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 
 
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return equally many images for each window, and the seconds that they take at the rate of its row.
+    """Return the same number of images for each window, and the seconds that they take at the rate of its row.
 
-    For example, 8 devices that print 100 images/s each give 8 images in 0.01 s. Raises InputError if the log does not
-    say enough, such as the batch.
+    For example, two rows of a run on 8 devices that print 100 and 50 images/s per device give the images [8, 8] and the
+    seconds [0.01, 0.02]. If some row prints no rate, all rows are taken at the rate of `rate_or_refuse`. Raises
+    InputError if that rate is not known.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:
         return _equal_work(devices_per_printed_rate(record), printed_rates)
-    # printed=False: the measured rate goes first, because a printed one is missing in some rows
+    # Some rows print no rate, so measured rates go first (printed=False).
     rates_of_all_devices = [rate_or_refuse(record, window, printed=False) for window in chosen]
     return _equal_work(1, rates_of_all_devices)
 

@@ -13,14 +13,15 @@ IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode",
 def refuse_unless_repeats(records: Sequence[Record]) -> None:
     """Raise InputError if the runs are not repeats of one system, or if two logs are of the same run.
 
-    Repeats agree in the facts of IN_COMMON and in the framework. A fact that a log does not say agrees with any other.
+    Repeats agree in the fields of IN_COMMON and in the framework. A value that a log does not give agrees with any
+    other. If some log does not name its framework, the logs must also be of one format.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
 
     names_of_frameworks = [_said_framework_name(record) for record in records]
     _refuse_difference("framework", records, names_of_frameworks)
-    if None in names_of_frameworks:  # a format stands in for a framework: each is of one only
+    if None in names_of_frameworks:  # the format has to stand in for the framework
         _refuse_difference("format", records, [record.format for record in records])
     refuse_same_run_twice(records)
 
@@ -48,13 +49,13 @@ def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[ob
 
 
 def refuse_same_run_twice(records: Sequence[Record]) -> None:
-    """Raise InputError if two logs are of the same run, or are two parts of its log: each run counts once."""
+    """Raise InputError if two logs are of the same run, or if one goes on where another ends. Each run counts once."""
     file_by_run: dict[object, str] = {}
     for record in records:
         if record.run_id in file_by_run:
             raise InputError(f"{record.file} and {file_by_run[record.run_id]} are of the same run: one run counts once")
         file_by_run[record.run_id] = record.file
-    for earlier, later in itertools.permutations(records, 2):
+    for earlier, later in itertools.permutations(records, 2):  # each pair in both orders: either may be the earlier
         if later.is_continuation_of(earlier):
             says = "parts of one run are no repeats; join them with `cat`"
             first_line = later.windows[0].line

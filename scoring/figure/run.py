@@ -19,7 +19,7 @@ from scoring.figure.rates import (
     work_at_printed_speed,
     work_over_time,
 )
-from scoring.figure.selection import nothing_left, positions, select, too_short
+from scoring.figure.selection import nothing_left, select, steps_done_by_window, too_short
 from scoring.importers.checks import AGREES_WITHIN, rows_with_clock_set_back
 from scoring.importers.text import total
 from scoring.record import InputError, Record, Window
@@ -42,14 +42,15 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the figure of one run under a protocol, with the lines of the log that it comes from.
 
-    `skip` is the number of --skip; None takes the protocol's own. Raises InputError if the log does not have what the
-    protocol needs, or contradicts itself, or if `skip` is given for a whole run.
+    `skip` is the number of --skip; None takes the protocol's own. It is how many windows or epochs to drop, or which
+    stamped row to start at. Raises InputError if the log does not have what the protocol needs, or contradicts itself,
+    and for a `skip` above 0 if the protocol has nothing to drop.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
 
     if protocol.over_steps == "between_stamps":
-        return _figure_between_stamps(record, protocol, start_number=skip)  # here --skip is the row to start at
+        return _figure_between_stamps(record, protocol, start_number=skip)
     if protocol.over_steps == "run_time":
         if skip:
             raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
@@ -64,13 +65,14 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 def _refuse_contradictions(record: Record) -> None:
     """Raise InputError if the log gives one thing in two ways so far apart that no figure can be trusted.
 
-    The error is about the first such contradiction.
+    The importer has compared the two ways, and has set `refused` if they are so far apart. The error names the first
+    such contradiction.
     """
-    from_options = ""  # a fact that the user gave may be the mistake
+    from_options = ""  # names the facts that the user gave, because one of them may be the mistake
     if record.from_options:
         from_options = f", {' and '.join(record.from_options)} from the options"
     for check in record.checks:
-        if check.refused:  # by the importer, which has compared the two ways
+        if check.refused:
             raise InputError(
                 f"{record.file}: no figure, as two ways to it contradict each other{from_options}: {check}"
             )
@@ -145,15 +147,16 @@ def _average_by_times(work: Work, value: float) -> _Average:
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
     """Return the 95 % interval of `value`, an average of the windows' images/s, as (low, high).
 
-    It follows from that of the mean seconds per image. Returns None if the windows are too few or too uneven.
+    The interval of the mean seconds per image is turned into one of the rate 1 / mean, and that is scaled to `value`.
+    Returns None if the windows are too few or too uneven.
     """
     interval_of_mean_time = series.series_interval(seconds_per_image)
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
-    # The interval of 1 / mean time is scaled to `value`, which differs from it if windows weigh by their length.
-    factor = value * math.fsum(seconds_per_image) / len(seconds_per_image)
-    return factor / high_time, factor / low_time  # a long time is a low rate
+    # value / (1 / mean time); `value` is not 1 / mean time if longer windows weigh more in it
+    scale = value * math.fsum(seconds_per_image) / len(seconds_per_image)
+    return scale / high_time, scale / low_time  # a long time is a low rate
 
 
 class StampedRow(NamedTuple):
@@ -161,7 +164,7 @@ class StampedRow(NamedTuple):
 
     window: Window
     end_s: float  # its time stamp
-    position: int  # steps of the run that were done at that moment, warm-up included; at the first step it is 1
+    steps_done: int  # of the run, at that moment, warm-up included; 1 after the first step
 
 
 def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int | None) -> RunFigure:
@@ -178,7 +181,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
         measured = _rows_of_next_steps(record, protocol.take_steps, stamped, start)
     end = measured[-1]
     seconds = _seconds_between(record, start, end)
-    steps = end.position - start.position
+    steps = end.steps_done - start.steps_done
     return RunFigure(
         file=record.file,
         value=images_per_step(record) * steps / seconds,
@@ -195,9 +198,9 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     Raises InputError if there are none, and says whether the stamps or the steps are missing.
     """
     rows = []
-    for window, position in zip(record.windows, positions(record), strict=True):
-        if window.end_s is not None and position is not None:
-            rows.append(StampedRow(window, window.end_s, position))
+    for window, steps_done in zip(record.windows, steps_done_by_window(record), strict=True):
+        if window.end_s is not None and steps_done is not None:
+            rows.append(StampedRow(window, window.end_s, steps_done))
     if rows:
         return rows
     if any(window.end_s is not None for window in record.windows):
@@ -223,8 +226,8 @@ def _start_row(
 
 def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
     """Return the rows after `start`, up to the end of the log. Raises InputError if there is none."""
-    last_position = stamped[-1].position
-    rows = [row for row in stamped if start.position < row.position <= last_position]
+    last_steps_done = stamped[-1].steps_done
+    rows = [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
     if not rows:
         raise too_short(record, steps=1, total=0)
     return rows
@@ -233,17 +236,18 @@ def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: Stampe
 def _rows_of_next_steps(
     record: Record, steps: int, stamped: Sequence[StampedRow], start: StampedRow
 ) -> list[StampedRow]:
-    """Return the rows after `start`, up to the last one that is at most so many `steps` later.
+    """Return the rows after `start`, up to the last one that is at most `steps` steps later.
 
-    Raises InputError if there is none, or if the log ends more than one step too early.
+    Raises InputError if there is no such row, or if the log has fewer than `steps` - 1 steps after `start`.
     """
-    last_position = start.position + steps
-    rows = [row for row in stamped if start.position < row.position <= last_position]
-    steps_in_log = max(0, stamped[-1].position - start.position)
-    # A log that counts from 0 prints its row 20 after 21 steps, so a warm-up of 20 steps may use up one of `steps`.
+    last_steps_done = start.steps_done + steps
+    rows = [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
+    steps_after_start = max(0, stamped[-1].steps_done - start.steps_done)
+    # A log that counts from 0 prints its row 20 after 21 steps. If a warm-up of 20 steps ends there, a log of just the
+    # steps that the protocol asks for has one too few after it.
     fewest_steps_accepted = steps - 1
-    if not rows or steps_in_log < fewest_steps_accepted:
-        raise too_short(record, steps, steps_in_log)
+    if not rows or steps_after_start < fewest_steps_accepted:
+        raise too_short(record, steps, steps_after_start)
     return rows
 
 
@@ -272,16 +276,17 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
     """Return the row at whose time stamp a warm-up of `steps_to_skip` steps ends.
 
-    Raises InputError if the log ends before so many steps are done.
+    For 20 steps, it is the row after exactly 20 steps. If there is none, it is the row that prints 20 in a log that
+    counts from 0 (after 21 steps), or else the first row after more than 20. Raises InputError if there is none either.
     """
-    exact_rows = [row for row in stamped if row.position == steps_to_skip]
-    if exact_rows:  # an exact fit goes before an earlier row with more steps
+    exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]
+    if exact_rows:
         return exact_rows[0]
-    counts_from_0 = record.first_step == 0  # such a log prints 20 after 21 steps
+    counts_from_0 = record.first_step == 0
     printing_rows = [row for row in stamped if row.window.step == steps_to_skip]
     if counts_from_0 and printing_rows:
         return printing_rows[0]
-    later_rows = [row for row in stamped if row.position > steps_to_skip]
+    later_rows = [row for row in stamped if row.steps_done > steps_to_skip]
     if later_rows:
         return later_rows[0]
     raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
@@ -289,7 +294,7 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
 
 def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
     """Return how long a run is, for an error: `12 stamped rows, the last after 120 steps`."""
-    return f"{len(stamped)} stamped rows, the last after {stamped[-1].position} steps"
+    return f"{len(stamped)} stamped rows, the last after {stamped[-1].steps_done} steps"
 
 
 def _refuse_clock_set_back(record: Record, windows: Sequence[Window]) -> None:
@@ -339,7 +344,8 @@ def _run_time_figure(record: Record) -> RunFigure:
 def _refuse_if_clock_was_set(record: Record, run_s: float) -> None:
     """Raise InputError if a run's stamps or times show that the clock was set during it.
 
-    `run_s` is the time from the run's start to its stop.
+    `run_s` is the time from the run's start to its stop. The windows may not take longer than that, except in
+    benchmarks of TRAINING_ON_AFTER_STOP.
     """
     cause = "the clock was set, or the log edited"
     if run_s <= 0:

@@ -21,30 +21,29 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    Only a protocol `by_benchmark` changes. The number of --runs, if given, is kept. Raises InputError if it is too few
-    for those dropped, or, without it, if the number of MLPerf is not known.
+    Only a protocol with `by_benchmark` changes. If the user gave --runs, that number of runs is kept, and InputError is
+    raised if all of them would be dropped. Without --runs, InputError is raised if the numbers are not known.
     """
     if not protocol.by_benchmark:
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
-    has_no_time = record.run_start_s is None
-    if has_no_time:
-        # The numbers are not used. An error about the benchmark here would hide that of `run_figure`, which helps more.
+    if record.run_start_s is None:
+        # `run_figure` will refuse this log, as it has no start. An error about its benchmark here would hide that.
         return protocol
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:
         dropped = _dropped_runs_of(protocol, benchmark)
         return protocol.with_numbers_of_benchmark(protocol.runs, dropped)
-    wanted = _runs_of_submission(record.file, benchmark)
-    return protocol.with_numbers_of_benchmark(wanted.runs, wanted.dropped)
+    submission = _runs_of_submission(record.file, benchmark)
+    return protocol.with_numbers_of_benchmark(submission.runs, submission.dropped)
 
 
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
     """Return how many runs MLPerf asks for of a benchmark, and how many of them are dropped at each end.
 
-    Raises InputError, about the log `file`, if the benchmark is not known, or if its numbers depend on the round of
-    MLPerf.
+    Raises InputError if the benchmark is not known, or if its numbers depend on the round of MLPerf, which a log does
+    not say. `file` is the log that the error names.
     """
     if benchmark is None:
         says = "names no benchmark, so the number of runs is not known"
@@ -55,7 +54,7 @@ def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
     if not different_numbers:
         says = f"names benchmark {benchmark!r}, of which the number of runs is not known"
         raise InputError(f"{file}: the log {says}; give --runs N")
-    if len(different_numbers) > 1:  # a log does not say its round
+    if len(different_numbers) > 1:
         listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
         says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
         raise InputError(f"{file}: the log {says}; give --runs N")
@@ -77,10 +76,10 @@ def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
 
 
 def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> None:
-    """Raise TooFewRunsError if the protocol cannot average the runs at all.
+    """Raise TooFewRunsError if an olympic mean would drop all runs, or if too many runs did not converge.
 
-    A run that did not converge has an infinite figure, which only an olympic mean may drop. `unit` is that of the
-    figures.
+    A run that did not converge has an infinite figure. An olympic mean allows as many of them as it drops at each end,
+    any other average allows none. `unit` is the unit of the figures, for the error.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     if is_olympic and len(runs) <= 2 * protocol.dropped_runs:

@@ -10,6 +10,7 @@ OLDEST_DATE_S = 1e9  # Unix time, in 2001; an earlier one is of a clock that beg
 LATEST_DATE_S = 1e10  # Unix time, in 2286
 # Importers turn a stamp in words into `date.toordinal() * 86400 + seconds of the day`, without its time zone.
 ORDINAL_OF_1970 = datetime.date(1970, 1, 1).toordinal()
+SECONDS_OF_DAY = 86_400
 
 
 class Start(NamedTuple):
@@ -20,9 +21,10 @@ class Start(NamedTuple):
 
 
 def start_of(record: Record) -> Start:
-    """Return when a run started: by its run_start, the stamp of its first row, or the last change of its file.
+    """Return when a run started: by its run_start, else by the time stamp of its first row, else by its file.
 
-    The first plausible date of these counts. A stamp may be in seconds from 1970 or from the year 1.
+    A run_start or a stamp counts only if it is a plausible date; seconds since midnight, for example, are none. The
+    date of the file is that of its last change.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")
@@ -31,12 +33,11 @@ def start_of(record: Record) -> Start:
     if first_stamp_s is not None:
         if _is_date(first_stamp_s):
             return Start(first_stamp_s, "first_row")
-        # The stamp may count from the year 1, because importers make it of a date's ordinal.
-        unix_s = first_stamp_s - ORDINAL_OF_1970 * 86_400
+        # Importers make the stamp of a calendar date by `date.toordinal`, which counts the days from the year 1.
+        unix_s = first_stamp_s - ORDINAL_OF_1970 * SECONDS_OF_DAY
         if _is_date(unix_s):
             return Start(unix_s, "first_row")
 
-    # For example, stamps that count from midnight give no date.
     return Start(Path(record.file).stat().st_mtime, "file")
 
 

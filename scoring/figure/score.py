@@ -196,21 +196,21 @@ def score(
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
     `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not. Raises
-    InputError if the runs are no repeats or do not fit the protocol, and TooFewRunsError, with their score if they have
-    one, if they are too few.
+    InputError if the runs are no repeats of one system, or do not fit the protocol. Raises TooFewRunsError if they are
+    too few; its `partial` is their score, unless they are too few even for that.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    counted_protocol = with_runs_of_benchmark(protocol, records)  # its numbers of runs are settled
-    chosen = _chosen_runs(records, counted_protocol, skip)
-    unit = _unit(chosen.records, counted_protocol)
-    refuse_if_no_mean(chosen.figures, counted_protocol, unit)
+    settled_protocol = with_runs_of_benchmark(protocol, records)  # MLPerf may set its numbers of runs
+    chosen = _chosen_runs(records, settled_protocol, skip)
+    unit = _unit(chosen.records, settled_protocol)
+    refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
     # `skip` has had its effect above. The score's protocol gets it too, so that its description says what was dropped.
-    shown_protocol = counted_protocol if skip is None else counted_protocol.skipping(skip)
+    shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
     score_without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
-    missing_runs = message_of_missing_runs(chosen.figures, counted_protocol, unit)
+    missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)
     shown_warnings = list(_warnings(score_without_warnings, missing_runs))
     if not system:
         shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
@@ -262,7 +262,7 @@ def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int
     A set has as many runs as the protocol asks for: 7 runs make three sets of 5. Raises InputError if a run has no
     start.
     """
-    # 0.0 lets a record without a start be sorted. `_scored_runs` refuses it in the next line.
+    # A record without a start is sorted as 0.0, only for `_scored_runs` to refuse it in the next line.
     by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
     runs = _scored_runs(by_start, protocol, skip)
 
@@ -336,7 +336,8 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together."""
     protocol = result.protocol
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
-    # A mean of rates is higher than all images / all time, so both kinds of it have a warning of their own.
+    # A mean of different rates is above all images / all time. There is a warning of that if the figure of a run is the
+    # mean of its windows' rates, and another one if the score is the mean of the runs' rates.
     averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     for record, run in zip(result.records, result.runs, strict=True):
         yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))
@@ -346,7 +347,7 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     yield from warnings.warn_of_outlying_run(result.records, run_rates, result.unit)
     averages_run_rates = protocol.over_runs == "mean"
     if averages_run_rates:
-        yield from warnings.warn_if_mean_of_rates_is_high(run_rates)
+        yield from warnings.warn_if_mean_of_run_rates_is_high(run_rates)
 
 
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
@@ -354,7 +355,7 @@ def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
 
     An outlier is sought among the lengths of all runs from start to stop, whether they converged or not.
     """
-    minutes = []
+    minutes = []  # of each run, from its start to its stop
     for record, run in zip(result.records, result.runs, strict=True):
         minutes.append(_minutes_to_end(record, run))
         if not math.isfinite(run.value):

@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON (--json). Returns 1 for too few (converged) runs, else 0.
 
-    If the warm-up leaves nothing of a run that may be so short, the score has no figure. Raises InputError if the logs
-    or the protocol cannot be read, or do not fit each other.
+    Runs that were resumed near their end may be shorter than the warm-up. Their score is printed without a figure. For
+    other runs, a warm-up that leaves nothing raises InputError, as do logs and protocols that cannot be read or do not
+    fit each other.
     """
     protocol = protocol_of(args)
     records = read_records(args)
@@ -46,8 +47,8 @@ def main(args: argparse.Namespace) -> int:
         _print_too_few_runs(error, partial, as_json=args.json)
         return 1
     except NothingMeasuredError as error:
-        if not _may_be_shorter_than_warm_up(records, args.skip):  # then it is a mistake of the user
-            raise
+        if not _may_be_shorter_than_warm_up(records, args.skip):
+            raise  # it is a mistake of the user
         result = _score_without_figure("nothing_measured", error, protocol, records)
 
     if args.json:
@@ -142,6 +143,14 @@ def score_lines(result: Score) -> list[str]:
     A row has a name and a text: `  spread         1.234 (standard deviation over runs)`.
     """
     figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {result.shown_unit}"
+    lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
+    lines += [f"  {name:15}{text}" for name, text in _fact_rows(result)]
+    lines += [f"  {line}" for line in as_text(result.warnings).splitlines()]
+    return lines + result.footnotes
+
+
+def _fact_rows(result: Score) -> list[tuple[str, str]]:
+    """Return the rows of `score` as (name, text): intervals, spread, runs and other facts, as far as they are known."""
     rows = _interval_rows(result)
     more_runs = _more_runs_in_words(result.more_runs_for_1_percent)
     if more_runs:
@@ -158,7 +167,4 @@ def score_lines(result: Score) -> list[str]:
     if result.standing is not None:
         rows.append(("result", result.standing.name))
         rows.append(("data set", f"{result.standing.dataset_in_words}; target {result.standing.target_in_words}"))
-    lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
-    lines += [f"  {name:15}{text}" for name, text in rows]
-    lines += [f"  {line}" for line in as_text(result.warnings).splitlines()]
-    return lines + result.footnotes
+    return rows

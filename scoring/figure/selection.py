@@ -12,8 +12,8 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
     """Return the rows of a run's log that the protocol measures, without the warm-up: windows, or summaries of epochs.
 
-    `skip` is how many of them to drop; None takes the protocol's own number. Raises InputError if nothing is left, or
-    fewer steps than the protocol takes.
+    `skip`, the number of --skip, is how many windows or epochs to drop; None takes the protocol's own number. Raises
+    InputError if nothing is left, or fewer steps than the protocol takes.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -28,22 +28,25 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
 
-    Windows that the log marks as "warmup" are always dropped; `skip` (the number of --skip) drops further ones. Without
-    it, the protocol's number decides, but one of steps only if the log marks none.
+    Windows that the log marks as warm-up are dropped first. Then one of these rules holds:
+
+    - With `skip`, the number of --skip, so many further windows are dropped.
+    - If the protocol skips windows, so many are dropped in all, the marked ones included.
+    - If it skips steps, the windows that begin within these are dropped, unless the log marks what was measured.
     """
-    windows = [window for window in record.windows if window.phase != "warmup"]  # as the log marks it
+    windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
         what = "warm-up windows only" if record.windows else "no windows"
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
 
-    if skip is not None:  # further ones than the log marks
+    if skip is not None:
         return _drop_first(record, windows, skip, "windows")
     if protocol.skip_unit == "window":
         marked_as_warm_up = len(record.windows) - len(windows)
         still_to_drop = max(0, protocol.skip - marked_as_warm_up)
         return _drop_first(record, windows, still_to_drop, "windows")
-    log_marks_its_warm_up = any(window.phase == "measured" for window in windows)
-    if log_marks_its_warm_up:  # it knows better than the protocol's number of steps
+    log_marks_what_was_measured = any(window.phase == "measured" for window in windows)
+    if log_marks_what_was_measured:
         return windows
     return _windows_after_skipped_steps(record, protocol)
 
@@ -61,21 +64,22 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     """Return the windows that begin after the steps that the protocol skips.
 
-    Raises InputError if there is none, or if the log does not say how many steps were done at the end of a window.
+    A window that does not say its steps is left out, because its beginning is not known. Raises InputError if no window
+    is left, or if the log does not say how many steps were done at the end of a window.
     """
-    steps_done = positions(record)
+    done_by_window = steps_done_by_window(record)
     chosen = []
-    for window, done_at_end in zip(record.windows, steps_done, strict=True):
+    for window, done_at_end in zip(record.windows, done_by_window, strict=True):
         if done_at_end is None:
             says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
             raise InputError(f"{record.file}: protocol {protocol.name} {says}")
         if not window.steps:
-            continue  # it is not known where the window begins
+            continue
         done_at_begin = done_at_end - window.steps
         if done_at_begin >= protocol.skip:
             chosen.append(window)
     if not chosen:
-        raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=f"{steps_done[-1]} printed")
+        raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=f"{done_by_window[-1]} printed")
     return chosen
 
 
@@ -83,17 +87,17 @@ class _Progress(NamedTuple):
     """How far a run is at the end of a row."""
 
     done: int | None  # steps of the run, warm-up included; None if not known
-    done_at_restart: int  # of these, the steps done when the printed numbers last started again
+    offset: int  # of these, the steps that were done before the printed numbers last began again; 0 if they never did
     epoch: int | None  # of the last row that printed a step
 
 
-def positions(record: Record) -> list[int | None]:
+def steps_done_by_window(record: Record) -> list[int | None]:
     """Return for each window how many steps of the run, warm-up included, were done at its end; None if not known.
 
     If the printed numbers start again in each epoch, the epochs are added up: 50, 100, 50, 100 -> 50, 100, 150, 200.
     """
     steps_done = []
-    progress = _Progress(done=0, done_at_restart=0, epoch=None)
+    progress = _Progress(done=0, offset=0, epoch=None)
     for window in record.windows:
         progress = _progress_after(window, progress, record.first_step)
         steps_done.append(progress.done)
@@ -101,31 +105,32 @@ def positions(record: Record) -> list[int | None]:
 
 
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
-    """Return how far the run is at the end of a window; `before` is how far it was before the window.
+    """Return how far the run is at the end of a window; `before` is how far it was at the end of the window before.
 
-    The printed steps count from `first_step`. In some logs they begin again in each epoch: the steps done by then are
-    added.
+    A log prints `first_step` after the first step: mostly 1, but some programs count from 0. If its numbers begin again
+    in each epoch, the steps of the epochs before are added.
     """
     if window.step is None:  # the row prints no step, but may say how many it holds
         return before._replace(done=_sum_if_known(before.done, window.steps))
 
-    steps_since_restart = window.step - first_step + 1
-    done_at_restart = _done_at_restart(window, before, steps_since_restart)
-    return _Progress(done_at_restart + steps_since_restart, done_at_restart, window.epoch)
+    printed_steps = window.step - first_step + 1  # the printed number, as if the log counted from 1
+    offset = _offset_of(window, before, printed_steps)
+    return _Progress(offset + printed_steps, offset, window.epoch)
 
 
-def _done_at_restart(window: Window, before: _Progress, steps_since_restart: int) -> int:
-    """Return how many steps were done when the printed steps last began again from the first one; 0 if they never did.
+def _offset_of(window: Window, before: _Progress, printed_steps: int) -> int:
+    """Return how many steps were done before the numbers that a row prints last began again; 0 if they never did.
 
-    A new epoch after 50, 100 has begun again at 100 if it prints 50, but not if it prints 150. `steps_since_restart` is
-    the printed step, counted from 1.
+    For example, an epoch ends at step 100. If the next epoch's first row prints 50, the numbers have begun again, and
+    the offset is 100. If it prints 150, they go on, and the offset stays as it was. `printed_steps` is what the row
+    prints, counted from 1.
     """
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
     if not is_new_epoch or before.done is None:
-        return before.done_at_restart
-    numbers_go_on = before.done_at_restart + steps_since_restart > before.done
+        return before.offset
+    numbers_go_on = before.offset + printed_steps > before.done
     if numbers_go_on:
-        return before.done_at_restart
+        return before.offset
     return before.done
 
 
@@ -141,6 +146,7 @@ def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequ
 
     Raises InputError if all together have fewer steps, or the first alone has more.
     """
+    # The steps of the first window, of the first two, and so on
     totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
     if totals[0] > steps:
         holds = f"the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}"

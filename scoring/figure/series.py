@@ -26,19 +26,21 @@ HALF_WIDTH_WITHIN = 1e-6  # a half-width is found up to this share of it
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of one run's windows, as (low, high); None for too few or too uneven ones.
 
-    `values` are their rates or times, in order. The interval is wider if neighbours may be correlated.
+    `values` are the rates or times of the windows, in order. The interval is wider if neighbours may be correlated. It
+    has no width if all values are equal.
     """
     if len(values) < LEAST_WINDOWS:
         return None
 
     mean = math.fsum(values) / len(values)
-    deviations_of_values = _deviations_from_mean(values)
-    if _are_from_rounding(deviations_of_values, mean):
+    deviations = _deviations_from_mean(values)
+    if _are_from_rounding(deviations, mean):  # all values are equal
         return mean, mean
 
-    deviations = _deviations_from_mean(_batch_means(values))  # batches are less correlated than single windows
-    if _are_from_rounding(deviations, mean):  # the batches are equal, although the values are not
-        deviations = deviations_of_values
+    # Batches of windows are less correlated than the windows, so they go first. Equal batches would tell no spread.
+    batch_deviations = _deviations_from_mean(_batch_means(values))
+    if not _are_from_rounding(batch_deviations, mean):
+        deviations = batch_deviations
     possible_errors = _possible_errors(deviations)
     half_width = _half_width(possible_errors, freedom=len(deviations) - 1)
     if half_width >= mean:  # one window took many times as long as the others
@@ -79,12 +81,13 @@ class PossibleError(NamedTuple):
 
 
 def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> float:
-    """Return half the width of the 95 % interval of a mean whose standard error is uncertain.
+    """Return half the width of the 95 % interval of a mean whose standard error is one of the `possible_errors`.
 
-    `possible_errors` are the values that it may have. `freedom` is the degrees of freedom of Student's t.
+    It is the distance beyond which the true mean lies with a probability of 5 %, found by bisection. `freedom` is the
+    degrees of freedom of Student's t.
     """
-    # With a known error, half the width is quantile * error. So with uncertain errors it lies between that of the least
-    # error and that of the greatest.
+    # If the error were known, half the width would be quantile * error. So it lies between the half-width for the least
+    # possible error and that for the greatest.
     quantile = t_quantile(freedom)
     too_narrow = quantile * min(possible.error for possible in possible_errors)
     wide_enough = quantile * max(possible.error for possible in possible_errors)
@@ -119,8 +122,8 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    `deviations` are the values less their mean, in order. Each possible correlation of neighbours (CORRELATIONS) gives
-    one error; improbable ones are left out.
+    `deviations` are the values less their mean, in order. Each correlation that neighbours may have (CORRELATIONS)
+    gives one error, with the probability of that correlation. Those of at most LEAST_PROBABILITY are left out.
     """
     sums = _deviation_sums(deviations)
     fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
@@ -185,11 +188,12 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
         sqrt(1 - r**2) * (d[0] - m)           of the first value
         (d[i] - m) - r * (d[i - 1] - m)       of each later value
 
-    Its squares add up to a * m**2 - 2 * b * m + c, which is least at m = b / a.
+    Its squares add up to a * m**2 - 2 * b * m + c. This is least at m = b / a, where it is c - b**2 / a.
     """
-    # The coefficients of the sum multiplied out, in which all d[i] add up to 0.
-    a = _weight_of_mean(r, sums.n)
+    a = _weight_of_mean(r, sums.n)  # (1 - r**2) + (n - 1) * (1 - r)**2
+    # (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1]). All d add up to 0, so this sum is r * d[n - 1] - d[0].
     b = (1 - r) * r * sums.ends
+    # (1 - r**2) * d[0]**2 + sum((d[i] - r * d[i - 1])**2)
     c = sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
     least = c - b**2 / a
     return max(least, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm

@@ -93,7 +93,7 @@ def mean_of(values: Sequence[float]) -> Estimate | None:
 def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None:
     """Return the mean without the `dropped` least and the `dropped` greatest values; None if fewer than two are kept.
 
-    The values left out may be infinite. The standard error is Yuen's (Biometrika 61, 1974).
+    The dropped values may be infinite. The standard error is Yuen's (Biometrika 61, 1974), for trimmed means.
     """
     n = len(values)
     kept = sorted(values)[dropped : n - dropped]
@@ -101,11 +101,11 @@ def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None
     if h < 2:
         return None
 
-    # Yuen's error takes the nearest value that is kept for each that is not.
-    with_replaced = [kept[0]] * dropped + kept + [kept[-1]] * dropped
-    deviation = sd(with_replaced)
+    # Yuen's error is made of the winsorized values: the nearest kept value stands in for each dropped one.
+    winsorized = [kept[0]] * dropped + kept + [kept[-1]] * dropped
+    deviation = sd(winsorized)
     assert deviation is not None, "two values or more are left"
-    error = deviation / math.sqrt(h * (h - 1) / (n - 1))  # h values are kept of n
+    error = deviation / math.sqrt(h * (h - 1) / (n - 1))  # without dropped values, h is n, and this deviation / sqrt(n)
     return Estimate(math.fsum(kept) / h, error, freedom=h - 1)
 
 
@@ -118,17 +118,19 @@ def has_no_width(interval: tuple[float, float]) -> bool:
     return math.isclose(low, high, rel_tol=1e-12)
 
 
-def ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
-    """Return the 95 % interval of the ratio other / base as (low, high), by Welch's t on the logarithms.
+def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
+    """Return the 95 % interval of the ratio of two means, other / base, as (low, high): Welch's t on the logarithms.
 
     The two standard errors may differ (Welch, Biometrika 34, 1947; for olympic means Yuen, Biometrika 61, 1974).
     """
     ratio = other.value / base.value
+    # The standard error of log(value) is about error / value, and the variances of the two logarithms add up.
     variance_of_base = (base.error / base.value) ** 2
     variance_of_other = (other.error / other.value) ** 2
     variance = variance_of_base + variance_of_other
     if variance == 0:
         return ratio, ratio
+    # Welch's degrees of freedom of the sum of two variances
     freedom = variance**2 / (variance_of_base**2 / base.freedom + variance_of_other**2 / other.freedom)
     return around(ratio, t_quantile(freedom) * math.sqrt(variance))
 
@@ -164,7 +166,8 @@ def outlier(values: Sequence[float]) -> int | None:
     mean = math.fsum(values) / n
     distances = [abs(value - mean) for value in values]
     farthest = distances.index(max(distances))
-    t = t_quantile(n - 2, 1 - 0.01 / (2 * n))  # 1 %, shared among n values and both sides
+    # Each of the n values could be too high or too low, so each of these 2 * n cases gets an equal share of the 1 %.
+    t = t_quantile(n - 2, 1 - 0.01 / (2 * n))
     # Grubbs' limit for the farthest value, in standard deviations from the mean
     most_deviations = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))
     if distances[farthest] / deviation <= most_deviations:

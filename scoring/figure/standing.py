@@ -16,22 +16,22 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 
 
 def _facts(record: Record) -> ResultFacts:
-    """Return the facts that decide whether a log's result is an MLPerf result. A fact that it does not say is None.
+    """Return the facts that decide whether a log's result is an MLPerf result. Unknown facts are None.
 
-    Only a log of this project has a header.
+    Logs of this project give more of them than other logs do, because their header describes the data set.
     """
-    is_project_log = bool(record.header)
-    dataset = section(record, "dataset")  # of the header; empty without one
+    is_project_log = bool(record.header)  # only logs of this project have a header
+    dataset = section(record, "dataset")  # of the header; an empty table if there is no header
     synthetic = dataset.get("synthetic")
     return ResultFacts(
         benchmark=record.benchmark,
         division=record.division,
-        ruleset=OWN_RULESET if is_project_log else None,  # another log does not say its round
+        ruleset=OWN_RULESET if is_project_log else None,  # other logs do not name their MLPerf round
         dataset=mlperf.dataset_name(dataset),
         train_samples=_samples(dataset.get("train_samples"), record.train_samples),
         eval_samples=_samples(dataset.get("eval_samples"), record.eval_samples),
         bytes_of_parts=bytes_of_parts(dataset),  # sizes of the data set's files
-        has_exact_counts=is_project_log,  # another log may have rounded the numbers of samples
+        has_exact_counts=is_project_log,  # other logs may have rounded the numbers of samples
         synthetic=synthetic if isinstance(synthetic, bool) else None,
         quality_target=recipe_target(record),
         throughput_only=record.mode == "throughput",

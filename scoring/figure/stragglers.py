@@ -42,14 +42,14 @@ class OftenSlowestRank(NamedTuple):
 def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTime, *, action: str) -> Iterator[Verdict]:
     """Yield a warning if one rank is the slowest too often to be chance, and lags far behind the median rank.
 
-    `action` names the kind of time in the message, such as `computes`. A log without the ranks' times, or of a single
-    rank, gives no warning.
+    `kind` says which time of the ranks is compared, and `action` is the verb for it in the message, such as `computes`.
+    A log without the ranks' times, or of a single rank, gives no warning.
     """
     straggler = most_often_slowest(windows, kind)
     ranks = record.devices  # each device has one rank
     if straggler is None or ranks is None or ranks < 2:
         return
-    chance = _most_chance_of_straggler(straggler.times_slowest, straggler.windows, ranks)
+    chance = _upper_bound_of_chance(straggler.times_slowest, straggler.windows, ranks)
     if chance < MOST_STRAGGLER_CHANCE and straggler.median_lag_share > LEAST_STRAGGLER_LAG:
         message = (
             f"rank {straggler.rank} on {straggler.host} {action} {percent(straggler.median_lag_share)} of the time "
@@ -62,7 +62,8 @@ def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTim
 def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlowestRank | None:
     """Return the rank that is most often the slowest, by one kind of time; None if no window has ranks' times.
 
-    Ranks of the same number on different hosts are different ranks.
+    Ranks of the same number on different hosts are different ranks. If several are the slowest equally often, it is the
+    one that was so first.
     """
     all_slowest = _slowest_ranks(windows, kind)
     slowest_by_rank: dict[tuple[int | None, str | None], list[SlowestRank]] = {}
@@ -71,7 +72,7 @@ def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlow
     if not slowest_by_rank:
         return None
 
-    of_one_rank = max(slowest_by_rank.values(), key=len)  # `max` returns the first of equals
+    of_one_rank = max(slowest_by_rank.values(), key=len)  # the first of equals
     first = of_one_rank[0]
     return OftenSlowestRank(
         rank=first.rank,
@@ -98,10 +99,11 @@ def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestR
     return slowest
 
 
-def _most_chance_of_straggler(times_slowest: int, windows: int, ranks: int) -> float:
-    """Return an upper bound of the chance that one of several equally fast ranks is the slowest in so many windows.
+def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> float:
+    """Return an upper bound of the chance that, of equally fast ranks, some rank is the slowest in so many windows.
 
-    For one given rank it is Chernoff's bound exp(-n * D), with n independent windows and D of `_divergence`.
+    For one given rank, Chernoff's bound is exp(-n * D). Here n is the number of independent windows, and D says how far
+    the rank's share of the windows is from 1 / ranks (`_divergence`). For all ranks, it is `ranks` times as much.
     """
     share = times_slowest / windows
     expected_share = 1 / ranks  # of a rank that is as fast as the others
@@ -109,7 +111,7 @@ def _most_chance_of_straggler(times_slowest: int, windows: int, ranks: int) -> f
         return 1.0
     independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE  # neighbours are correlated
     bound_for_one_rank = math.exp(-independent_windows * _divergence(share, expected_share))
-    return ranks * bound_for_one_rank  # any of the ranks may be the slow one
+    return ranks * bound_for_one_rank
 
 
 def _divergence(share: float, expected_share: float) -> float:
@@ -126,11 +128,11 @@ def _divergence(share: float, expected_share: float) -> float:
 def slowest_rank_lag(window: Window, kind: KindOfTime) -> float | None:
     """Return how much longer the slowest rank of a window takes than the median rank, as a share of the window's time.
 
-    Returns None if the row does not give the ranks' times of this kind.
+    Returns None if the window does not give its own time, or the ranks' times of this kind.
     """
     if window.rank_times is None or not window.seconds:
         return None
-    slowest_s = getattr(window.rank_times, f"{kind}_most_s")
+    slowest_s = getattr(window.rank_times, f"{kind}_most_s")  # such as `compute_most_s`
     median_s = getattr(window.rank_times, f"{kind}_median_s")
     if slowest_s is None or median_s is None:
         return None

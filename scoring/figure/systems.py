@@ -19,8 +19,8 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
     """Return each system that `paths` name, as pairs of its own path and the records of its runs.
 
     A path is a log, a folder of one system's logs, or a folder of such folders. `args` has the options of
-    `add_log_options`. Raises InputError for a folder without logs, or if --devices or
-    --batch gives neither one number nor one for each system.
+    `add_log_options`. Raises InputError for a folder without logs, or if --devices or --batch gives neither one number
+    nor one for each system.
     """
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
     devices = _number_of_each(systems, args.devices, "--devices")
@@ -51,8 +51,8 @@ def _logs_of(path: str, pattern: str = "*") -> list[Path]:
 def _systems_of(path: str) -> list[str]:
     """Return the paths of the systems at `path`, each a log or a folder of logs.
 
-    A folder such as `results` of a submission holds its logs in folders SYSTEM or SYSTEM/BENCHMARK. Raises InputError
-    if there are no logs.
+    A log, or a folder with logs in it, is one system. In any other folder, such as `results` of a submission, each
+    folder SYSTEM or SYSTEM/BENCHMARK with logs is one. Raises InputError if there are no logs.
     """
     if _logs_of(path):
         return [path]
@@ -89,7 +89,8 @@ class SystemDescription(NamedTuple):
 def read_described(log: str | Path, **options: Any) -> Record:
     """Return the record of a log. If the log does not say its devices, the description of its system gives them.
 
-    An MLPerf submission has such a description of each system, a JSON file. `options` are those of `read_record`.
+    The description is a JSON file, which an MLPerf submission has for each system. It also gives the nodes, and with
+    the devices the batch of one device. `options` are those of `read_record`.
     """
     record = read_record(log, **options)
     if record.devices is not None:
@@ -99,8 +100,9 @@ def read_described(log: str | Path, **options: Any) -> Record:
         return record
 
     batch_per_device = record.batch_per_device
-    if record.batch_of_all and record.batch_of_all % description.devices == 0:  # the devices share it evenly
-        batch_per_device = record.batch_of_all // description.devices
+    global_batch = record.batch_of_all
+    if global_batch and global_batch % description.devices == 0:  # the devices share it evenly
+        batch_per_device = global_batch // description.devices
     return dataclasses.replace(
         record,
         nodes=description.nodes,

@@ -56,7 +56,8 @@ def _warn_if_rows_disagree(
 ) -> Iterator[Verdict]:
     """Yield a warning if a figure is far off the images/s that the rows themselves give by their steps and times.
 
-    `lines` are the first and last line of these rows. `message_start` is such as "the figure, of lines 12 to 480, is".
+    Far off is a ratio above MAX_PLAUSIBLE_RATIO, or below 1 / MAX_PLAUSIBLE_RATIO. `lines` are the first and last line
+    of these rows. The message begins with `message_start`, such as "the figure, of lines 12 to 480, is".
     """
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
@@ -75,9 +76,10 @@ def _warn_if_rows_disagree(
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
     """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains.
 
-    There is none if the importer has reported already that the whole run's time and the epochs disagree.
+    There is none if the rate of the whole run is not known. Nor is there one if the importer has already reported that
+    the time of the whole run and that of the epochs disagree.
     """
-    whole_run = run_rate(record)  # None: the log does not give the time of the whole run
+    whole_run = run_rate(record)
     is_reported_by_importer = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
     if whole_run is None or is_reported_by_importer:
         return
@@ -92,9 +94,10 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
 def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
     """Yield a warning if a figure differs by more than MOST_SUMMARY_GAP from the images/s that the log closes with.
 
-    `message_start` is such as "the figure, of lines 12 to 480, is".
+    There is none if the log closes with no rate of all devices. The message begins with `message_start`, such as "the
+    figure, of lines 12 to 480, is".
     """
-    if record.summary_rate is None or record.rate_scope != "global":  # there is none, or it is of one device
+    if record.summary_rate is None or record.rate_scope != "global":
         return
     gap = value / record.summary_rate - 1
     if abs(gap) > MOST_SUMMARY_GAP:
@@ -108,23 +111,24 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
     """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
-    Returns None if a row does not give its steps or its time, or if the batch is not known.
+    The row of `first_line` is left out, because a figure between time stamps begins where that row ends. Returns None
+    if a row does not give its steps or its time, or if the batch is not known.
     """
     batch = record.global_batch
-    if not batch and record.rate_scope == "device":
-        batch = record.batch_per_device  # makes the rate one of a device too
+    if not batch and record.rate_scope == "device":  # the number of devices is not known, so the figure is of one
+        batch = record.batch_per_device
     if not batch:
         return None
 
     steps = 0
     seconds = 0.0
     for row in record.windows:
-        if first_line < row.line <= last_line:  # a figure between time stamps begins where the first row ends
-            row_s = seconds_of_row(record, row)
-            if not row.steps or not row_s:
+        if first_line < row.line <= last_line:
+            seconds_of_steps = seconds_of_row(record, row)
+            if not row.steps or not seconds_of_steps:
                 return None
             steps += row.steps
-            seconds += row_s
+            seconds += seconds_of_steps
     if not seconds:
         return None
     return steps * batch / seconds
@@ -147,7 +151,7 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 
 
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
-    """Yield a warning if the scaling efficiency of the system `name` is clearly above 1.
+    """Yield a warning if the scaling efficiency of the system `name` is above 1 by more than CLOCKS_AGREE_WITHIN.
 
     Something is then wrong: a clock, the number of devices, or the machine that a log names.
     """
@@ -215,7 +219,7 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
     yield warning("system_unsaid", message, silent_records[0])
 
 
-def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
+def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
     """Yield a warning if the mean of the runs' rates is above their images over their time by more than MOST_RATE_GAP.
 
     The two are equal if all runs have one rate. `rates` are their images/s.
@@ -231,7 +235,8 @@ def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
 def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
     """Yield a warning for each setting in which runs differ: model, batch, precision, math mode, then software.
 
-    A log that does not give a setting is taken to agree, except for a precision: see `_different_values`.
+    A log that does not give a setting is taken to agree with the others. Only an unknown precision may count as a
+    different one: see `_may_be_of_another_precision`.
     """
     for rule, name, field in (
         ("mixed_model", "model", "model"),
@@ -254,8 +259,9 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
-    `ResNet-50` and `resnet50` count as one. A record without a value adds nothing, but `not said` if its precision may
-    differ.
+    Values that differ only in case, spaces or punctuation, such as `ResNet-50` and `resnet50`, count as one. Records
+    without a value are left out. Only if the field is `precision`, and that of such a record may differ, the value `not
+    said` is added for them.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {}  # by its letters and digits in lower case
@@ -264,8 +270,8 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
         value_by_letters[letters] = value
     different_values = list(value_by_letters.values())
 
-    some_logs_do_not_say_it = len(values) < len(records)
-    if field == "precision" and some_logs_do_not_say_it and _may_be_of_another_precision(value_by_letters.keys()):
+    some_records_have_none = len(values) < len(records)
+    if field == "precision" and some_records_have_none and _may_be_of_another_precision(value_by_letters.keys()):
         different_values.append("not said")
     # The values of one field are all texts or all numbers, so they are sorted before they become texts.
     return [str(value) for value in sorted(different_values)]

@@ -86,10 +86,10 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
     Use only ratios of these times: their unit depends on the log. A window that gives no time is left out.
     """
     times = []
-    # All rows of a log print the same things, so they take the same branch and have the same unit.
+    # The rows of a log print the same things. So all take the same branch below, and their times have the same unit.
     for window in windows:
         if window.seconds is not None and window.images and not window.steps:
-            times.append(window.seconds / window.images)  # of an image
+            times.append(window.seconds / window.images)  # of an image, because the steps are not known
         elif window.step_s is not None:
             times.append(window.step_s)  # of a step
         elif window.printed_rate:
@@ -107,21 +107,21 @@ def _warn_of_uneven_times(
     """
     yield from _warn_if_running_averages(record, windows, times)
     if len(times) >= LEAST_FOR_LEVELS:
-        # Outliers are sought only in a run that keeps its level.
-        level_change = _warning_of_level_change(record, windows, times)
-        level_change_or_outliers = level_change or _warning_of_outlying_windows(record, windows, times)
-        if level_change_or_outliers is not None:
-            yield level_change_or_outliers
+        found = _warning_of_level_change(record, windows, times)
+        if found is None:  # outliers are sought only in a run that keeps its level
+            found = _warning_of_outlying_windows(record, windows, times)
+        if found is not None:
+            yield found
     yield from _warn_if_times_swing(record, times)
     if averages_rates:
-        yield from _warn_if_mean_of_rates_is_high(record, windows, times)
+        yield from _warn_if_mean_of_window_rates_is_high(record, windows, times)
 
 
 def _warn_if_running_averages(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Iterator[Verdict]:
     """Yield a warning if the rows of a log look like running averages, though its format is not known to print them."""
     if record.cumulative:  # the format is known to print them
         return
-    if _look_like_running_averages(times) and not _stamps_bear_out_times(windows):
+    if _look_like_running_averages(times) and not _stamps_confirm_times(windows):
         message = "the windows look like running averages: ever smaller changes from row to row"
         yield warning("cumulative_windows", message, record)
 
@@ -137,7 +137,7 @@ def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Ver
         yield warning("unsteady", message, record)
 
 
-def _warn_if_mean_of_rates_is_high(
+def _warn_if_mean_of_window_rates_is_high(
     record: Record, windows: Sequence[Window], times: Sequence[float]
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is above all images over all time by more than MOST_RATE_GAP.
@@ -146,7 +146,7 @@ def _warn_if_mean_of_rates_is_high(
     unit.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
-    weighted_mean_time = weighted_mean(times, steps_as_weights(windows))
+    weighted_mean_time = weighted_mean(times, steps_as_weights(windows))  # all images / all time is 1 / this
     gap = mean_rate * weighted_mean_time - 1
     if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
@@ -156,7 +156,7 @@ def _warn_if_mean_of_rates_is_high(
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if a few outlying windows move the mean time by more than MOST_MEAN_SHIFT; otherwise None.
 
-    `times` has one value for each window.
+    A few are at most MOST_OUTLIERS_SHARE of the windows. `times` has one value for each window.
     """
     median = statistics.median(times)
     distances = [abs(time - median) for time in times]
@@ -223,16 +223,19 @@ class LevelChange(NamedTuple):
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
     """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
 
-    It is where the means before and after differ most, in standard errors, if that is above LEAST_CHANGE_STRENGTH.
+    It is the index for which the means of the values before it and from it on lie farthest apart, in standard errors.
+    They must lie more than LEAST_CHANGE_STRENGTH apart.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
     strengths = _strengths_of_splits(clipped, noise)
-    indexes = range(max(first_index, 1), min(last_index, len(values) - 1) + 1)  # a value at least is on either side
+    indexes = range(max(first_index, 1), min(last_index, len(values) - 1) + 1)  # at least one value on either side
     strongest = max(indexes, key=lambda index: strengths[index], default=None)
     if strongest is None or strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
-    return LevelChange(strongest, statistics.median(values[:strongest]), statistics.median(values[strongest:]))
+    before = statistics.median(values[:strongest])
+    after = statistics.median(values[strongest:])
+    return LevelChange(at=strongest, before=before, after=after)
 
 
 def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:
@@ -274,7 +277,7 @@ def _noise_deviation(values: Sequence[float]) -> float:
 def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if the first measured windows are slower than the rest by over WARM_UP_SLOWDOWN; otherwise None.
 
-    The slow part must end in the first half of the windows.
+    Slower means a higher median time. The slow part must end in the first half of the windows.
     """
     count = len(times)
     change = change_point(times, first_index=1, last_index=count // 2)
@@ -295,9 +298,10 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
     count = len(times)
     compute_times = _times_without_waiting(windows, times)
     first_index = max(1, count // 10)  # the first tenth may be warm-up
-    last_index = count - max(3, count // 5)  # fewer slow windows would not show that it lasts
+    fewest_slow_windows = max(3, count // 5)  # fewer would not show that it lasts
+    last_index = count - fewest_slow_windows
     change = change_point(compute_times, first_index=first_index, last_index=last_index)
-    if change is None or change.before <= 0:  # 0: all of the time before the change was waiting
+    if change is None or change.before <= 0:  # at 0, all of the time before the change was waiting
         return None
     is_slower = change.after > change.before * (1 + THROTTLING_SLOWDOWN)
     if not is_slower or not _is_sudden(compute_times, change.at):
@@ -366,7 +370,7 @@ def _has_trend(values: Sequence[float]) -> bool:
     The test counts how many pairs of an earlier and a later value rise and fall (Kendall, Rank Correlation Methods,
     1955).
     """
-    stride = max(1, len(values) // MOST_FOR_TREND)  # a long series is thinned out: it has too many pairs
+    stride = max(1, len(values) // MOST_FOR_TREND)  # a long series has too many pairs, so it is thinned out
     chosen = values[::stride]
     rising_pairs = 0
     falling_pairs = 0
@@ -385,8 +389,8 @@ def _has_trend(values: Sequence[float]) -> bool:
 def _look_like_running_averages(times: Sequence[float]) -> bool:
     """Tell whether times look like running averages: they are smooth, and their changes die out.
 
-    The von Neumann ratio, mean squared change / variance, tells how smooth they are. Fewer than
-    LEAST_FOR_RUNNING_AVERAGES times never look like it.
+    They are smooth if the von Neumann ratio, mean squared change / variance, is low. Their changes die out if those in
+    the last quarter are far smaller than those in the first. Too few times never look like it.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False
@@ -404,11 +408,11 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
     return is_smooth and changes_die_out
 
 
-def _stamps_bear_out_times(windows: Sequence[Window]) -> bool:
+def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
     """Tell whether the rows' time stamps show that the windows' seconds are of separate windows, not running averages.
 
-    The typical window must take as long as its stamps lie apart; pauses such as evaluations may spoil a few. Without
-    stamps or seconds nothing is shown.
+    The seconds of a window must be about the time from the stamp before it to its own. The median over the windows
+    decides, because pauses such as evaluations may spoil a few. Without all stamps and seconds nothing is confirmed.
     """
     relative_distances = []
     for before, window in itertools.pairwise(windows):

@@ -98,15 +98,15 @@ def _check_time_stamps(record: Record) -> Check | None:
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
-    last_digit_s = _last_digit_s(gaps)
-    kept = without_pauses(gaps, last_digit_s)
+    stamp_resolution_s = _stamp_resolution_s(gaps)
+    kept = without_pauses(gaps, stamp_resolution_s)
     if not kept:
         return None
 
     stamps_s = math.fsum(gap.clock_s for gap in kept)  # `clock_s`: the later row's time stamp less the earlier one's
     rows_s = math.fsum(gap.row_s for gap in kept)  # `row_s`: the later row's own time, or its images / its rate
     pauses = len(gaps) - len(kept)
-    stamps_error_s = _rounding_of_stamps_s(pauses, last_digit_s)
+    stamps_error_s = _rounding_of_stamps_s(pauses, stamp_resolution_s)
     lines = lines_in_words([gap.row for gap in kept])
     check_name, own_figures_in_words = _names_of_own_figures(record)
     return _check_of_ratio(
@@ -118,15 +118,15 @@ def _check_time_stamps(record: Record) -> Check | None:
     )
 
 
-def _rounding_of_stamps_s(pauses: int, last_digit_s: float) -> float:
+def _rounding_of_stamps_s(pauses: int, stamp_resolution_s: float) -> float:
     """Return by how many seconds a sum of gaps between time stamps may be off, because the stamps are rounded.
 
-    The last digit of a stamp stands for `last_digit_s`. The pauses, which are left out, cut the rows into stretches,
-    each with such an error.
+    The last digit of a stamp stands for `stamp_resolution_s`. The pauses, which are left out, cut the rows into
+    stretches, each with such an error.
     """
     stretches = pauses + 1
     # The gaps of a stretch add up to its last stamp less its first one. Two rounded stamps are off by about one digit.
-    return last_digit_s * stretches
+    return stamp_resolution_s * stretches
 
 
 def _names_of_own_figures(record: Record) -> tuple[str, str]:
@@ -137,7 +137,7 @@ def _names_of_own_figures(record: Record) -> tuple[str, str]:
     return "steps, batch and rate against time", "steps x batch / rate"
 
 
-def _last_digit_s(gaps: Sequence[Gap]) -> float:
+def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
     """Return how many seconds the last digit of the time stamps stands for."""
     has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
     return 1.0 if has_whole_seconds else 0.01  # logs with fractions of a second print two digits or more

@@ -42,10 +42,10 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
 
 
 def gaps_of_training(record: Record) -> list[Gap]:
-    """Return the gap between each two successive rows between which only training happened.
+    """Return the gap between each two successive rows of one epoch.
 
-    A gap is left out if the clock or the later row's own figures do not tell its time, or if an epoch ended or an
-    evaluation is printed in it.
+    A gap is left out if an evaluation is printed in it, if one of the rows has no time stamp, if the later row's own
+    figures do not say its time, or if the clock was set back between the rows.
     """
     evaluation_lines = sorted(quality.line for quality in record.quality)
     gaps = []
@@ -57,7 +57,8 @@ def gaps_of_training(record: Record) -> list[Gap]:
         clock_s = row.end_s - before.end_s
         is_within_epoch = before.epoch == row.epoch  # between epochs, programs evaluate and save the model
         has_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
-        if clock_s >= 0 and is_within_epoch and not has_evaluation:  # below 0, the clock was set back
+        was_clock_set_back = clock_s < 0
+        if is_within_epoch and not has_evaluation and not was_clock_set_back:
             gaps.append(Gap(clock_s, row_s, row))
     return gaps
 
@@ -69,37 +70,36 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
     return count_up_to_last > count_up_to_first
 
 
-def without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
-    """Return the gaps between rows without the pauses, which are evaluations, checkpoints and stalls. A pause has
+def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
+    """Return the gaps in which no pause happened, such as an evaluation, a checkpoint or a stall.
 
-        clock_s > PAUSE_RATIO * usual_ratio * row_s + 2 * last_digit_s
-
-    `clock_s` is the time between the time stamps of two rows, and `row_s` the time that the later row says it took. Of
-    most gaps clock_s / row_s is about the `usual_ratio`. The last digit of a time stamp stands for `last_digit_s`.
+    The usual gap takes `usual_ratio` times as long by the clock as by the row's own figures. One that takes more than
+    PAUSE_RATIO times as long as usual has a pause. `stamp_resolution_s` is what the last digit of a time stamp stands
+    for.
     """
-    usual_ratio = max(1.0, _usual_ratio(gaps, last_digit_s))  # at least 1: a gap no longer than its row is no pause
-    kept = []
-    for gap in gaps:
-        longest_s = PAUSE_RATIO * usual_ratio * gap.row_s + 2 * last_digit_s  # 2: the rounding of two stamps
-        if gap.clock_s <= longest_s:
-            kept.append(gap)
-    return kept
+    # At least 1: a gap that is no longer by the clock than by its row has no pause.
+    usual_ratio = max(1.0, _usual_ratio(gaps, stamp_resolution_s))
+    longest_ratio = PAUSE_RATIO * usual_ratio
+    rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
+    return [gap for gap in gaps if gap.clock_s <= longest_ratio * gap.row_s + rounding_s]
 
 
-def _usual_ratio(gaps: Sequence[Gap], last_digit_s: float) -> float:
-    """Return the usual ratio of a gap's time by the clock to its time by the row.
+def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
+    """Return how many times as long gaps usually are by the clock as by their rows' own figures.
 
-    The last digit of the time stamps stands for `last_digit_s` seconds.
+    This is the median of `clock_s / row_s`. If the median row is too short for the resolution of the time stamps, it is
+    the ratio of the sums of `clock_s` and `row_s` instead.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
-    if median_row_s >= 2 * last_digit_s:  # the two stamps' rounding is small
+    rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
+    if median_row_s >= rounding_s:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
-    # The ratio of a single short row is mostly rounding, so sums are compared. They leave out the tenth of the gaps
-    # with the largest excess, which may hold pauses.
+    # In sums over many gaps most of the rounding cancels out. The tenth of the gaps in which the clock exceeds the row
+    # most is left out, because these gaps may have pauses.
     by_excess = sorted(gaps, key=_excess_s)
-    least_excess = by_excess[: math.ceil(0.9 * len(gaps))]
-    return math.fsum(gap.clock_s for gap in least_excess) / math.fsum(gap.row_s for gap in least_excess)
+    without_longest = by_excess[: math.ceil(0.9 * len(gaps))]
+    return math.fsum(gap.clock_s for gap in without_longest) / math.fsum(gap.row_s for gap in without_longest)
 
 
 def _excess_s(gap: Gap) -> float:

@@ -67,18 +67,20 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
-    """Return the window of the epoch `number`, with what is known of it; the rest is None.
+    """Return the window of the epoch `number`. What is not known of the epoch is None.
 
-    `samples` is the number of images in an epoch, and `batch` that in a step.
+    If our own program logged the epoch, its time and images are those that it logged. Otherwise the time is that from
+    the epoch's start to its stop, and the images are `samples`, the number of images in an epoch. `batch` is the number
+    of images in a step.
     """
-    seconds = epoch.marked_seconds  # from its start to its stop
+    seconds = epoch.marked_seconds
     images: float | None = None
     wait_s: float | None = None
-    if epoch.own_rate:  # our own program logs the epoch's time and images themselves
+    if epoch.own_rate:
         seconds = positive_amount(epoch.own_rate.time_s)
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
-    if images is None and seconds:
+    if images is None and seconds:  # the epoch is known to have run
         images = samples
 
     return Window(
@@ -94,18 +96,18 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return an Epoch for each epoch that stopped or that has a rate, by the epoch's number as it is logged.
+    """Return {number of an epoch, as it is logged: Epoch} for each epoch that stopped or that has a rate.
 
-    An own rate is logged by our own program, a foreign rate by another submitter's.
+    If several epochs of one number stopped, the last of them in `events.epochs` counts.
     """
-    # A later interval replaces an earlier one of the same number.
-    intervals = {interval.stop.number: interval for interval in events.epochs if interval.stop}
-    rates = _rates_by_number(events)
+    interval_by_number = {interval.stop.number: interval for interval in events.epochs if interval.stop}
+    rates_by_number = _rates_by_number(events)
+    numbers = dict.fromkeys([*interval_by_number, *rates_by_number])  # each once, in this order
     epochs = {}
-    for number in (*intervals, *rates):  # a number that comes again changes nothing
-        rates_of_epoch = rates.get(number, [])
+    for number in numbers:
+        rates_of_epoch = rates_by_number.get(number, [])
         epochs[number] = Epoch(
-            interval=intervals.get(number),
+            interval=interval_by_number.get(number),
             own_rate=_own_rate(rates_of_epoch),
             foreign_rate=_foreign_rate(rates_of_epoch),
         )
@@ -113,18 +115,18 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 
 
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
-    """Return the rates of each epoch, in the order of `events.rates`, by the epoch's number.
+    """Return {number of an epoch: its rates, in the order of `events.rates`}.
 
-    A rate that is logged without a number belongs to the epoch that stopped last before it. If there is none, its
-    number is None.
+    A rate that is logged without a number counts for the epoch that stopped last before it, or for the number None if
+    no epoch stopped before it. A rate of another submitter's program is left out if its images/s are not positive.
     """
-    # A rate without a number belongs to the last of these before it.
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in events.rates:
-        # A rate of our own program counts even if its images/s are unusable: they follow from its images and its time.
+        # A rate of our own program also has images and a time, so it counts even if its images/s are unusable.
         if _is_own(rate) or positive_amount(rate.images_per_s) is not None:
-            rates_by_number.setdefault(_number_of_epoch(rate, stops), []).append(rate)
+            number = _number_of_epoch(rate, stops)
+            rates_by_number.setdefault(number, []).append(rate)
     return rates_by_number
 
 

@@ -51,18 +51,18 @@ class MMSeg(FormatReader):
     _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Keep what a line before the first row states: a fact that was stated before keeps its value.
+        """Set a fact that a line before the first row states, unless an earlier line has set it.
 
-        `name` says what the line states, and `value` what stands there. The batch of a data loader counts only in the
-        section of the training loader.
+        `name` is a group of `fact_pattern`, and `value` the text that the group matched. A `batch_size` in the section
+        of a data loader counts only if that is the training loader.
         """
-        if name == "loader":  # the section of a loader begins
+        if name == "loader":  # a line such as `train_dataloader = dict(`, on which a loader's section begins
             self._loader = str(value)
         elif name == "batch_of_loader":
             if self._loader == "train":
                 self.set_if_unset("batch_per_device", value, line)
-        elif name == "precision":
-            self.set_if_unset("precision", "amp", line)  # `value` is the switch of half precision that is on
+        elif name == "precision":  # `value` is a word that switches half precision on, such as `fp16`
+            self.set_if_unset("precision", "amp", line)
         else:
             self.set_if_unset(name, value, line)
 
@@ -77,16 +77,17 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_devices_by_gpu_list(self) -> None:
-        """Set the number of devices by the configuration's list of GPUs, unless it may be that of one process alone.
+        """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
 
-        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`.
+        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. A list of one GPU in distributed training sets
+        nothing: each process may list only its own GPU.
         """
-        lists = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
-        if not lists:
+        lengths = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
+        if not lengths:
             return
-        count, line = min(lists, key=lambda fact: fact.line)  # the one that is printed first
-        has_launcher = self.value("distributed") is not None  # set only by `Distributed training: True`, not by False
-        may_be_own_device = count == 1 and has_launcher  # each process that a launcher starts may list only its own
+        count, line = min(lengths, key=lambda fact: fact.line)  # of the list that is printed first
+        is_distributed = self.value("distributed") is not None  # only `Distributed training: True` sets it, not False
+        may_be_own_device = count == 1 and is_distributed
         if count > 0 and not may_be_own_device:
             self.set_if_unset("devices", count, line)
 

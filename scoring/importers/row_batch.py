@@ -36,10 +36,10 @@ class RowBatch:
         return lowest if lowest == highest else None
 
     def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
-        """Narrow the range of possible batches by the rate and the step time of one row, as printed on `line`.
+        """Narrow the range of possible batches by the rate (images/s) and the step time (s) of one row.
 
-        The batch is their product, up to the rounding of both figures. A row without one of the figures changes
-        nothing.
+        The batch is about their product: `160.0` and `0.100` leave the range from 15.91 to 16.09, because both figures
+        are rounded. A row that lacks one of the figures changes nothing. `line` is the line that prints the row.
         """
         rate = _figure(printed_rate)
         time_s = _figure(printed_time)
@@ -47,7 +47,7 @@ class RowBatch:
             return
 
         product = rate.value * time_s.value
-        # How far the rounding of the two figures, and a little more, can move their product.
+        # By how much the true product may differ, because both figures are rounded. OTHER_SLACK allows a little more.
         slack = rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
         self._least = max(self._least, product - slack)
         self._greatest = min(self._greatest, product + slack)
@@ -55,14 +55,15 @@ class RowBatch:
             self._first_line = line
 
     def set_batch(self, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
-        """Set the fact `batch_per_device` in `facts_by_name` to the batch that the rows imply, if it is a single one.
+        """Set the fact `batch_per_device` to the batch that the rows imply, and compare it with the configured batch.
 
-        It replaces a configured batch, and a check of whether the two agree is then added to `checks`.
+        A configured batch that differs is replaced. Whether the two agree is added to `checks`. Nothing changes if the
+        rows leave several possible batches, or none.
         """
         batch_by_rows = self.batch
         if batch_by_rows is None:
             return
-        assert self._first_line is not None  # without a row there is no single batch
+        assert self._first_line is not None  # only rows narrow the range to a single batch
 
         configured = facts_by_name.get("batch_per_device")
         if configured is not None:

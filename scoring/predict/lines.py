@@ -9,7 +9,8 @@ from runlog.digits import percent
 def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
     """Return predictions as lines: the measured shapes, a table of the predictions, assumptions and warnings.
 
-    `predicted` is what `predict_from_logs` returned. If times to train are not known, the last lines say why.
+    `predicted` is what `predict_from_logs` returns. A shape such as `2 x 8` is 2 nodes of 8 devices each. If some times
+    to train are not known, the last lines say why.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
     loss = percent(predicted["model"]["loss"])
@@ -33,9 +34,10 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
 
 
 def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[object]:
-    """Return the cells of a prediction's line, in the order of the table's head. What is None is `not known` or a dash.
+    """Return the cells of one prediction's line, in the order of the table's head.
 
-    The efficiency is the throughput per node as a share of that in the prediction `first`.
+    An interval or a time to train that is None becomes `not known`, and a throughput that was not measured `-`. The
+    efficiency is the throughput per node as a share of that in the table's first prediction, `first`.
     """
     images_per_s_per_node = row["images_per_s"] / row["nodes"]
     efficiency = images_per_s_per_node / (first["images_per_s"] / first["nodes"])
@@ -48,13 +50,14 @@ def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[
     measured = "-"
     if row["measured_images_per_s"]:
         measured = format(row["measured_images_per_s"], ".1f")
+    step_time_ms = 1e3 * row["step_time_s"]
     return [
         row["nodes"],
         row["devices"],
         format(row["images_per_s"], ".1f"),
         interval,
         percent(efficiency),
-        format(1e3 * row["step_time_s"], ".2f"),
+        format(step_time_ms, ".2f"),
         to_train,
         measured,
     ]

@@ -36,10 +36,12 @@ class ScalingLoss:
         `base_nodes`, as a share of it.
         """
         doublings = abs(math.log2(nodes / base_nodes))
-        # 1 is for a single figure, and 1 / tables for the fitted `loss`. Both variances grow with the doublings.
+        # Each doubling of the nodes adds the variance spread**2 for the figure itself, and 1 / tables of this because
+        # `loss` is only an estimate from so many tables.
         error_of_model = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
         error = math.hypot(error_of_model, relative_error)  # the root of the sum of the squares
-        half_width = stats.t_quantile(self.tables - 1) * error  # figures of one table are not independent
+        freedom = self.tables - 1  # not the number of figures, because those of one table depend on each other
+        half_width = stats.t_quantile(freedom) * error
         return math.exp(-half_width), math.exp(half_width)
 
 
@@ -55,8 +57,8 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return a table for each published system that was measured on at least two numbers of nodes.
 
-    Its figures all have as many devices on each node as the system's largest measurement, so that only the number of
-    nodes differs. Others are left out.
+    So that only the number of nodes differs in a table, it has only figures with as many devices on each node as the
+    system's largest measurement.
     """
     rows_with_nodes = [row for row in rows if row.nodes]
     tables = []
@@ -104,9 +106,9 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
 
 def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
-    """Return how much throughput each published figure lost, compared with linear scaling from the fewest nodes.
+    """Return how much throughput each published figure lost, compared with linear scaling.
 
-    The figures on the fewest nodes of a table are left out.
+    Linear scaling starts from the figure on the fewest nodes of the table. That figure itself is left out.
     """
     figures = []
     for table in tables:
@@ -170,27 +172,33 @@ def back_test(tables: Sequence[PublishedTable]) -> list[BackTested]:
     results = []
     for table in tables:
         scaling_loss = fit_scaling_loss([other for other in tables if other.report != table.report])
-        (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()  # ascending by nodes
-        for nodes, rate in on_more_nodes:
-            predicted = base_rate * scaling_loss.throughput_ratio(fewest_nodes, nodes)
-            low_factor, high_factor = scaling_loss.relative_interval_95(fewest_nodes, nodes)
-            low = predicted * low_factor
-            high = predicted * high_factor
-            results.append(
-                BackTested(
-                    table=table.name,
-                    report=table.report,
-                    nodes=nodes,
-                    published=rate,
-                    predicted=predicted,
-                    low=low,
-                    high=high,
-                    linear=base_rate * nodes / fewest_nodes,
-                    error=predicted / rate - 1,
-                    covered=low <= rate <= high,
-                )
-            )
+        _, *more_nodes = table.images_per_s  # ascending; the first is the fewest nodes
+        for nodes in more_nodes:
+            results.append(_back_tested(table, nodes, scaling_loss))
     return results
+
+
+def _back_tested(table: PublishedTable, nodes: int, scaling_loss: ScalingLoss) -> BackTested:
+    """Return the figure that a table has for `nodes` nodes, with its prediction from the table's fewest nodes."""
+    published = table.images_per_s[nodes]
+    fewest_nodes = min(table.images_per_s)
+    base_rate = table.images_per_s[fewest_nodes]
+    predicted = base_rate * scaling_loss.throughput_ratio(fewest_nodes, nodes)
+    low_factor, high_factor = scaling_loss.relative_interval_95(fewest_nodes, nodes)
+    low = predicted * low_factor
+    high = predicted * high_factor
+    return BackTested(
+        table=table.name,
+        report=table.report,
+        nodes=nodes,
+        published=published,
+        predicted=predicted,
+        low=low,
+        high=high,
+        linear=base_rate * nodes / fewest_nodes,
+        error=predicted / published - 1,
+        covered=low <= published <= high,
+    )
 
 
 def median_errors(results: Sequence[BackTested]) -> dict[str, float]:

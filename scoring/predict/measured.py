@@ -49,8 +49,9 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape: a number of nodes and of devices on each.
 
-    Logs of one shape are scored together, as repeats. Raises InputError for a protocol of no throughput, for logs that
-    differ or say too little, and as `score` does.
+    Logs of one shape are scored together, as repeats. Raises InputError if the protocol measures run times, if a log
+    does not say its devices or batch, or if logs of different models, batches or precisions are mixed. `score` may
+    raise InputError or TooFewRunsError.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -70,6 +71,7 @@ def measure(args: argparse.Namespace) -> Measured:
                 relative_error=_relative_error(result.interval_95),
             )
         )
+        # The interval of a single run is that of its own mean. It does not hold the spread of runs.
         knows_spread_of_runs = len(repeats) > 1 and result.interval_95 is not None
         if not knows_spread_of_runs:
             doubt = "the spread of runs is unknown, and not in the prediction's interval"
@@ -80,16 +82,17 @@ def measure(args: argparse.Namespace) -> Measured:
 def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     """Read the logs of --measured, and return the runs of each shape, in the order of the command line.
 
-    Raises InputError if a log does not say its devices or batch, or if the devices cannot be shared equally among the
-    nodes.
+    A run whose log does not say its nodes is taken to have the fewest nodes that hold its devices, with at most
+    --devices-per-node on each. Raises InputError if a log does not say its devices or batch, or if the devices cannot
+    be shared equally among the nodes.
     """
+    most_devices_per_node = args.devices_per_node or 8  # 8 is the usual number of GPUs of a server
     records_by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:
         record = read_record(log, batch_per_device=args.batch)
         if record.devices is None or record.batch_per_device is None:
             raise InputError(f"{log}: the log does not say devices or batch: the model needs both (--batch)")
-        # 8 is the usual number of GPUs of a server.
-        shape = _shape(log, record.devices, record.nodes, args.devices_per_node or 8)
+        shape = _shape(log, record.devices, record.nodes, most_devices_per_node)
         records_by_shape.setdefault(shape, []).append(record)
     return records_by_shape
 

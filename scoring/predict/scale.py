@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from runlog.digits import percent
@@ -38,8 +38,8 @@ def predict(
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
     The model of loss.py scales the throughput of the measured point `base`. A node's input pipeline delivers at most
-    `input_limit` images/s; if that limits the throughput, each step waits for `input_wait_s`. `interval_95` is None
-    without a known error, `time_to_train_95_min` also on other numbers of nodes than the base's.
+    `input_limit` images/s; if that limits the throughput, each step waits for `input_wait_s`. Without a known error
+    there is no 95 % interval. On other numbers of nodes than the base's, the time to train never has one.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -54,10 +54,8 @@ def predict(
     low_factor, high_factor = scaling_loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
     an_error_is_known = low_factor < high_factor  # both are 1 without any error
     if an_error_is_known:
-        interval_95 = [
-            images_per_s * low_factor,
-            images_per_s * high_factor,
-        ]  # its upper end is not limited by the input
+        # The upper end may be above the limit of the input.
+        interval_95 = [images_per_s * low_factor, images_per_s * high_factor]
         # On other numbers of nodes, published times were outside such intervals.
         if time.minutes is not None and nodes == base.nodes:
             minutes_95 = [time.minutes / high_factor, time.minutes / low_factor]  # a high rate takes little time
@@ -140,29 +138,46 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)
     scaling_loss = fit_scaling_loss(published_tables(read_published()))
-    # The speed of evaluation is assumed by the point on the fewest nodes. Its throughput per device is the least
-    # reduced by communication between nodes.
+    # Evaluation is assumed to be a multiple of the training speed of one device. That speed is taken from the fewest
+    # nodes, where communication between nodes slows it down least.
     fewest_nodes = min(points)
     training, assumptions = assumed_training(records, points[fewest_nodes], args.epochs)
-    if set(args.nodes) - set(points):  # some are not measured
+    some_are_not_measured = bool(set(args.nodes) - set(points))
+    if some_are_not_measured:
         assumptions.append(_assumed_scaling_in_words(scaling_loss))
 
-    batch = records[0].batch_per_device
-    assert batch, "`measure` has refused logs without it"
-    input_limit = math.inf if args.input_images_per_s is None else args.input_images_per_s
-    predictions = []
-    for nodes in args.nodes:
-        base = points[_base_nodes(points, nodes)]
-        row = predict(base, scaling_loss, training, nodes=nodes, batch_per_device=batch, input_limit=input_limit)
-        measured_rate = base.images_per_s if base.nodes == nodes else None  # None: only predicted
-        predictions.append(row | {"measured_images_per_s": measured_rate})
+    batch_per_device = records[0].batch_per_device
+    assert batch_per_device, "`measure` has refused logs without it"
     return {
         "model": {"loss": scaling_loss.loss, "loss_spread": scaling_loss.spread, "tables": scaling_loss.tables},
         "measured": [asdict(point) | {"devices": point.devices} for point in measured],
-        "predictions": predictions,
+        "predictions": _prediction_rows(args, points, scaling_loss, training, batch_per_device),
         "assumptions": assumptions,
         "warnings": warnings,
     }
+
+
+def _prediction_rows(
+    args: argparse.Namespace,
+    points: Mapping[int, Point],
+    scaling_loss: ScalingLoss,
+    training: Training,
+    batch_per_device: int,
+) -> list[JsonObject]:
+    """Return the row of `predict` for each node count of --nodes, with the measured throughput beside the prediction.
+
+    `points` are the measured throughputs by node count. The measured throughput is None for a node count without one.
+    """
+    input_limit = math.inf if args.input_images_per_s is None else args.input_images_per_s
+    rows = []
+    for nodes in args.nodes:
+        base = points[_base_nodes(points, nodes)]
+        row = predict(
+            base, scaling_loss, training, nodes=nodes, batch_per_device=batch_per_device, input_limit=input_limit
+        )
+        measured_images_per_s = base.images_per_s if base.nodes == nodes else None
+        rows.append(row | {"measured_images_per_s": measured_images_per_s})
+    return rows
 
 
 def _assumed_scaling_in_words(scaling_loss: ScalingLoss) -> str:

@@ -73,19 +73,20 @@ class Epochs(NamedTuple):
 def epochs_to_target(training: Training, global_batch: int) -> Epochs:
     """Return how many epochs training takes to reach the target at a global batch, or why this is not known.
 
-    The user's number goes first. For ResNet-50 on ImageNet it is otherwise interpolated from the convergence points of
-    the MLPerf reference.
+    If the user gave a number, it is that. Otherwise it is known only for ResNet-50 on ImageNet, by the runs of the
+    MLPerf reference (its convergence points), up to the largest batch that these have.
     """
     if training.epochs is not None:
         return Epochs(training.epochs)
     if not training.is_resnet_on_imagenet:
         return Epochs(None, "epochs to the target are not known for this model and data set: give --epochs")
-    reference = convergence.reference_set("resnet", "4.0.0")
+    reference = convergence.reference_set("resnet", "4.0.0")  # v4.0 is the last round of MLPerf with this benchmark
     at_batch = convergence.point_at(global_batch, reference.points, reference)
     if at_batch is None:
         reason = f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
         return Epochs(None, reason)
-    return Epochs(at_batch.point.mean)
+    mean_epochs = at_batch.point.mean  # of the reference's runs; between two of its batches it is interpolated
+    return Epochs(mean_epochs)
 
 
 class Assumed(NamedTuple):
@@ -96,10 +97,10 @@ class Assumed(NamedTuple):
 
 
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
-    """Return the inputs of the time to train, from measured runs, and a text for each input that is assumed.
+    """Return what `time_to_train` needs to know of the training, and a sentence for each part that is only assumed.
 
-    `measured` is the throughput of training. `epochs` are those of --epochs; None lets `epochs_to_target` find them for
-    each batch.
+    `measured` is the training throughput. Evaluation is assumed to be EVALUATION_SPEEDUP times as fast. `epochs` is the
+    number of --epochs. If it is None, `epochs_to_target` finds the number for each global batch.
     """
     size = _dataset_size(records)
     is_imagenet = size.train == IMAGENET.train
@@ -132,8 +133,8 @@ def _is_resnet(record: Record) -> bool:
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     """Return how many images the runs train on and evaluate, by the first log that describes its data set.
 
-    The benchmark's data set stands in if none does, if the described one is synthetic, and for a number that is missing
-    or impossible.
+    If no log describes it, or if the described one is synthetic, the size is that of the benchmark's data set. So is a
+    single number that is missing or impossible.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
@@ -141,7 +142,7 @@ def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     if not described:
         return benchmark_size
     dataset = described[0]
-    is_synthetic = dataset.get("synthetic", True)  # a log that does not say so may be of synthetic data
+    is_synthetic = dataset.get("synthetic", True)  # if the log does not say which it is, the data may be synthetic
     if is_synthetic:  # its size says nothing of the real data set
         return benchmark_size
     return DatasetSize(
