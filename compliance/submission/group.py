@@ -150,8 +150,8 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test whether the runs of a submission needed far fewer epochs to the target than the MLPerf reference.
 
-    Runs that did have not trained the same model in the same way. Open runs, and those of other benchmarks than
-    MLPerf's, are not tested. If there are no reference points, the outcome is not known. The rules are those of
+    Runs that did have not trained the same model in the same way. Open runs, and runs of benchmarks that are not of
+    MLPerf, are not tested. If there are no reference points, the outcome is not known. The rules are those of
     mlperf-logging's rcp_checker.
     """
     first_run = checked[0].run
