@@ -351,7 +351,7 @@ EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 def as_json(value: Any) -> Any:
     """Convert a value of an event or a header section into types that `json.dumps` takes.
 
-    A dataclass becomes a dictionary of its fields, without those whose value and default are both None.
+    A dataclass becomes a dictionary of its fields. A field that is None is left out if None is its default, too.
     """
     if dataclasses.is_dataclass(value):
         table = {}
