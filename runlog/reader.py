@@ -148,13 +148,14 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open binary stream, in the order of its lines.
 
-    It is read in blocks, and of an overlong line only a part is kept: a file of any size takes little memory.
+    The stream is read in blocks, and of an overlong line only a part is kept, so that a file of any size takes little
+    memory. The first NUL byte gives a Problem, which comes before the entries of its block.
     """
     open_line = _OpenLine(text=b"", number=1, offset=0)
     bytes_read = 0
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
-        if not saw_nul and b"\0" in block:  # only the first one is a Problem, before the entries of its block
+        if not saw_nul and b"\0" in block:
             saw_nul = True
             yield _nul_problem(block, open_line.number, is_start=bytes_read == 0)
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns

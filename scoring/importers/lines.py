@@ -111,8 +111,8 @@ class Lines:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
         A run begins at each start that was followed by a row. It also begins where the step counter goes back between
-        two rows (`restarts`), unless such a start lies between these rows. A log without a row is one run. The last
-        line of the last run is None if it is that of the log.
+        two rows (`restarts`), unless such a start lies between these rows. A log without a row is one run. None as the
+        last line of a run stands for the end of the log.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:

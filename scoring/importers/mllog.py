@@ -213,7 +213,7 @@ class MLLog(FormatReader):
             self.set_if_unset(name, self._readable(event, "value", event.value, convert), event.line)
 
     def _readable(self, event: Event, name: str, value: Any, convert: Callable[[Any], T | None]) -> T | None:
-        """Return the converted value `name` of an event, or None if `convert` returns None for it.
+        """Convert the value `name` of an event, and return the result; None if `convert` cannot read the value.
 
         A value that is there but cannot be read becomes a problem of the record. NaN does not, because a loss may be
         NaN.
@@ -310,8 +310,8 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield a window for the training of each block of epochs. Its epoch is the last one of the block.
 
-        A block is left out if its epochs or its time are not known. The window has images only if the number of images
-        in an epoch is known, and steps only if the batch is known, too.
+        A block is left out if its epochs are not logged, or if the clock was set back within it. The window has images
+        only if the number of images in an epoch is known, and steps only if the batch is known, too.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")

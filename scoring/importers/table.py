@@ -177,7 +177,11 @@ class FormatReader:
         """Learn what the first row says of its program. This does nothing; a format may override it."""
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row that is not a row itself, such as an evaluation or an epoch's summary."""
+        """Read a line after the first row that is not a row itself.
+
+        It may print the result of an evaluation, the summary of an epoch, or the log's own closing figure. A line with
+        one of `closing_words` shows that the log is complete.
+        """
         self._read_evaluation(line, text)
 
         epoch_end = self.epoch_end_pattern.search(text) if self.epoch_end_pattern else None
@@ -193,7 +197,7 @@ class FormatReader:
         summary = self.summary_pattern.search(text) if self.summary_pattern else None
         if summary:
             self.set_if_unset("summary_rate", positive(summary[1]), line)
-        if any(word in text for word in self.closing_words):  # the line shows that the log is complete
+        if any(word in text for word in self.closing_words):
             self.truncated = False
 
     def _read_evaluation(self, line: int, text: str) -> None:

@@ -330,7 +330,7 @@ def _is_unrecorded_fault(figure: JsonObject) -> bool:
 def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
     """Recompute the published figures whose logs are in a folder or below it, and list the files that no rule knows.
 
-    If a rule's protocol takes several runs, all its logs make one figure. Otherwise each log makes a figure of its own.
+    A rule whose protocol takes several runs makes one figure of all its logs. Any other rule makes one of each log.
     """
     files = _files_by_rule(folder, rules)
     figures = []

@@ -278,7 +278,8 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughputs of a model with Paddle on this card at this precision.
 
-    A row that leaves the memory, the level of AMP or the model's version open is included.
+    A row that does not state the card's memory, the level of AMP or the model's version is included, too, because it
+    may be one of these.
     """
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):
