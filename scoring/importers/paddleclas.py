@@ -223,13 +223,13 @@ class Dygraph(Launch):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps the averages of a row cover, or None if rows before the log's first one may be missing.
 
-        Averages are reset at each row, as an epoch starts, and at `reset_step`. With 5 for that, rows at steps 0, 10
-        and 20 cover 1, 6 and 10 steps.
+        The program begins new averages after each row, at the start of an epoch and at `reset_step`. If that is 5, rows
+        at steps 0, 10 and 20 of an epoch cover 1, 6 and 10 steps.
         """
         if last is None and position.step > self.meters.first_step:
             return None
 
-        first_steps = [self.meters.first_step]  # after each reset; the last reset counts
+        first_steps = [self.meters.first_step]  # that averages cover, after each reset; the last of them counts
         if last is not None and _is_later_in_epoch(last, position):
             first_steps.append(last.step + 1)
         reset_step = self.meters.reset_step
