@@ -234,7 +234,7 @@ def different(name: str, base: Sequence[float], other: Sequence[float]) -> bool:
         mean_base = spread.olympic_mean_of(base, dropped=dropped)
         mean_other = spread.olympic_mean_of(other, dropped=dropped)
         if mean_base and mean_other:
-            interval = spread.ratio_interval(mean_base, mean_other)
+            interval = spread.mean_ratio_interval(mean_base, mean_other)
     return interval is not None and not interval[0] <= 1 <= interval[1]
 
 

@@ -207,10 +207,9 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
             repeated.append(candidate)
     # Each pair is tested: a score that gives no precision agrees with one of FP32 and with one of FP16, but these two
     # do not agree with each other.
-    pairs = itertools.combinations([base, other, *repeated], 2)
-    all_are_of_one_system = all(_are_of_one_system(one, another) for one, another in pairs)
-    if not all_are_of_one_system:
-        return None
+    for one, another in itertools.combinations([base, other, *repeated], 2):
+        if not _are_of_one_system(one, another):
+            return None
     values_of_repeats = [_run_values(candidate) for candidate in repeated]
     pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
@@ -310,7 +309,7 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
     other_mean = spread.olympic_mean_of(_run_values(other), dropped=dropped)
     if base_mean is None or other_mean is None:
         return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
-    return RatioInterval(spread.ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
+    return RatioInterval(spread.mean_ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
@@ -362,7 +361,7 @@ def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     base_mean = base_repeats.mean_of_runs
     other_mean = other_repeats.mean_of_runs
     assert base_mean is not None and other_mean is not None, "there are two runs, or two hosts, or more"
-    bounds = spread.ratio_interval(base_mean, other_mean)
+    bounds = spread.mean_ratio_interval(base_mean, other_mean)
     return RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
 
 

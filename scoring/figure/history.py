@@ -46,7 +46,7 @@ def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> 
         return None
     new_mean = new.mean_of_runs
     if new_mean is not None:  # there are several new values
-        return spread.ratio_interval(past_mean, new_mean)
+        return spread.mean_ratio_interval(past_mean, new_mean)
     return spread.single_run_interval(
         ratio=new.values[0] / past_mean.value,
         relative_sd=spread.relative_sd(past.values),

@@ -100,8 +100,9 @@ class Protocol:
     def _runs_in_words(self, counts: Sequence[int]) -> str:
         """Return how many runs go into a figure: `1 run`, `5 runs` or `5 to 7 runs`.
 
-        `counts` has the number of runs of each system. One that is below the number that the protocol asks for counts
-        as that number. If MLPerf sets the number, and the benchmark is not known yet, the text says only that.
+        `counts` has the number of runs of each system. A number below the protocol's counts as the protocol's: if that
+        is 6, systems of 5 and 7 runs give `6 to 7 runs`. If MLPerf sets the number, and the benchmark is not known yet,
+        the text says only that.
         """
         if self._number_of_runs_is_open():
             return "as many runs as MLPerf asks for of the benchmark"

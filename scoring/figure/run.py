@@ -19,7 +19,7 @@ from scoring.figure.rates import (
     work_at_printed_speed,
     work_over_time,
 )
-from scoring.figure.selection import nothing_left, positions, select, too_short
+from scoring.figure.selection import nothing_left, select, steps_done_by_window, too_short
 from scoring.importers.checks import AGREES_WITHIN, rows_with_clock_set_back
 from scoring.importers.text import total
 from scoring.record import InputError, Record, Window
@@ -164,7 +164,7 @@ class StampedRow(NamedTuple):
 
     window: Window
     end_s: float  # its time stamp
-    position: int  # steps of the run that were done at that moment, warm-up included; at the first step it is 1
+    steps_done: int  # of the run, at that moment, warm-up included; 1 after the first step
 
 
 def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int | None) -> RunFigure:
@@ -181,7 +181,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
         measured = _rows_of_next_steps(record, protocol.take_steps, stamped, start)
     end = measured[-1]
     seconds = _seconds_between(record, start, end)
-    steps = end.position - start.position
+    steps = end.steps_done - start.steps_done
     return RunFigure(
         file=record.file,
         value=images_per_step(record) * steps / seconds,
@@ -198,9 +198,9 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     Raises InputError if there are none, and says whether the stamps or the steps are missing.
     """
     rows = []
-    for window, position in zip(record.windows, positions(record), strict=True):
-        if window.end_s is not None and position is not None:
-            rows.append(StampedRow(window, window.end_s, position))
+    for window, steps_done in zip(record.windows, steps_done_by_window(record), strict=True):
+        if window.end_s is not None and steps_done is not None:
+            rows.append(StampedRow(window, window.end_s, steps_done))
     if rows:
         return rows
     if any(window.end_s is not None for window in record.windows):
@@ -226,8 +226,8 @@ def _start_row(
 
 def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
     """Return the rows after `start`, up to the end of the log. Raises InputError if there is none."""
-    last_position = stamped[-1].position
-    rows = [row for row in stamped if start.position < row.position <= last_position]
+    last_steps_done = stamped[-1].steps_done
+    rows = [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
     if not rows:
         raise too_short(record, steps=1, total=0)
     return rows
@@ -240,14 +240,14 @@ def _rows_of_next_steps(
 
     Raises InputError if there is no such row, or if the log has fewer than `steps` - 1 steps after `start`.
     """
-    last_position = start.position + steps
-    rows = [row for row in stamped if start.position < row.position <= last_position]
-    steps_in_log = max(0, stamped[-1].position - start.position)
+    last_steps_done = start.steps_done + steps
+    rows = [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
+    steps_after_start = max(0, stamped[-1].steps_done - start.steps_done)
     # A log that counts from 0 prints its row 20 after 21 steps. If a warm-up of 20 steps ends there, a log of just the
     # steps that the protocol asks for has one too few after it.
     fewest_steps_accepted = steps - 1
-    if not rows or steps_in_log < fewest_steps_accepted:
-        raise too_short(record, steps, steps_in_log)
+    if not rows or steps_after_start < fewest_steps_accepted:
+        raise too_short(record, steps, steps_after_start)
     return rows
 
 
@@ -279,14 +279,14 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     For 20 steps, it is the row after exactly 20 steps. If there is none, it is the row that prints 20 in a log that
     counts from 0 (after 21 steps), or else the first row after more than 20. Raises InputError if there is none either.
     """
-    exact_rows = [row for row in stamped if row.position == steps_to_skip]
+    exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]
     if exact_rows:
         return exact_rows[0]
     counts_from_0 = record.first_step == 0
     printing_rows = [row for row in stamped if row.window.step == steps_to_skip]
     if counts_from_0 and printing_rows:
         return printing_rows[0]
-    later_rows = [row for row in stamped if row.position > steps_to_skip]
+    later_rows = [row for row in stamped if row.steps_done > steps_to_skip]
     if later_rows:
         return later_rows[0]
     raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
@@ -294,7 +294,7 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
 
 def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
     """Return how long a run is, for an error: `12 stamped rows, the last after 120 steps`."""
-    return f"{len(stamped)} stamped rows, the last after {stamped[-1].position} steps"
+    return f"{len(stamped)} stamped rows, the last after {stamped[-1].steps_done} steps"
 
 
 def _refuse_clock_set_back(record: Record, windows: Sequence[Window]) -> None:

@@ -21,9 +21,8 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    Only a protocol with `by_benchmark` changes. If the user gave --runs, that number of runs stays; InputError is
-    raised if all of them would be dropped. Otherwise InputError is raised if the numbers are not known for the
-    benchmark.
+    Only a protocol with `by_benchmark` changes. If the user gave --runs, that number of runs is kept, and InputError is
+    raised if all of them would be dropped. Without --runs, InputError is raised if the numbers are not known.
     """
     if not protocol.by_benchmark:
         return protocol

@@ -202,7 +202,7 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    settled_protocol = with_runs_of_benchmark(protocol, records)  # with known numbers of runs
+    settled_protocol = with_runs_of_benchmark(protocol, records)  # MLPerf may set its numbers of runs
     chosen = _chosen_runs(records, settled_protocol, skip)
     unit = _unit(chosen.records, settled_protocol)
     refuse_if_no_mean(chosen.figures, settled_protocol, unit)
@@ -347,7 +347,7 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     yield from warnings.warn_of_outlying_run(result.records, run_rates, result.unit)
     averages_run_rates = protocol.over_runs == "mean"
     if averages_run_rates:
-        yield from warnings.warn_if_mean_of_rates_is_high(run_rates)
+        yield from warnings.warn_if_mean_of_run_rates_is_high(run_rates)
 
 
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:

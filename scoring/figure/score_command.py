@@ -144,13 +144,13 @@ def score_lines(result: Score) -> list[str]:
     """
     figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {result.shown_unit}"
     lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
-    lines += [f"  {name:15}{text}" for name, text in _rows(result)]
+    lines += [f"  {name:15}{text}" for name, text in _fact_rows(result)]
     lines += [f"  {line}" for line in as_text(result.warnings).splitlines()]
     return lines + result.footnotes
 
 
-def _rows(result: Score) -> list[tuple[str, str]]:
-    """Return the rows of `score` as (name, text), from the intervals to the data set. Facts not known have no row."""
+def _fact_rows(result: Score) -> list[tuple[str, str]]:
+    """Return the rows of `score` as (name, text): intervals, spread, runs and other facts, as far as they are known."""
     rows = _interval_rows(result)
     more_runs = _more_runs_in_words(result.more_runs_for_1_percent)
     if more_runs:

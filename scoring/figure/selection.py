@@ -67,9 +67,9 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
     A window that does not say its steps is left out, because its beginning is not known. Raises InputError if no window
     is left, or if the log does not say how many steps were done at the end of a window.
     """
-    steps_done = positions(record)
+    done_by_window = steps_done_by_window(record)
     chosen = []
-    for window, done_at_end in zip(record.windows, steps_done, strict=True):
+    for window, done_at_end in zip(record.windows, done_by_window, strict=True):
         if done_at_end is None:
             says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
             raise InputError(f"{record.file}: protocol {protocol.name} {says}")
@@ -79,7 +79,7 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
         if done_at_begin >= protocol.skip:
             chosen.append(window)
     if not chosen:
-        raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=f"{steps_done[-1]} printed")
+        raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=f"{done_by_window[-1]} printed")
     return chosen
 
 
@@ -91,7 +91,7 @@ class _Progress(NamedTuple):
     epoch: int | None  # of the last row that printed a step
 
 
-def positions(record: Record) -> list[int | None]:
+def steps_done_by_window(record: Record) -> list[int | None]:
     """Return for each window how many steps of the run, warm-up included, were done at its end; None if not known.
 
     If the printed numbers start again in each epoch, the epochs are added up: 50, 100, 50, 100 -> 50, 100, 150, 200.

@@ -118,8 +118,8 @@ def has_no_width(interval: tuple[float, float]) -> bool:
     return math.isclose(low, high, rel_tol=1e-12)
 
 
-def ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
-    """Return the 95 % interval of the ratio other / base as (low, high), by Welch's t on the logarithms.
+def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
+    """Return the 95 % interval of the ratio of two means, other / base, as (low, high): Welch's t on the logarithms.
 
     The two standard errors may differ (Welch, Biometrika 34, 1947; for olympic means Yuen, Biometrika 61, 1974).
     """

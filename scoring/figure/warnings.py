@@ -219,7 +219,7 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
     yield warning("system_unsaid", message, silent_records[0])
 
 
-def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
+def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
     """Yield a warning if the mean of the runs' rates is above their images over their time by more than MOST_RATE_GAP.
 
     The two are equal if all runs have one rate. `rates` are their images/s.

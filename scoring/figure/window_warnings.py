@@ -114,7 +114,7 @@ def _warn_of_uneven_times(
             yield found
     yield from _warn_if_times_swing(record, times)
     if averages_rates:
-        yield from _warn_if_mean_of_rates_is_high(record, windows, times)
+        yield from _warn_if_mean_of_window_rates_is_high(record, windows, times)
 
 
 def _warn_if_running_averages(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Iterator[Verdict]:
@@ -137,7 +137,7 @@ def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Ver
         yield warning("unsteady", message, record)
 
 
-def _warn_if_mean_of_rates_is_high(
+def _warn_if_mean_of_window_rates_is_high(
     record: Record, windows: Sequence[Window], times: Sequence[float]
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is above all images over all time by more than MOST_RATE_GAP.

@@ -38,8 +38,8 @@ def predict(
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
     The model of loss.py scales the throughput of the measured point `base`. A node's input pipeline delivers at most
-    `input_limit` images/s; if that limits the throughput, each step waits for `input_wait_s`. `interval_95` is None
-    without a known error, `time_to_train_95_min` also on other numbers of nodes than the base's.
+    `input_limit` images/s; if that limits the throughput, each step waits for `input_wait_s`. Without a known error
+    there is no 95 % interval. On other numbers of nodes than the base's, the time to train never has one.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -54,10 +54,8 @@ def predict(
     low_factor, high_factor = scaling_loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
     an_error_is_known = low_factor < high_factor  # both are 1 without any error
     if an_error_is_known:
-        interval_95 = [
-            images_per_s * low_factor,
-            images_per_s * high_factor,
-        ]  # its upper end is not limited by the input
+        # The upper end may be above the limit of the input.
+        interval_95 = [images_per_s * low_factor, images_per_s * high_factor]
         # On other numbers of nodes, published times were outside such intervals.
         if time.minutes is not None and nodes == base.nodes:
             minutes_95 = [time.minutes / high_factor, time.minutes / low_factor]  # a high rate takes little time

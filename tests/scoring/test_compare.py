@@ -326,7 +326,7 @@ def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blame
             "mean": [spread.mean_of(v) for v in (a, b)],
             "olympic": [spread.olympic_mean_of(v, dropped=1) for v in (a, b)],
         }
-        intervals = {name: spread.ratio_interval(*pair) for name, pair in pairs.items()}  # type: ignore[arg-type]
+        intervals = {name: spread.mean_ratio_interval(*pair) for name, pair in pairs.items()}  # type: ignore[arg-type]
         median = medians.median_ratio_interval(a, b)
         assert median is not None
         for name, (low, high) in (intervals | {"median": median}).items():
