@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     `check ... | head`.
     """
     parser = _parser()
-    complete(parser)
+    complete(parser)  # ends here if a shell asks which word comes next
     options = parser.parse_args(arguments)
     try:
         named_files.check_options(options)
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Check logs and print the reports, or explain a rule. Return 0 if all logs pass, else 1.
+    """Check logs and print the reports. Return 0 if all logs pass, else 1. With --explain, print a rule and return 0.
 
     Raises ValueError for options that do not go together, before any log is read.
     """
@@ -114,9 +114,9 @@ def _check(options: argparse.Namespace) -> int:
         return 0
     _refuse_wrong_options(options)
     form = "json" if options.json else options.format
-    reports = _reports_on(options, hashed=form == "json")
-    as_text_in_form = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
-    print(as_text_in_form(reports), end="")
+    reports = _reports_on(options, hashed=form == "json")  # only this form shows the hash of a log
+    write_reports = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
+    print(write_reports(reports), end="")
     if options.junit:
         options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1

@@ -165,16 +165,17 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Check a section of the header for stand-ins of devices, and keep it as a fact.
+        """Keep a section of the header, and report it if it names a stand-in for a device.
 
-        At most SECTIONS_KEPT are kept, so that the memory for a log is bounded.
+        A second section of the same name is a fault and is not kept. At most SECTIONS_KEPT are kept, so that the memory
+        for a log is bounded.
         """
         self._check_devices(header)
         sections = self._run.headers
         if len(sections) >= SECTIONS_KEPT:
             return
         if header.section in sections:
-            # Whether the log is of this project, which must not do so, is known only after the last entry.
+            # A fault only counts in a log of this project, and whether this is one is known after the last entry.
             self._order.measured.keep_fault(header.line, f"a second header section {printable(header.section)}")
         else:
             sections[header.section] = header.value
@@ -186,9 +187,9 @@ class Checker:
             self._collector.add_breach("run-mode", header.line, actual)
 
     def _take_event(self, event: Event) -> None:
-        """Keep the facts that an event states, and pass it on to each check of the log.
+        """Add an event to what is known of the run, and pass it on to each check of the log.
 
-        Only an event whose key is in the rules or the schema states facts; each check gets all events.
+        An event whose key is neither in the rules nor in the schema is not kept in `_run`, but the checks get it, too.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -198,9 +199,9 @@ class Checker:
         if event.key in self._known_keys:
             self._run.take(event)
             self._check_types(event)
-        self._judge.take(event)  # by the official rules
-        self._tool_reader.take(event)  # the time and the convergence, as the official tools read them
-        self._order.take(event)  # after `self._run.take`, because checks of the order also count this event
+        self._judge.take(event)  # keeps it for the official rules, which are applied after the last event
+        self._tool_reader.take(event)  # reads the time and the convergence as the official tools do
+        self._order.take(event)  # comes after `self._run.take`, because its counts of events must include this one
 
     def _check_rank(self, event: Event) -> None:
         """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
@@ -235,9 +236,10 @@ class Checker:
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `wanted_benchmark` is the benchmark that the log must be of; None allows any.
+        `wanted_benchmark` is the benchmark that the log must be of; None allows any. A log without events, or of an
+        unknown benchmark, gets this one finding, because others would mean nothing. If reading was given up, only the
+        findings on damaged lines are returned.
         """
-        # Any other finding on a log without events, or of an unknown benchmark, would mean nothing.
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
         self._complete_facts()
@@ -246,7 +248,7 @@ class Checker:
         if unknown_benchmark is not None:
             return (unknown_benchmark,), self._run
         findings = self._collector.sorted_findings()
-        if self._has_too_many_refused_lines:  # events that other findings call missing may be in the part not read
+        if self._has_too_many_refused_lines:  # other findings may call events missing that are in the part not read
             findings = tuple(finding for finding in findings if finding.rule == _DAMAGED)
         return findings, self._run
 
@@ -292,8 +294,8 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return a report with its findings and the facts of its run.
 
-    `benchmark` is the one that the log must be of; None allows any. Raises OSError if the log cannot be read,
-    ValueError if it is no regular file.
+    `benchmark` is the one that the log must be of; None allows any. A log that links to a file in another folder gets a
+    finding, too. Raises OSError if the log cannot be read, and ValueError if it is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
@@ -310,14 +312,14 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 def _findings_on_damaged_log(
     path: Path, findings: tuple[Finding, ...], run: LoggedRun, ruleset: Ruleset
 ) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, joined with those of a reading by mlperf-logging's parser.
+    """Return the findings on a log with damaged lines, revised by how mlperf-logging's parser reads these lines.
 
-    That parser may read a damaged line differently. Some errors are excused in a log of another project.
+    `findings` are those by our reader. In a log of this project, or of one of its benchmarks, damage stays an error. In
+    any other log, errors that may come from our reader's strictness alone are excused.
     """
     revised = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    must_not_be_damaged = run.is_project_log or is_benchmark_of_ours
-    if must_not_be_damaged:
+    if run.is_project_log or is_benchmark_of_ours:
         return revised
     return _excuse_errors_on_damaged_log(revised)
 
@@ -327,17 +329,19 @@ def _is_link_to_another_folder(path: Path) -> bool:
 
 
 def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, without the errors that come from our reader's strictness.
+    """Return the findings on a log with damaged lines, without the errors that may come from our strict reader alone.
 
-    Our reader skips a damaged line that mlperf-logging's parser may read, and so misses its event.
+    Our reader skips a damaged line, and so misses its event, where mlperf-logging's parser may read it. Of the errors
+    that are not official, those about a damaged line become warnings, and those about a key of events are dropped.
     """
     kept = []
     for finding in findings:
-        is_ours_alone = finding.severity == "error" and not finding.official
-        if not is_ours_alone:
+        if finding.official or finding.severity != "error":
             kept.append(finding)
         elif finding.rule == _DAMAGED:
             kept.append(replace(finding, severity="warning"))
-        elif not finding.is_about_key:  # one about a key, such as a missing event, may come from the skipped line
+        elif finding.is_about_key:
+            continue  # the event that it calls missing, for instance, may be in a skipped line
+        else:
             kept.append(finding)
     return tuple(kept)

@@ -17,9 +17,9 @@ _NOT_APPLIED = "not applied: "  # begins the note on a rule that was not applied
 
 
 def check_replaceable(path: Path, start: str) -> None:
-    """Raise ValueError if `path` is a folder, or a file that was written by something else than this command.
+    """Raise ValueError if `path` is a folder, or a file that this command did not write.
 
-    Files of this command begin with the text `start`. An empty file may be replaced too.
+    Files of this command begin with the text `start`. Such a file may be replaced, and so may an empty one.
     """
     if path.is_dir():
         raise ValueError(f"{path}: is a folder: name a file")
@@ -44,8 +44,12 @@ def as_text(reports: Iterable[Report]) -> str:
 
 
 def _lines_of(report: Report) -> list[str]:
-    """Return the lines of one report: its verdicts, findings and notes, and the answer of mlperf-logging's checker."""
-    rules_by_note: dict[str, list[str]] = {}  # notes of the same text become one line, after the other findings
+    """Return the lines of one report: its verdicts, findings and notes, and the answer of mlperf-logging's checker.
+
+    Notes that have the same text and no line of the log become one line together, after the other findings. The
+    checker's answer is left out if it was not run.
+    """
+    rules_by_note: dict[str, list[str]] = {}  # the rules that each note is about
     lines = _lines_of_verdicts(report)
     for finding in report.findings:
         is_note_without_line = finding.severity == "info" and finding.line is None
@@ -154,13 +158,14 @@ def _junit_suite(report: Report) -> list[str]:
     cases = [f'    <testcase classname="{name}" name="verdict">{body_of_verdict}</testcase>']
     failures = 0 if report.passed else 1
     for finding in sorted(report.findings, key=report.fails, reverse=True):  # failures first
-        text = f"line {finding.line}: {finding.actual}"
+        where_and_what = f"line {finding.line}: {finding.actual}"
         if report.fails(finding):
             failures += 1
-            text = escape(f"{text}; expected: {finding.expected}; do: {finding.fix}")
+            text = escape(f"{where_and_what}; expected: {finding.expected}; do: {finding.fix}")
             body = f'<failure message="{escape(finding.actual)}">{text}</failure>'
         else:
-            body = f"<system-out>{escape(f'{finding.severity}: {text}')}</system-out>"
+            text = escape(f"{finding.severity}: {where_and_what}")
+            body = f"<system-out>{text}</system-out>"
         cases.append(f'    <testcase classname="{name}" name="{escape(finding.rule)}">{body}</testcase>')
     start = f'  <testsuite name="{name}" tests="{len(cases)}" failures="{failures}">'
     return [start, *cases, "  </testsuite>"]
@@ -203,7 +208,8 @@ def _explain_strict(rule: StrictRule) -> str:
         f"  applies to: {rule.scope}",
     ]
     if rule.bounds:
-        lines.append(f"  bounds: {', '.join(f'{name} {six_digits(bound)}' for name, bound in rule.bounds.items())}")
+        bounds = [f"{name} {six_digits(bound)}" for name, bound in rule.bounds.items()]
+        lines.append(f"  bounds: {', '.join(bounds)}")
         lines.append(f"  bounds from: {rule.bound_from}")
     lines.append(f"  source: {rule.source}")
     return "\n".join(lines) + "\n"

@@ -82,7 +82,8 @@ class Standing:
     def name(self) -> str:
         """Return the name of the result as it must stand in a table or a footnote.
 
-        An example is "Unverified MLPerf(R) v4.0 Training Closed ResNet". If it may not be named so, the text says why.
+        An example is "Unverified MLPerf(R) v4.0 Training Closed ResNet". If the result is no MLPerf result, or if the
+        log states no benchmark or division, the text says this instead, with the reasons.
         """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
@@ -211,7 +212,8 @@ def is_mlperf_benchmark(benchmark: str) -> bool:
 def standing(facts: ResultFacts) -> Standing:
     """Decide whether the result with these facts is an MLPerf result: True, False, or None if it is not known.
 
-    A fact that contradicts it, such as another data set, counts more than one that is not stated.
+    It is False if any fact contradicts it, such as another data set, whether or not the other facts are stated. If none
+    does, it is None if the benchmark, the division or the round is not stated.
     """
     contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
     if facts.throughput_only:
@@ -220,15 +222,17 @@ def standing(facts: ResultFacts) -> Standing:
     is_mlperf: bool | None = True
     if contradictions:
         is_mlperf = False
-    elif any(name in unknown for name in ("benchmark", "division", "round")):  # an unknown data set is only noted
+    elif any(fact in unknown for fact in ("benchmark", "division", "round")):  # an unknown data set is only noted
         is_mlperf = None
     return Standing(facts=facts, is_mlperf=is_mlperf, contradictions=tuple(contradictions), unknown=tuple(unknown))
 
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
-    """Decide whether a figure of several runs is an MLPerf result, by the `standings` of the runs, at least one.
+    """Decide whether a figure of several runs is an MLPerf result, by the `standings` of these runs.
 
-    What contradicts it in any run, or is unknown, counts for all. The other facts are those of the first run.
+    If one run is no MLPerf result, neither is the figure. Otherwise, if this is not known of one run, it is not known
+    of the figure either. Contradictions and unknown facts are collected from all runs, of which there must be at least
+    one. The facts are those of the first run.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))
@@ -262,7 +266,8 @@ def notes_in_order(notes: Iterable[str]) -> list[str]:
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     """Return the facts of a log that decide whether its result is an MLPerf result; None for what it does not state.
 
-    `ruleset` is that of the round by which the log is judged.
+    `ruleset` is that of the round by which the log is judged; None if it is not known. The numbers of samples in the
+    log's header count first, else those of its events.
     """
     dataset = run.header_section(schema.DATASET)
     summary = run.summary
@@ -313,20 +318,20 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
-    """Yield how the stated numbers of samples differ from those in the benchmark's `row`.
+    """Yield how the stated numbers of samples differ from those of the benchmark's data set, which `row` has.
 
-    Other projects may round the training samples to whole batches, and count batches or padding as evaluation samples
-    (390 to 65,536 in published ResNet logs).
+    A number that is not stated does not differ. In logs of other projects, the training samples may be rounded to whole
+    batches. Their evaluation samples are not compared, because some count batches or padding instead (390 to 65,536 in
+    published ResNet logs).
     """
     train = facts.train_samples
-    wanted_train = row["train_samples"]
-    if train is not None and not _can_be_count(train, wanted_train, exact=facts.has_exact_counts):
-        yield f"{train} training samples, the benchmark's data set has {wanted_train}"
-    evaluated = facts.eval_samples
-    wanted_evaluated = row["eval_samples"]
-    # Compared in logs of this project alone: those of others do not say what they count.
-    if facts.has_exact_counts and evaluated is not None and evaluated != wanted_evaluated:
-        yield f"{evaluated} evaluation samples, the benchmark's data set has {wanted_evaluated}"
+    right_train = row["train_samples"]
+    if train is not None and not _can_be_count(train, right_train, exact=facts.has_exact_counts):
+        yield f"{train} training samples, the benchmark's data set has {right_train}"
+    evaluation = facts.eval_samples
+    right_evaluation = row["eval_samples"]
+    if facts.has_exact_counts and evaluation is not None and evaluation != right_evaluation:
+        yield f"{evaluation} evaluation samples, the benchmark's data set has {right_evaluation}"
 
 
 def _against_bytes(facts: ResultFacts, row: JsonObject) -> Iterable[str]:

@@ -109,8 +109,8 @@ def read_rules(name: str) -> Any:
 def load(version: str) -> Ruleset:
     """Return this project's rules for a ruleset version of MLPerf Training, such as 4.0.0.
 
-    Strict rules that are not yet in force in this version are included, and say so. Raises ValueError if the version is
-    not known.
+    All strict rules are included. One that comes into force in a later version has `in_force` false. Raises ValueError
+    if there are no rule files for the version.
     """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
@@ -134,9 +134,10 @@ def _with_names_of_ours(row: JsonObject, benchmarks: Iterable[str]) -> JsonObjec
 
 
 def _benchmarks(version: str) -> dict[str, Benchmark]:
-    """Return this project's benchmarks in a ruleset version, by name.
+    """Return the benchmarks that this project has in a ruleset version, by name.
 
-    Workloads that are not in benchmarks.yaml exist only in WORKLOAD_RULESET, the one version that has rules for them.
+    They come from benchmarks.yaml. In WORKLOAD_RULESET, each workload without a row there is a benchmark, too: this is
+    the only version that has rules for such workloads.
     """
     benchmarks = {}
     for name, row in read_rules("benchmarks.yaml").items():
@@ -144,7 +145,8 @@ def _benchmarks(version: str) -> dict[str, Benchmark]:
             benchmarks[name] = _benchmark_of_row(name, row, version)
     if version == WORKLOAD_RULESET:
         for workload in workloads.WORKLOADS:
-            benchmarks.setdefault(workload.benchmark, _benchmark_of(workload))
+            if workload.benchmark not in benchmarks:
+                benchmarks[workload.benchmark] = _benchmark_of(workload)
     return benchmarks
 
 
@@ -188,14 +190,15 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 
 
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return the strict rule of a row of strict.yaml, for logs that are checked by a ruleset `version`.
+    """Return the strict rule `name` of a row of strict.yaml, for logs that are checked by a ruleset `version`.
 
-    `texts` has the titles of the documents that a rule can be read in, by their short names.
+    `texts` has the title of each document that a rule can be read in, by its short name, which the row's field `text`
+    has. A rule of the class "form" is in force in each ruleset, and any other one from the ruleset `since` on.
     """
     kind = row["class"]
     since = row.get("since", "")
     source = row["source"]
-    if kind == "form":  # only warns, in each ruleset
+    if kind == "form":
         assert "text" not in row and not since, f"{name}: a rule of form has no text, and is always in force"
         usual_severity = "warning"
         is_in_force = True
@@ -203,7 +206,7 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
         assert row["text"] and since, f"{name}: it must name the text that it was read in, and the first ruleset"
         usual_severity = "error"
-        is_in_force = version >= since  # as texts, which suffices because each of their numbers has one digit
+        is_in_force = version >= since  # compared as texts: right while each number of a version has one digit
         source += f"; read in: {texts[row['text']]}; in force from ruleset {since} on"
     return StrictRule(
         name=name,
@@ -251,8 +254,8 @@ def breach(
 ) -> Finding:
     """Return the finding that a log breaks `rule`.
 
-    `actual` says what the log has instead, and `line` where; None if no single line is to blame. `expected` and
-    `severity` replace the rule's own; None keeps them.
+    `actual` says what the log has instead of what is expected. `line` says where; None means that no single line is to
+    blame. `expected` and `severity` replace those of the rule, unless they are None.
     """
     return Finding(
         rule=rule.name,
@@ -286,9 +289,10 @@ class FindingCollector:
     def add_breach(
         self, rule: str, line: int | None, actual: str, expected: str | None = None, severity: str | None = None
     ) -> None:
-        """Add a breach of the strict rule named `rule`; only a note if the rule is not in force in this ruleset.
+        """Add a finding that the log breaks the strict rule named `rule`. The other arguments are those of `breach`.
 
-        The arguments are those of `breach`. Breaches beyond FINDINGS_PER_RULE are only counted.
+        If the rule is not in force in this ruleset, a note that says so is added instead. Of each rule the first
+        FINDINGS_PER_RULE breaches are added, and the others are only counted.
         """
         strict_rule = self.strict_rules[rule]
         if not strict_rule.in_force:
@@ -349,18 +353,20 @@ def peaks() -> dict[str, float]:
 
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
-    """Return the highest training rate of ResNet-50, in images/s, that a machine can reach; None if it is not known.
+    """Return a rate of training ResNet-50, in images/s, that a machine cannot exceed.
 
     `cards` are the names of its GPUs. A machine without GPUs is judged by its CPU `cores`. `pixels` is the height of an
-    image.
+    image. Return None if the peak of a card is not known, or if the machine has neither cards nor cores.
     """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
-    # The work per image grows with the square of its height.
+    # The row has the work for an image of `flop_height` pixels. It grows with the area of the image.
     flop_per_image = resnet.training_flop * (pixels / resnet.flop_height) ** 2
     if cards:
         peak_flop_per_s = _peak_of_cards(cards)
-        return None if peak_flop_per_s is None else _SHARE_OF_PEAK * peak_flop_per_s / flop_per_image
+        if peak_flop_per_s is None:
+            return None
+        return _SHARE_OF_PEAK * peak_flop_per_s / flop_per_image
     if cores:
         return cores * CORE_FLOP_PER_S / flop_per_image
     return None

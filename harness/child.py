@@ -40,7 +40,8 @@ class Talk:
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
     """Run a script of Python in a child process; return the lines that it printed, and how it hung or died if it did.
 
-    `environ` None stands for this process's environment. The child is killed if it is silent for `silent_s` seconds.
+    The child gets the environment `environ`, or this process's if that is None. It hangs, and is killed, if it prints
+    nothing for `silent_s` seconds, or goes on for so long after it has closed its output.
     """
     process = subprocess.Popen(
         [sys.executable, "-I", str(script), *arguments],
@@ -49,22 +50,31 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    assert process.stdout is not None
-    output, was_killed = _listen(process.stdout.fileno(), silent_s)
-    if was_killed:  # it printed nothing for too long
+    assert process.stdout is not None  # it is a pipe
+    output, was_silent = _listen(process.stdout.fileno(), silent_s)
+    wait_s = silent_s
+    if was_silent:
         process.kill()
-    wait_s = END_S if was_killed else silent_s
-    try:
-        status = process.wait(wait_s)
-    except subprocess.TimeoutExpired:  # it closed its output and goes on, or was killed and is stuck in the kernel
-        process.kill()
-        was_killed = True
+        wait_s = END_S
+    status = _status_or_kill(process, wait_s)
     process.stdout.close()
 
     lines = tuple(output.decode(errors="replace").splitlines())
-    if was_killed:
+    if was_silent or status is None:
         return Talk(lines=lines, hang_or_death=f"no answer in {six_digits(silent_s)} s")
     return Talk(lines=lines, hang_or_death=_death_in_words(status, lines))
+
+
+def _status_or_kill(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
+    """Wait `wait_s` seconds for a child to end, and return its exit status; kill it and return None if it has not.
+
+    Even a child that was killed may not end: it may be stuck in the kernel.
+    """
+    try:
+        return process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return None
 
 
 def _death_in_words(status: int, lines: Sequence[str]) -> str:

@@ -24,9 +24,10 @@ Facts = dict[str, Any]
 
 
 def describe_data_set(job: Job) -> dict[str, Facts]:
-    """Return a description of the job's data set, by part ("train" and "val"); tools.doctor prints it.
+    """Return a description of each part ("train" and "val") of the job's data set, by its name, for tools.doctor.
 
-    A part that a run would fail to find has the key `error` alone.
+    A part that a run could not read is described by {"error": "why"} alone. If both can be read, the notes of "train"
+    have what `notes_on` says of the two together.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
@@ -38,7 +39,7 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
         except (ValueError, OSError) as error:
             by_part[part] = {"error": str(error)}
             continue
-        seed = max(job.course.seed, 0)  # SEED=-1, "any", is taken as 0 here
+        seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
         by_part[part] = _describe_part(part, data_module, samples, contents[part], seed)
     has_both_parts = len(contents) == len(PARTS)
     if has_both_parts:
@@ -49,8 +50,9 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
 def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
     """Return a description of a part of a data set: its name, its size, a digest, and what is wrong with it.
 
-    The `seed` chooses some samples, which are decoded. `undecodable` or, if all of these can be decoded, `label_fault`
-    tells the first fault among them; the text is empty if there is none.
+    Some samples are chosen by the `seed` and decoded. The key `undecodable` says which of their files is the first that
+    cannot be, and `label_fault` which label is the first that is wrong. Each is empty if there is none, and labels are
+    not looked at if a file cannot be decoded.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)

@@ -68,9 +68,10 @@ def fault(content: bytes) -> str:
 def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if it is whole.
 
-    A whole one has a scan, the segment before the pixels, and an end marker after it.
+    A whole JPEG has a frame, which tells its kind; then one scan or several, each with pixels behind it; and an end
+    marker.
     """
-    has_single_scan = False  # the picture's frame tells it
+    has_single_scan = False  # as its frame tells
     scan_has_begun = False
     for segment in _segments(content):
         if segment.kind == END_OF_IMAGE:
@@ -82,23 +83,23 @@ def _jpeg_fault(content: bytes) -> str:
             has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
             scan_has_begun = True
-            # To search all pixels for the end marker takes long. Only the end of the file is searched, so a picture
-            # that was cut off passes if another picture follows it in the file.
+            # The pixels follow, and it takes long to search them all for the end marker. Behind the only scan the end
+            # of the file is searched first, so a picture that was cut off passes if another follows it in the file.
             if has_single_scan and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"
 
 
 def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> str:
-    """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty if it is in order.
+    """Say why a segment of the JPEG `content` is damaged, cut off or not supported; return an empty text if it is not.
 
-    `scan_has_begun` says whether pixels came before it.
+    `scan_has_begun` says whether a scan, and so pixels, came before the segment.
     """
-    if segment.kind == START_OF_IMAGE:
+    if segment.kind == START_OF_IMAGE:  # the picture's own lies before its segments
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
+    if segment.kind == JPEG_LS_FRAME and not scan_has_begun:  # among pixels it would be damage
+        return "it is a JPEG-LS, which is not supported"
     if segment.kind not in KNOWN_KINDS:
-        if segment.kind == JPEG_LS_FRAME and not scan_has_begun:  # after pixels it is damage
-            return "it is a JPEG-LS, which is not supported"
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
     if segment.end > len(content):
         return f"{TRUNCATED}: its segment at byte {segment.start} goes beyond its end"
@@ -132,16 +133,18 @@ def _ends_with_marker(content: bytes, scan_start: int) -> bool:
 def _segments(content: bytes) -> Iterator[Segment]:
     """Yield the segments of a JPEG behind its start marker, until no further marker follows.
 
-    A segment is a marker (the byte FF and a byte for its kind), two bytes of length, and its content.
+    A segment is a marker (the byte FF and a byte for its kind), two bytes of length, and its content. A picture's start
+    and its end are markers alone. The pixels behind a scan's segment are passed over.
     """
-    # Pixels may have FF, too, but before 00 or the kind of a restart: JPEG_MARKER passes over these.
+    # Among pixels FF is followed by 00 or the kind of a restart, which JPEG_MARKER does not match.
     marker = JPEG_MARKER.search(content, len(JPEG_START))
     while marker is not None:
         start = marker.start()
         kind = content[start + 1]
-        marker_end = start + 2
-        stands_alone = kind in (START_OF_IMAGE, END_OF_IMAGE)
-        end = marker_end if stands_alone else marker_end + _segment_length(content, marker_end)
+        end = start + 2  # of the marker
+        is_marker_alone = kind in (START_OF_IMAGE, END_OF_IMAGE)
+        if not is_marker_alone:
+            end += _segment_length(content, end)
         yield Segment(kind, start, end)
         marker = JPEG_MARKER.search(content, end)
 
@@ -211,14 +214,14 @@ def _webp_fault(content: bytes) -> str:
 
 
 def _fault_by_decoding(content: bytes) -> str:
-    """Say why Pillow cannot decode an image of a rarer kind, such as a truncated one; empty where it can.
+    """Say why Pillow cannot decode an image of a rarer kind, as one that is truncated; return an empty text if it can.
 
-    It is empty, too, where Pillow does not know the kind: DALI may.
+    An image of a kind that Pillow does not know gives an empty text, too, because DALI may know it.
     """
     try:
         with Image.open(io.BytesIO(content)) as opened:
             opened.load()
-    except UnidentifiedImageError:
+    except UnidentifiedImageError:  # a kind that Pillow does not know
         return ""
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         return " ".join(str(error).split())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness import exports, refusals
-from harness.job import PER_WORKLOAD, SETTINGS, Origins, Setting, job_of, names
+from harness.job import PER_WORKLOAD, SETTINGS, Origins, Setting, ValueWithOrigin, job_of, names
 from harness.job import Job as Job  # for those who read the environment and name what they got
 from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, mkl_settings, of_network
 from runlog.errors import print_to_reader
@@ -35,23 +35,28 @@ def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
 
     Raises ValueError for a value that is not of its form, or at odds with another.
     """
-    workload = environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default)).upper()
-    origins: Origins = {}
-    for name, setting in SETTINGS.items():
-        accepted_names = [name]
-        if name in PER_WORKLOAD:  # it may be set for one workload alone, as RN50_BATCHSIZE
-            accepted_names = [name, f"{workload}_{name}"]
-        text = _text_of(accepted_names, environ)
-        is_empty_number = text == "" and setting.is_number  # which counts as not set
-        if text is None or is_empty_number:
-            origins[name] = {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
-        else:
-            value = setting.parse(text)  # which checks it
-            origins[name] = {"value": value, "origin": _origin(setting, value, accepted_names, environ)}
-
+    workload = environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default))
+    origins = {name: _value_with_origin(setting, workload, environ) for name, setting in SETTINGS.items()}
     job = job_of(**{name: entry["value"] for name, entry in origins.items()})
     refusals.raise_first(refusals.of_settings(job, environ.get(TF32_OVERRIDE, "")))
     return job, origins
+
+
+def _value_with_origin(setting: Setting, workload: str, environ: Mapping[str, str]) -> ValueWithOrigin:
+    """Return the value of a variable and who set it, as {"value": 256, "origin": "environment"}.
+
+    The value is the default where the variable is not set, or is a number and empty. Some variables may be set for one
+    workload alone, too, as RN50_BATCHSIZE. Raises ValueError for a text that is not of the variable's form.
+    """
+    accepted_names = [setting.variable]
+    if setting.variable in PER_WORKLOAD:
+        accepted_names.append(f"{workload.upper()}_{setting.variable}")
+    text = _text_of(accepted_names, environ)
+    is_empty_number = text == "" and setting.is_number
+    if text is None or is_empty_number:
+        return {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
+    value = setting.parse(text)
+    return {"value": value, "origin": _origin(setting, value, accepted_names, environ)}
 
 
 def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | None:
@@ -63,11 +68,12 @@ def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | Non
 
 
 def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
-    """Name who set a value that the environment holds under one of its `accepted_names`.
+    """Return who set a value that the environment holds under one of its `accepted_names`.
 
-    `resolve` leaves the names that the user and the system's config file have set in two variables.
+    The user is named "environment", a system's config file as "config_DGX1.sh", and the trial loop "launch/trials.sh".
+    A value that none of them has set is the default, which ORIGIN_OF_DEFAULTS stands for.
     """
-    if "JOB_FROM_USER" not in environ:
+    if "JOB_FROM_USER" not in environ:  # `resolve` has not added it, and JOB_FROM_CONFIG
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
@@ -83,27 +89,29 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    JOB_FROM_USER and JOB_FROM_CONFIG are added, too: the names that the user and the file have set. Raises ValueError
-    if there is no such file, or bash refuses it.
+    JOB_FROM_USER and JOB_FROM_CONFIG are added, too: the names that the user and the file have set, with spaces between
+    them. An environment that has them already is returned as it is. Raises ValueError if there is no such file, or bash
+    refuses it.
     """
     if _is_resolved(environ):
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
     after_config = _variables_after_config(system, environ)
     for_this_job = _values_for_this_job(after_config, environ)  # as STRATEGY, by RN50_AMP_O2_STRATEGY of the file
+    variables = after_config | for_this_job  # with those of `environ`, but without a shell's own, as PWD
 
-    added = after_config | for_this_job
-    # A variable that the user left empty counts as set by the user only if the system's file left it empty too.
-    filled_by_config = {name for name in added if added[name] and not environ.get(name)}
-    from_user = [name for name in names() if name in environ and name not in filled_by_config]
-    from_config = [name for name in added if name not in environ or name in filled_by_config]
+    set_by_config = []
+    for name, value in variables.items():
+        fills_an_empty_one = value != "" and environ.get(name) == ""
+        if name not in environ or fills_an_empty_one:
+            set_by_config.append(name)
+    set_by_user = [name for name in names() if name in environ and name not in set_by_config]
     about_the_job = {
         "DGXSYSTEM": system,
-        "JOB_FROM_USER": " ".join(from_user),
-        "JOB_FROM_CONFIG": " ".join(from_config),
+        "JOB_FROM_USER": " ".join(set_by_user),
+        "JOB_FROM_CONFIG": " ".join(set_by_config),
     }
-    # `after_config` has all of `environ` but variables that a shell sets by itself, as PWD.
-    return dict(environ) | after_config | for_this_job | about_the_job
+    return dict(environ) | variables | about_the_job
 
 
 def _is_resolved(environ: Mapping[str, str]) -> bool:
@@ -112,9 +120,10 @@ def _is_resolved(environ: Mapping[str, str]) -> bool:
 
 
 def _values_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that the `variables` give for the job's workload and precision alone, by their general names.
+    """Return the values that `variables` have for this job's workload and precision alone, by their general names.
 
-    RN50_AMP_O2_STRATEGY is returned as STRATEGY for RN50 in AMP O2, unless the user gave that a value in `environ`.
+    In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the value of RN50_AMP_O2_STRATEGY is returned as STRATEGY. It is left
+    out if `environ`, the user's environment, has a STRATEGY that is not empty.
     """
     workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
@@ -180,11 +189,11 @@ LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable of the environment that looks like a misspelt variable of the job.
 
-    Nothing reads such a variable, so the user's setting would be lost. The warning leaves out the value, which may be a
-    secret.
+    BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
+    leaves out the value, which may be a secret.
     """
     variables = names()
-    # A short name, as MODE, is left out: another program may have a variable that is much like it, as MODEL.
+    # Names like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:
@@ -192,7 +201,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
             continue
         if name.upper() in variables:  # in small letters, as batchsize
             meant = [name.upper()]
-        else:  # much alike, as BATCHSZIE
+        else:  # with a letter or two wrong, as BATCHSZIE
             meant = difflib.get_close_matches(name, long_names, n=1, cutoff=SIMILARITY)
         if meant:
             warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
@@ -212,7 +221,7 @@ def _warnings_on_data(job: Job) -> list[str]:
 def runtime(job: Job) -> dict[str, str]:
     """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
 
-    They choose threads, executor, GPU and arithmetic. Nothing is set here: `export` does that.
+    They choose threads, executor, GPU and arithmetic. This only lists them; `export` sets them.
     """
     threads = str(job.cluster.threads_per_rank)
     settings = {
@@ -306,7 +315,7 @@ def table() -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    """Read the command line of `python -m harness.env`: exactly one of four options, which says what is printed."""
+    """Read the command line of `python -m harness.env`: one of four options must be given, and says what is printed."""
     says = "Print the job that this environment and its system's config file describe: `python -m harness.env`."
     parser = argparse.ArgumentParser(prog="python -m harness.env", description=says)
     form = parser.add_mutually_exclusive_group(required=True)
@@ -372,27 +381,29 @@ def _print_for_shell(variables: Mapping[str, str]) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    Returns the exit status: 0, or 2 with an error on stderr if the job is wrong.
+    Warnings go to stderr. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong. With --table
+    the settings of any job are printed, and nothing is checked.
     """
     args = _arguments()
     if args.table:
         print_to_reader(table())
         return 0
 
-    # run_and_time.sh exports what --shell prints. A process that it starts calls this again, in an environment that was
-    # checked, and in which the trial loop has set RESULT_FILE.
-    is_first_call = not _is_resolved(os.environ)
-    # A launcher's host need not have the packages. The nodes have them, and make the check when they call --shell.
+    # run_and_time.sh exports what --shell prints to the processes that it starts, and some of these call this again.
+    # Their environment is not a user's any more: it was checked, and the trial loop has set RESULT_FILE in it.
+    is_of_user = not _is_resolved(os.environ)
+    # Only with its packages can the training program say what it refuses. A launcher's host may lack them, so it leaves
+    # that to the nodes, which call this with --shell.
     has_packages = importlib.util.find_spec("numpy") is not None
     try:
-        described = _describe_for_user() if is_first_call else _describe()
+        described = _describe_for_user() if is_of_user else _describe()
         if has_packages and not args.launch:
             refusals.raise_first(refusals.of_program(described.job))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
-    if is_first_call:
+    if is_of_user:
         for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:

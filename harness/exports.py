@@ -9,13 +9,14 @@ from harness.libraries import dropped, names_to_forward, secrets
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """Return the variables that run_and_time.sh exports on a node: those of the config file and all of the job.
 
-    The variables JOB_... list names with spaces between them: those that mpirun hands to the ranks, the secrets that
-    the shell unsets, and those that one node must not have.
+    Three more are lists of names, as "BATCHSIZE SEED". mpirun hands the variables named in JOB_FORWARDED to the ranks.
+    The shell unsets those in JOB_SECRETS, and those in JOB_DROPPED: the settings of NCCL's network between nodes, for a
+    job of one node. JOB_DROPPED is left out if it would be empty.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(variables_of_job["DGXNNODES"])
-    names_of_libraries = names_to_forward(environ, nodes=nodes)
-    forwarded = {*variables_of_job, "JOB_FROM_USER", "JOB_FROM_CONFIG", *names_of_libraries}
+    variables_of_libraries = names_to_forward(environ, nodes=nodes)
+    forwarded = {*variables_of_job, "JOB_FROM_USER", "JOB_FROM_CONFIG", *variables_of_libraries}
     return {
         **set_by_config,
         **variables_of_job,
@@ -28,17 +29,19 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
-    JOB_GIVEN lists what the user has set and the nodes get; JOB_SECRETS lists the secrets. Of the config file only the
-    container's settings are returned, because each node reads that file itself.
+    Of the config file they have only the settings of the container (CONT_...), as each node reads that file itself.
+    JOB_GIVEN names the variables that the user has set and that the launcher hands to the nodes. JOB_SECRETS names the
+    user's secrets, which the launcher's shell unsets.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
-    names_in_any_job = names()
-    given_of_job = [name for name in user_environ if name in names_in_any_job]
-    given_of_libraries = names_to_forward(user_environ, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes)
+    names_of_settings = names()
+    given_settings = [name for name in user_environ if name in names_of_settings]
+    # With the two prefixes a user sets parameters of Open MPI and of its launcher, PRRTE.
+    given_to_libraries = names_to_forward(user_environ, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes)
     return {
         **container_settings,
         "DGXNNODES": str(job.cluster.dgxnnodes),
         "JOB_DEVICE": job.cluster.device,
-        "JOB_GIVEN": " ".join(sorted({*given_of_job, *given_of_libraries})),
+        "JOB_GIVEN": " ".join(sorted({*given_settings, *given_to_libraries})),
         "JOB_SECRETS": secrets(user_environ),
     }

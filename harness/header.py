@@ -18,13 +18,14 @@ from runlog.writer import RunLog
 def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, seed: int, resumed: bool) -> None:
     """Write what the log says of a run before its programs are built; every rank must call this.
 
-    `resumed` tells that the run goes on from a checkpoint.
+    That is the preamble, then the seed, the sizes, the optimizer's hyperparameters and the run's summary. `resumed`
+    tells that the run goes on from a checkpoint.
     """
     recipe = task.workload.recipe
     knobs = job.model.knobs
     summary = summary_of(job, resumed=resumed)
     hyperparameters: list[tuple[schema.Point[Any], Any]] = []
-    if not knobs.auto:  # else Paddle chooses the optimizer: the log's section "program" says which
+    if not knobs.auto:  # in Paddle's automatic mode it chooses the optimizer, as the log's section "program" says
         hyperparameters = optimizer_events(task.schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
 
     preamble(log, job, origins, ranks, recipe=recipe, dataset=task.dataset)
@@ -93,10 +94,10 @@ def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.Cach
 
 
 def _flat(prefix: str, value: Any, origin: str) -> Origins:
-    """Return the fields of a dataclass as settings of a log, those of nested dataclasses too.
+    """Return the fields of a dataclass, and of dataclasses within it, as the log lists settings: name, value, origin.
 
-    With the prefix "RECIPE" one of them is {"RECIPE.optimizer.momentum": {"value": 0.9, "origin":
-    "paddle_rn50/config.py"}}.
+    With the prefix "RECIPE" the field `momentum` of the field `optimizer` is {"RECIPE.optimizer.momentum": {"value":
+    0.9, "origin": "paddle_rn50/config.py"}}; all have the same `origin`.
     """
     flat: Origins = {}
     for field in fields(value):
@@ -132,9 +133,10 @@ def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
 def optimizer_events(
     schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float
 ) -> list[tuple[schema.Point[Any], Any]]:
-    """Return the optimizer's hyperparameters as (event, value), by the events that MLPerf has for its kind.
+    """Return the optimizer's name and hyperparameters as the log's events: pairs of an event and its value.
 
-    `optimizer` and `warmup_epochs` are the recipe's. The `schedule` has the learning rates for the run's global batch.
+    A hyperparameter's event has one name for SGD and another for LARS. `optimizer` and `warmup_epochs` are the
+    recipe's; `schedule` has the learning rates for the run's global batch.
     """
     kind = KINDS[optimizer.kind]
     hyperparameters = {

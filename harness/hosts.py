@@ -56,8 +56,8 @@ def named_twice(hosts: list[str]) -> str:
 def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
     """Return the names of the job's nodes, the first node first: those in HOSTFILE, else those in HOSTS.
 
-    The list is empty where neither is set. Raises ValueError where HOSTFILE cannot be read, names a host twice, or not
-    as many as DGXNNODES.
+    The list is empty if neither is set. Raises ValueError if HOSTFILE cannot be read, names a host twice, or names more
+    or fewer hosts than DGXNNODES says.
     """
     if not cluster.hostfile:
         return [host for host in cluster.hosts.split(",") if host]

@@ -77,9 +77,9 @@ class Setting:
         return isinstance(self.default, int)
 
     def parse(self, text: str) -> str | int:
-        """Return the value of this variable by the text that a user has set: a whole number, or the text itself.
+        """Return the value of this variable for the text that a user has set: a whole number, or the text itself.
 
-        Raises ValueError, which names the variable and what it must be, for a text that does not fit.
+        Raises ValueError for a text that does not fit; its message names the variable and says what it must be.
         """
         if self.is_number:
             return self._number(text)
@@ -114,10 +114,10 @@ def _setting(
     most: int | None = None,
     form: Form | None = None,
 ) -> Any:
-    """Return a dataclass field for a setting, with all that is known of the environment variable that sets it.
+    """Return a dataclass field for a setting, with the description of the environment variable that sets it.
 
-    An empty `variable` stands for the field's name in capitals. `doc` is for users. `choices` are the only texts
-    allowed, `least` and `most` bound a number, and `form` is that of a text; the defaults allow anything.
+    The variable has the field's name in capitals, unless `variable` names another. `doc` tells users what it is for.
+    Values may be restricted: to the `choices`, to numbers from `least` to `most`, or to texts of a `form`.
     """
     metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "most": most, "form": form}
     return field(default=default, metadata=metadata)
@@ -375,8 +375,8 @@ GROUPS: dict[str, Any] = {
 def _settings() -> dict[str, Setting]:
     """Return every setting of a job by the name of its environment variable, as "SEED".
 
-    Each field of a dataclass in GROUPS is a setting. `_setting` made the field, and put all but the default into its
-    metadata.
+    The settings are the fields of the dataclasses in GROUPS. Each was made by `_setting`, which described it in the
+    field's metadata.
     """
     by_variable = {}
     for group, dataclass_of_group in GROUPS.items():

@@ -51,15 +51,17 @@ def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
 
 
 def names_to_forward(environ: Mapping[str, str], *more_prefixes: str, nodes: int) -> list[str]:
-    """List the variables of libraries that a job of `nodes` nodes hands to its other nodes and into containers.
+    """List the variables of `environ` that set up libraries, and that a job hands to its nodes and into containers.
 
-    Their names begin with one of FORWARDED or of `more_prefixes`. Secrets are left out and, on one node, what chooses
-    NCCL's network between nodes.
+    Their names begin with one of FORWARDED or of `more_prefixes`. Secrets are left out. If the job has one node, the
+    settings of NCCL's network between nodes are left out, too: with them NCCL could find no interface there.
     """
-    left_out = of_network(environ) if nodes == 1 else []  # with these NCCL could find no interface on one node
+    left_out = of_network(environ) if nodes == 1 else []
     names = []
     for name in environ:
-        if name.startswith((*FORWARDED, *more_prefixes)) and not SECRET.search(name) and name not in left_out:
+        is_of_library = name.startswith((*FORWARDED, *more_prefixes))
+        is_secret = SECRET.search(name) is not None
+        if is_of_library and not is_secret and name not in left_out:
             names.append(name)
     return names
 

@@ -87,14 +87,15 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path from a list relative to the root: `/data/val/1.jpg` becomes `val/1.jpg` if the root is /data.
 
-        Any other path stays as it is. But backslashes, as in lists from Windows, become slashes if nothing is at the
-        path as written, and a file is at the one with slashes.
+        A list from Windows has backslashes, as `val\\1.jpg`, but on Linux a file's name may hold them, too. So they
+        become slashes only if nothing is at the path as written, and a file is at the path with slashes. Any other path
+        stays as it is.
         """
         prefix = f"{os.fspath(self._root)}/"
         path = path.removeprefix(prefix)
-        # If a folder or a broken link is at the path it stays as written, so that `fault` can say what is there.
+        # A path at which a folder or a broken link is stays as written, so that `fault` can say what is there.
         if "\\" in path and self._is_absent(path):
-            with_slashes = path.replace("\\", "/")  # Linux allows backslashes in names, so a file must be there
+            with_slashes = path.replace("\\", "/")
             if self.has(with_slashes):
                 return with_slashes
         return path

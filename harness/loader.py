@@ -78,20 +78,21 @@ class Loader(ABC):
     ) -> None:
         """Build the DALI pipeline that decodes this rank's batches; nothing is read yet.
 
-        `plan` yields the numbers of the `samples` in each batch. The workload's function `make_pipeline` builds the
-        pipeline, and `settings` are its further arguments.
+        `plan` says which of the `samples` each batch has. The pipeline is made by the workload's function
+        `make_pipeline`, which gets the `settings` as well as what every workload needs.
         """
         self._samples = samples
         self._plan = plan
         self._reader = reader
-        self._device_id = reader.device_id if reader.device == "gpu" else None
+        self._device_id = reader.device_id if reader.device == "gpu" else None  # None: a CPU decodes
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
-        # A batch is read by a thread, then decoded by DALI. Both work ahead: these are their batches, the oldest first.
+        # A thread reads a batch, then DALI decodes it. Both work ahead, so each has several batches, the oldest first.
         self._being_read: deque[_BatchBeingRead] = deque()
         self._ids_being_decoded: deque[Array] = deque()  # sample numbers of each batch
-        self._targets: dict[str, Any] = {}  # tensors to copy the batches to, by name; empty: each batch has its own
+        # Tensors to which batches are copied, by name: those of `write_to`. Before, each batch gets tensors of its own.
+        self._targets: dict[str, Any] = {}
         self._pipeline = make_pipeline(
-            source=self._next_inputs,
+            source=self._next_inputs,  # DALI calls it for each batch
             device=reader.device,
             image=reader.image,
             **settings,
@@ -117,23 +118,26 @@ class Loader(ABC):
         self._targets = tensors
 
     def _next_inputs(self) -> tuple[Any, ...]:
-        """Return the next batch of the plan for DALI to decode; DALI calls this.
+        """Wait until the next batch of the plan is read, and return it for DALI to decode; DALI calls this.
 
-        Threads read up to PREFETCH_BATCHES batches ahead; this waits for the oldest. Raises StopIteration at the end of
-        the plan, as DALI wants it.
+        Raises StopIteration at the end of the plan, as DALI wants it, and the error if the batch could not be read.
         """
-        while len(self._being_read) < PREFETCH_BATCHES:
-            planned = next(self._plan, None)
-            if planned is None:  # the plan has ended
-                break
-            epoch, ids, valid = planned
-            inputs = self._pool.submit(self._read, epoch, ids, valid)
-            self._being_read.append(_BatchBeingRead(ids, inputs))
+        self._read_ahead()
         if not self._being_read:
             raise StopIteration
         oldest = self._being_read.popleft()
         self._ids_being_decoded.append(oldest.ids)
         return oldest.inputs.result()  # waits for its thread
+
+    def _read_ahead(self) -> None:
+        """Have threads read the next batches of the plan: PREFETCH_BATCHES at once, and fewer where the plan ends."""
+        while len(self._being_read) < PREFETCH_BATCHES:
+            planned = next(self._plan, None)
+            if planned is None:  # the plan has ended
+                return
+            epoch, ids, valid = planned
+            inputs = self._pool.submit(self._read, epoch, ids, valid)
+            self._being_read.append(_BatchBeingRead(ids, inputs))
 
     def __iter__(self) -> "Loader":
         return self
@@ -145,7 +149,7 @@ class Loader(ABC):
         """
         try:
             outputs = self._pipeline.run()
-        except OSError as error:  # of a file that was there when the run began
+        except OSError as error:  # a thread could not read a file, which was there when the run began
             raise RunError(f"{named_files.explain(error)}; restore the data set, then RESUME=auto goes on") from error
         except RuntimeError as error:
             if memory.DALI_ERROR.search(str(error)):  # out of memory
@@ -154,9 +158,10 @@ class Loader(ABC):
         return self._batch(outputs, self._ids_being_decoded.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
-        """Say in one line why the pipeline failed: the first file at fault, else DALI's own words in `error`.
+        """Say in one line why the pipeline failed: which file is at fault or, if none is, what DALI's `error` says.
 
-        DALI does not name the file. So each file of the batches in the pipeline is checked, and decoded by itself.
+        DALI does not name the file. So the files of all batches in the pipeline are checked, and decoded one by one, up
+        to the first that is at fault.
         """
         dali = decoder.Decoder(self._reader.device, self._device_id)
         for ids in self._ids_being_decoded:
@@ -230,16 +235,15 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
 
 
 def _start_copy(dense: Any, tensor: Any, device_id: int) -> None:
-    """Start a copy of DALI's tensor `dense` to a Paddle tensor, which gets its shape, its type and memory on a GPU.
+    """Start to copy DALI's tensor `dense` to a Paddle tensor, which gets its shape and type, and memory on the GPU.
 
-    The copy is queued on Paddle's stream, so a step that is launched later runs after it. DALI's iterator for Paddle
-    (nvidia/dali/plugin/paddle.py) makes the same calls.
+    The copy is queued on Paddle's stream, so a step that is launched later runs after it. The calls are those of DALI's
+    own iterator for Paddle (nvidia/dali/plugin/paddle.py).
     """
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type
 
-    # The shape comes first, because `_mutable_data` allocates memory for that shape. It returns the memory's address.
-    tensor._set_dims(dense.shape())
+    tensor._set_dims(dense.shape())  # first, because the next call allocates memory for this shape
     address = tensor._mutable_data(paddle.CUDAPlace(device_id), to_paddle_type(dense))
     paddle_stream = paddle.device.cuda.current_stream(device_id).cuda_stream
     feed_ndarray(dense, address, paddle_stream)

@@ -164,18 +164,18 @@ class Trainer:
     def _update(self, batch: Batch, *, read_loss: bool, is_first: bool) -> float:
         """Update the parameters once by a batch; return its mean loss, or NaN where `read_loss` is False.
 
-        With merged gradients an update is several programs, each on an equal part of the batch. Reading the loss makes
-        the host wait for the device.
+        An update is one program or, with merged gradients, several in turn, each on an equal part of the batch. With
+        `is_first` it is checked that each part has the shapes and types that its program takes.
         """
         programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
         losses = []
         for program, feed_of_part in zip(programs, parts(feed, len(programs)), strict=True):
-            if is_first:  # that its shapes and types are those that the program takes
+            if is_first:
                 kernels.check_feed(program, feed_of_part)
             self.step.run(program, feed_of_part)
             if read_loss:
-                losses.append(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))
+                losses.append(_loss_of_last_run())
         if not read_loss:
             return math.nan
         return float(np.mean(losses))
@@ -232,10 +232,10 @@ class Trainer:
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
         """Log a window of steps that ended with `step`, and show it on the terminal.
 
-        `loss` is the mean over the ranks at that step. Raises NotFinite if it is infinite or NaN, after the window is
-        logged.
+        `loss` is the mean over the ranks at that step. If it is 0 the user is warned; if it is infinite or NaN this
+        raises NotFinite, after the window is logged.
         """
-        measured: dict[str, Any] = {"power_w": None}  # where no hook measures it
+        measured: dict[str, Any] = {"power_w": None}  # None if no hook measures it
         for hook in self.hooks:
             measured.update(hook.readings())
         value = schema.StepWindow(
@@ -248,9 +248,9 @@ class Trainer:
             **measured,
         )
         self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
-        set_by_s = self.clock.set_by_s()  # by how much somebody has set the system's clock meanwhile; mostly 0
-        if set_by_s:
-            self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
+        clock_moved_s = self.clock.set_by_s()  # 0, unless somebody has set the system's clock since the last window
+        if clock_moved_s:
+            self.log.event(schema.CLOCK_SET, round(clock_moved_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if loss == 0:
             self.progress.warn(self.log, NOTHING_TO_LEARN)
@@ -258,10 +258,10 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def _report_ranks(self, data_wait_s: float, compute_s: float, *, step: int) -> None:
-        """Log how far the ranks' times in a window of steps lie apart, if there are several; every rank must call this.
+        """Log how far the ranks' times in a window of steps lie apart; every rank must call this.
 
-        Both times are this rank's own. They show a slow rank; the window's time does not, as all ranks wait for the
-        slowest.
+        Both times are this rank's own. They show which rank is slow; the window's time does not, as all ranks wait for
+        the slowest. A single rank logs nothing.
         """
         if self.ranks.size == 1:
             return
@@ -274,43 +274,41 @@ class Trainer:
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
     def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
-        """Return the least, median and most of the ranks' times, and who took the most, for `schema.RankTimes`.
+        """Return how the ranks' times of a kind are spread, as the five fields that `schema.RankTimes` has for it.
 
-        `kind`, "data_wait" or "compute", begins the fields' names; `times_s` has the seconds of each rank. All fields
-        are None if rank 0's time is NaN: every rank measures such a time, or none does.
+        If ranks 0 and 1 on the host "n1" computed for 3 and 1 s, then of the kind "compute" compute_least_s and
+        compute_median_s are 1.0, compute_most_s is 3.0, compute_rank is 0 and compute_host is "n1". All are None if
+        `times_s`, the times by rank, are NaN: not measured.
         """
-        least_s = median_s = most_s = slowest_rank = slowest_host = None
-        was_measured = not math.isnan(times_s[0])
-        if was_measured:
-            ordered_s = [round(float(time_s), 6) for time_s in np.sort(times_s)]
-            least_s = ordered_s[0]
-            median_s = ordered_s[(len(ordered_s) - 1) // 2]  # of an even number of ranks the lower of the middle two
-            most_s = ordered_s[-1]
-            slowest_rank = int(times_s.argmax())
-            slowest_host = self.ranks.nodes[slowest_rank]
-        return {
-            f"{kind}_least_s": least_s,
-            f"{kind}_median_s": median_s,
-            f"{kind}_most_s": most_s,
-            f"{kind}_rank": slowest_rank,
-            f"{kind}_host": slowest_host,
-        }
+        fields = [f"{kind}_{name}" for name in ("least_s", "median_s", "most_s", "rank", "host")]
+        if math.isnan(times_s[0]):  # every rank measures this kind, or none does
+            return dict.fromkeys(fields)
+        ordered_s = [round(float(time_s), 6) for time_s in np.sort(times_s)]
+        median_s = ordered_s[(len(ordered_s) - 1) // 2]  # of an even number of ranks the lower of the middle two
+        slowest_rank = int(times_s.argmax())
+        values = (ordered_s[0], median_s, ordered_s[-1], slowest_rank, self.ranks.nodes[slowest_rank])
+        return dict(zip(fields, values, strict=True))
 
     def _busy_s(self) -> float:
-        """Return the seconds that this thread has spent on a core so far, or waiting for a free one.
+        """Return the seconds that this thread has spent so far with work to do: on a core, or waiting for a free one.
 
-        NaN for a single rank, on a GPU, and without Linux's schedstat. Sleep is not counted, as while it waits for
-        other ranks. So the rank with the most slows down the others.
+        A thread that waits for other ranks sleeps, which is not counted. So the rank with the most such seconds slows
+        down the others. They are NaN for a single rank, on a GPU, and on a kernel without schedstat.
         """
-        is_alone = self.ranks.size == 1  # without a rank to compare with
+        is_alone = self.ranks.size == 1  # with no rank to compare with
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)
         if is_alone or not on_cpu:  # with a GPU the thread never sleeps: it spins while it waits
             return math.nan
         try:
             on_core_ns, waiting_for_core_ns, _ = SCHEDULED.read_text().split()
             return (int(on_core_ns) + int(waiting_for_core_ns)) / 1e9
-        except (OSError, ValueError):  # a kernel without schedstat
+        except (OSError, ValueError):  # no schedstat
             return math.nan
+
+
+def _loss_of_last_run() -> Array:
+    """Return the loss that the last run of a training program left in Paddle's scope; this waits for the device."""
+    return np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor())
 
 
 def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:
@@ -365,7 +363,8 @@ class Evaluator:
     def run(self, batches: Iterator[Batch], *, steps: int) -> dict[str, Any]:
         """Evaluate `steps` batches on this rank; return the totals over all ranks, by name. Every rank must call this.
 
-        A total is a float64 array, or a number where it has one element.
+        The program adds each batch to variables in Paddle's scope. A total is a float64 array, or a number if it has
+        one element.
         """
         self._reset()
         for step in range(1, steps + 1):
@@ -375,8 +374,8 @@ class Evaluator:
         totals = {}
         for name in self.totals:
             total_of_rank = np.array(static.global_scope().find_var(name).get_tensor(), dtype=np.float64)
-            total = np.squeeze(self.ranks.comm.allreduce(total_of_rank))
-            totals[name] = total[()]  # the element of an array that has one alone
+            total = self.ranks.comm.allreduce(total_of_rank)
+            totals[name] = np.squeeze(total)[()]  # `squeeze` drops axes of length 1; with none left, [()] is the number
         return totals
 
     def _reset(self) -> None:

@@ -46,8 +46,8 @@ def workspace_limit_mib(card_gib: float) -> int:
 def program_mib(job: Job) -> float | None:
     """Estimate the MiB that the job's training program takes on each GPU; return None where nothing is known of it.
 
-    The peak was measured for some numbers of images at once. Between these the estimate is interpolated; above the
-    largest it grows in proportion.
+    The program's peak of memory was measured with several numbers of images. The estimate is interpolated between the
+    two nearest. Below the smallest number it is the peak of that one, and above the largest it grows in proportion.
     """
     model = job.model
     measured = model.traits.memory
@@ -59,13 +59,12 @@ def program_mib(job: Job) -> float | None:
         return None
 
     images_at_once = _measured_images_at_once(model, measured)
-    counts = sorted(peak_by_images)  # numbers of images with which a peak was measured
-    peaks_mib = [peak_by_images[count] for count in counts]
-    mib = float(np.interp(images_at_once, counts, peaks_mib))  # above the largest count: the peak of that
-    most_images = counts[-1]
+    measured_images = sorted(peak_by_images)
+    most_images = measured_images[-1]
     if images_at_once > most_images:
-        return mib * (images_at_once / most_images)
-    return mib
+        return float(peak_by_images[most_images]) * (images_at_once / most_images)
+    peaks_mib = [peak_by_images[images] for images in measured_images]
+    return float(np.interp(images_at_once, measured_images, peaks_mib))
 
 
 def _measured_images_at_once(model: ModelSettings, measured: MemoryPeaks) -> float:
@@ -103,12 +102,15 @@ def input_memory(job: Job) -> InputMemory:
     threads = job.data.threads or job.cluster.threads_per_rank
     pixels = model.image_size**2 if model.image_size else measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
     value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
-    # On the GPU a pipeline keeps some batches ready, and each thread of its decoder has buffers for the largest image.
-    ready_bytes = PREFETCH_BATCHES * model.batchsize * pixels * CHANNELS * value_bytes
+    image_bytes = pixels * CHANNELS * value_bytes
+    # Of each pipeline: the batches that it keeps ready on the GPU, and the buffers of its decoder's threads.
+    ready_bytes = PREFETCH_BATCHES * model.batchsize * image_bytes
     buffers = _decoder_buffers(job)
+    decoder_bytes = threads * buffers.device_bytes
+    pinned_bytes = threads * PINNED_BUFFERS * buffers.pinned_bytes
     return InputMemory(
-        device_mib=PIPELINES * (threads * buffers.device_bytes + ready_bytes) / MIB,
-        pinned_mib=PIPELINES * PINNED_BUFFERS * threads * buffers.pinned_bytes / MIB,
+        device_mib=PIPELINES * (decoder_bytes + ready_bytes) / MIB,
+        pinned_mib=PIPELINES * pinned_bytes / MIB,
         words=f"{PIPELINES} pipelines of {threads} threads{buffers.images_in_words}",
     )
 
@@ -122,10 +124,10 @@ class _DecoderBuffers(NamedTuple):
 
 
 def _decoder_buffers(job: Job) -> _DecoderBuffers:
-    """Return how much memory DALI reserves for one thread of its decoder, by the largest image in DATADIR.
+    """Return how much memory DALI reserves for one thread of its decoder: enough for the largest image in DATADIR.
 
-    That is DALI's least amount if the workload does not decode on the GPU, or DATADIR is empty: the embedded data set
-    has small images.
+    It is the least that DALI reserves if the workload does not decode on the GPU, or if DATADIR is not set: the images
+    of the embedded data set are small.
     """
     decoder = job.model.traits.decoder
     if decoder is None or not job.data.folder:
@@ -171,7 +173,7 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
-    """Turn an error that says that memory ran out in this context into a RunError of one line for the user.
+    """Turn an error by which memory ran out in this context into a RunError of one line for the user.
 
     Any other error passes as it is. `batchsize` is the number of images on each device.
     """
@@ -189,8 +191,8 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
 def _exhaustion_in_words(message: str, batchsize: int) -> str:
     """Say in one line what the run was doing, which memory ran out, and what to lower.
 
-    `message` is the text of the error. A bare C++ error, such as `std::bad_alloc`, brings no advice: the batch need not
-    be its cause.
+    `message` is the text of the error. If it is a bare error of C++, as `std::bad_alloc`, the line says nothing of what
+    to lower, because the batch need not be the cause.
     """
     doing = WATCHDOG.doing
     where = _exhausted_memory(message)
@@ -220,7 +222,10 @@ def _exhausted_memory(text: str) -> str:
 
 
 def _exhausted_gpu_memory(message: str, host: str) -> str:
-    """Say what an error's message tells of a GPU that ran out of memory; an empty text if it is not about a GPU."""
+    """Say which GPU ran out of memory, and what the message of the error tells of it.
+
+    Return an empty text if the message is not about a GPU.
+    """
     paddle_error = _PADDLE_ON_GPU.search(message)
     if paddle_error:
         holds = f"this rank holds {paddle_error['held']} and asked for {paddle_error['asked']} more"

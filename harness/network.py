@@ -12,10 +12,11 @@ ANY_PORT = 9  # no packet is sent to it
 
 
 def node_address(cluster: ClusterSettings, node: int) -> str:
-    """Return the IPv4 address at which the other nodes reach this one, which is number `node` of the cluster.
+    """Return the IPv4 address at which the other nodes reach this one, which is number `node` in HOSTS, from 0.
 
-    It is that of the node's name in HOSTS or, if the name leads to the loopback, that from which it reaches another
-    node. A single node has the loopback. Raises RunError if no address is found that others can reach.
+    That is the address of the node's name in HOSTS. A machine may take its own name for the loopback, 127.x.x.x: then
+    it is the address from which the node would reach another node. A single node has 127.0.0.1. Raises RunError if a
+    name that is needed is unknown, if there is no way to the other node, or if only the loopback is found.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -23,7 +24,7 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     here = socket.gethostname()
     hosts = cluster.hosts.split(",")
     own = hosts[node]
-    other = hosts[1] if node == 0 else hosts[0]
+    other = hosts[1] if node == 0 else hosts[0]  # any other node serves to look for a way out
     try:
         address = socket.gethostbyname(own)
         if address.startswith(LOOPBACK):
@@ -57,15 +58,16 @@ def _address_towards(host: str) -> str:
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
     """Return the variable that tells NCCL the network interface of this node, as {"NCCL_SOCKET_IFNAME": "=eth0"}.
 
-    By itself NCCL may take a bridge of containers. `node` is this node's number. The result is empty if NCCL needs no
-    interface or HOSTS leads to none.
+    Without it NCCL may choose a bridge of containers. `node` is this node's number in HOSTS. Returns {} if no two nodes
+    are connected by NCCL, as on CPUs, and if HOSTS does not lead to an interface of this node.
     """
+    connects_nodes = cluster.on_gpu and cluster.dgxnnodes > 1
     are_all_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
-    if not cluster.on_gpu or cluster.dgxnnodes == 1 or not are_all_named:
+    if not connects_nodes or not are_all_named:
         return {}
     try:
         interface = interface_of(node_address(cluster, node))
-    except RunError:  # `ranks.connect` raises it again, when there is a log to hold it
+    except RunError:  # not lost: `ranks.connect` asks again, and raises it when there is a log to hold it
         return {}
     if interface is None:
         return {}

@@ -45,23 +45,22 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 def opened() -> Iterator[tuple[list[Handle], str]]:
     """Open NVIDIA's library NVML, and give the GPUs that CUDA shows this process, in CUDA's order.
 
-    The context gives (handles, reason): NVML's handles of whole GPUs, good until the context ends, and why GPUs of the
-    node are missing, or an empty text.
+    The context gives (handles, reason). NVML's handles are good until it ends; without NVML there are none. The reason
+    says why GPUs of the node are missing: CUDA_VISIBLE_DEVICES hides them, or else NVML's errors; empty if none is.
     """
     with contextlib.ExitStack() as at_exit:
         handles: list[Handle] = []
         try:
             pynvml.nvmlInit()
             at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
-            handles, why_unanswered = _all_handles()
+            handles, why_missing = _all_handles()
         except UNANSWERED as error:
-            why_unanswered = str(error)
+            why_missing = str(error)
         visible = _visible_handles(handles)
-        why_hidden = ""
         if len(visible) < len(handles):
             how_many = f"{len(visible)} of {len(handles)}"
-            why_hidden = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
-        yield visible, why_hidden or why_unanswered
+            why_missing = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
+        yield visible, why_missing
 
 
 def _visible_handles(handles: list[Handle]) -> list[Handle]:
@@ -77,7 +76,8 @@ def _visible_handles(handles: list[Handle]) -> list[Handle]:
 def _all_handles() -> tuple[list[Handle], str]:
     """Return the handles of this node's GPUs in the order of the PCI bus, and why some are missing, or an empty text.
 
-    The reason is as "GPU3: GPU is lost; GPU5: ...". Raises one of UNANSWERED if NVML does not even count the GPUs.
+    The reason is as "GPU3: GPU is lost; GPU5: ...". Raises an NVML error of UNANSWERED if not even the number of GPUs
+    is known.
     """
     handles = []
     reasons = []
@@ -104,13 +104,14 @@ def _handle(index: int) -> Handle:
 def numbers_of_visible(text: str, uuids: Sequence[str]) -> list[int]:
     """Return the numbers of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order.
 
-    Its entries are numbers or beginnings of UUIDs, as in "1,0" or "GPU-8f2a,GPU-03". `uuids` has the node's, by number.
-    As in CUDA, an entry that is no whole GPU ends the list.
+    Its entries are numbers or beginnings of UUIDs, as in "1,0" or "GPU-8f2a,GPU-03". `uuids` has those of the node's
+    GPUs, by number. As in CUDA, an entry that does not name one whole GPU ends the list, and a GPU that is named twice
+    leaves it empty.
     """
     numbers: list[int] = []
     for entry in text.split(","):
         matches = _numbers_of_entry(entry.strip(), uuids)
-        is_one_gpu = len(matches) == 1  # a MIG device, a part of a GPU, is none
+        is_one_gpu = len(matches) == 1  # not so for a MIG device, which is a part of a GPU
         if not is_one_gpu:
             break
         numbers += matches
@@ -203,8 +204,9 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; None stands for no answer.
 
-    The driver reserves 0.3 to 1 GiB for itself, which NVML's second version does not count as used. If only the first
-    one answers, and may count it, the figure is `used_or_reserved` instead of `used`.
+    The driver reserves 0.3 to 1 GiB for itself. Version 2 of NVML's query does not count that as used. Version 1, asked
+    where there is no other, counts it from driver 510 on. Its figure is then `used_or_reserved`, as also where the
+    driver's version is not known.
     """
     by_v2 = _memory_by_v2(handle)
     if by_v2 is not None:
@@ -213,8 +215,9 @@ def memory_of(handle: Handle) -> Memory:
     by_v1 = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     if by_v1 is None:
         return Memory()
-    generation = _driver_generation(driver_version())  # from 510 on version 1 counts the driver's reserve as used
-    if generation is None or generation >= RESERVE_COUNTED_FROM:
+    generation = _driver_generation(driver_version())
+    may_count_reserve = generation is None or generation >= RESERVE_COUNTED_FROM
+    if may_count_reserve:
         return Memory(total=by_v1.total or None, used_or_reserved=by_v1.used)
     return Memory(total=by_v1.total or None, used=by_v1.used)
 
@@ -277,21 +280,20 @@ class Gpu:
 
 
 def gpu_of(handle: Handle) -> Gpu:
-    """Return a GPU's properties and its state before a run; a field is None if NVML does not answer.
+    """Return a GPU's properties and its state before a run.
 
-    `services` and `displays` are empty then. `displays`, the processes that draw on the GPU, are only looked for if the
-    GPU is in use.
+    Where NVML does not answer, a field is None, and `services` and `displays` are empty. Processes that draw on the
+    GPU, its `displays`, are only looked for if it seems to be in use.
     """
     memory = memory_of(handle)
     # Whether the GPU is divided into MIG instances: now, and after its next reset.
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
+    services = [process for process in processes or () if _is_service(process)]
     used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
-    # In use: NVML lists a process, or more memory is used than a service would hold that is not listed.
+    # NVML may leave a process out: then the GPU is in use if more memory is used than a service would hold.
     is_in_use = processes or used_bytes > SERVICE_MIB * MIB
-    displays = None
-    if is_in_use:
-        displays = _processes(DRAWING, handle)
+    displays = _processes(DRAWING, handle) if is_in_use else None
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),
@@ -313,7 +315,7 @@ def gpu_of(handle: Handle) -> Gpu:
         retired_pages_pending=_flag(_ask_newer("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
         throttle=throttled(handle),
         processes=None if processes is None else tuple(process.pid for process in processes),
-        services=tuple(process.pid for process in processes or () if _is_service(process)),
+        services=tuple(process.pid for process in services),
         displays=tuple(process.pid for process in displays or ()),
     )
 

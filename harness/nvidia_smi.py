@@ -17,37 +17,40 @@ _CORES = r"[0-9,-]*\d[0-9,-]*(?!\S)"
 def parse_topology(text: str) -> Topology:
     """Return the matrix that `nvidia-smi topo -m` printed.
 
-    Each device, a GPU or a network card, has a row with its link to every device (X to itself), and for a GPU the cores
-    near to it:
+    Each device, a GPU or a network card, has a row with its link to every device, which is X for itself. The row of a
+    GPU ends with the CPU cores near to it:
 
-            GPU0  GPU1  mlx5_0  CPU Affinity
-        GPU0  X   NV12  PXB     0-23
-        GPU1 NV12  X    SYS     24-47
+              GPU0  GPU1  mlx5_0  CPU Affinity
+        GPU0   X    NV12  PXB     0-23
+        GPU1  NV12   X    SYS     24-47
+        mlx5_0 PXB  SYS    X
 
-    Raises ValueError where the text is no such matrix.
+    Raises ValueError if the heading has no column "CPU Affinity", or a device in the heading has no whole row.
     """
-    # Some reports of machines have lost their line breaks, so the text is not divided into lines. The heading is told
-    # from the rows by its column "CPU Affinity", which stands behind the names of all devices. What the heading has
-    # behind "CPU" is searched for rows, too. It holds no device's name, with which each row begins, so none is found.
-    names_in_heading, cpu_column, text_with_rows = _ESCAPES.sub("", text).partition("CPU")
-    if not cpu_column:
-        raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
-
-    devices = names_in_heading.split()
+    devices, text_with_rows = _split_behind_devices(_ESCAPES.sub("", text))
     links = []
     cores = {}
     for number, name in enumerate(devices):
-        fault = f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row"
         row = _row_pattern(name, len(devices)).search(text_with_rows)
-        if row is None:
-            raise ValueError(fault)
-        links_of_device = row["links"].split()  # in the order of `devices`
-        if links_of_device[number] != "X":
-            raise ValueError(fault)
+        links_of_device = row["links"].split() if row else []  # in the order of `devices`
+        if row is None or links_of_device[number] != "X":
+            raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
         links.append(links_of_device)
         if row["cores"]:  # a network card has none
             cores[name] = row["cores"]
     return Topology(devices=devices, links=links, cores=cores)
+
+
+def _split_behind_devices(text: str) -> tuple[list[str], str]:
+    """Return the names of the devices in the heading of a matrix, and the text behind them, which has the rows.
+
+    The heading cannot be told by its line, as some reports of machines have lost their line breaks. Instead it is
+    divided before its column "CPU Affinity", which stands behind all devices. Raises ValueError if there is none.
+    """
+    names_in_heading, cpu_column, text_behind = text.partition("CPU")
+    if not cpu_column:
+        raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
+    return names_in_heading.split(), text_behind
 
 
 def _row_pattern(name: str, device_count: int) -> re.Pattern[str]:

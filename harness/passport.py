@@ -92,7 +92,10 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 
 
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence for each oddity of a data set's two parts that a user should know of before a run."""
+    """Return a sentence for each oddity of a data set's two parts that a user should know of before a run.
+
+    Odd are a file that a part names more than once, a part of one class alone, and a file that is in both parts.
+    """
     notes = []
     train_names = _without_detours(train.names)
     eval_names = _without_detours(evaluation.names)
@@ -100,13 +103,14 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
         repeated = _repeated(names)
         if repeated:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
-        # Only an array of labels has class numbers.
-        if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
-            notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
-    if not _are_record_numbers(train.names):  # such numbers are equal in both parts, and are no names of files
-        in_both = sorted(set(train_names) & set(eval_names))
-        if in_both:
-            notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
+        labels = contents.labels  # an array where they are class numbers
+        if isinstance(labels, np.ndarray) and len(np.unique(labels)) == 1:
+            notes.append(f"the {part} set has one class alone, {labels[0]}: there is nothing to tell apart")
+    if _are_record_numbers(train.names):  # both parts count their records from 0, so equal names mean nothing
+        return notes
+    in_both = sorted(set(train_names) & set(eval_names))
+    if in_both:
+        notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
     return notes
 
 
@@ -156,11 +160,11 @@ def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
 def passport(contents: Contents) -> schema.Passport:
     """Return the passport of a part of a data set, by which the sets of two runs can be compared.
 
-    Its digest does not depend on the order of the files: each has a line "name NUL size NUL label", and the sorted
-    lines are digested.
+    It has the number of files, the sum of their sizes and a digest. For the digest each file has a line with its name,
+    size and label, which is empty if it is not known. The lines are sorted, so the order of the files does not matter.
     """
     labels = contents.labels
-    if labels is None:  # they are not known
+    if labels is None:
         labels = [""] * len(contents.names)
     lines = []
     for name, size, label in zip(contents.names, contents.sizes.tolist(), labels, strict=True):
@@ -180,7 +184,8 @@ def passport(contents: Contents) -> schema.Passport:
 def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnProgress) -> Array:
     """Return the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    It takes minutes to find the sizes of very many files, so those are stored in the file `store` for later runs.
+    It may take minutes to ask for the sizes of very many files. So those of STORED_FROM files or more are stored in the
+    file `store`, and a later run asks only for CHECKED of them: if these are as stored, all others are taken to be.
     Raises ValueError for the first file found that is absent, a folder or empty.
     """
     if len(paths) < STORED_FROM:
@@ -188,7 +193,7 @@ def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnPro
 
     digest_of_paths = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).digest()
     stored_sizes = _load_sizes(store, digest_of_paths, len(paths))
-    if stored_sizes is not None:  # they are good if those of some files, chosen by chance, have not changed
+    if stored_sizes is not None:
         chosen = np.random.default_rng().choice(len(paths), CHECKED, replace=False)
         chosen_paths = [paths[number] for number in chosen]
         sizes_now = _sizes_on_disk(root, chosen_paths, on_progress)
@@ -203,18 +208,18 @@ def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnPro
 def _sizes_on_disk(root: Path, paths: Sequence[str], on_progress: OnProgress) -> Array:
     """Ask the file system for the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    Several threads ask, for FILES_AT_ONCE files at a time. Raises ValueError for the first file that is absent, a
-    folder or empty.
+    READERS threads ask, each for a block of FILES_AT_ONCE files at a time. Raises ValueError for the first file that is
+    absent, a folder or empty.
     """
     top = os.fspath(root)
 
-    def sizes_from(start: int) -> list[int]:
+    def sizes_of_block(start: int) -> list[int]:
         return [_size(os.path.join(top, path)) for path in paths[start : start + FILES_AT_ONCE]]  # noqa: PTH118
 
     sizes: list[int] = []
     with ThreadPoolExecutor(READERS) as readers:
-        for sizes_of_block in readers.map(sizes_from, range(0, len(paths), FILES_AT_ONCE)):
-            sizes += sizes_of_block
+        for block in readers.map(sizes_of_block, range(0, len(paths), FILES_AT_ONCE)):
+            sizes += block
             on_progress(len(sizes), len(paths))
     return np.array(sizes, dtype=np.int64)
 
@@ -235,8 +240,8 @@ def _size(path: str) -> int:
 def _load_sizes(file: Path, digest: bytes, count: int) -> Array | None:
     """Return the sizes of `count` files that an earlier run stored in `file`; None if they are not there.
 
-    The file has a digest of the names of the data set's files, then the sizes in bytes. With another digest the sizes
-    are those of other files.
+    The file begins with a digest of the names of the files that it has the sizes of. If that is not `digest`, or the
+    file is cut off, the result is None, too.
     """
     try:
         content = file.read_bytes()

@@ -49,17 +49,17 @@ def end_with_parent(number: signal.Signals) -> None:
 def send_native_output_to_stderr() -> None:
     """Send to stderr what libraries of C and C++ print on stdout; what Python prints stays on stdout.
 
-    mpirun shows a rank's stdout on the terminal, and Paddle prints its C++ stack there. Does nothing where stdout is
-    closed.
+    mpirun shows a rank's stdout on the terminal, where Paddle would print the stack of an error in C++. Does nothing if
+    stdout is closed.
     """
     if sys.stdout is None:  # closed
         return
     sys.stdout.flush()
-    stdout_of_python = os.dup(STDOUT)
+    stdout_of_python = os.dup(STDOUT)  # the same stdout by another descriptor, which only Python knows
     sys.stdout = open(  # noqa: SIM115, PTH123 - a descriptor, open to the end of the process
         stdout_of_python, "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors
     )
-    os.dup2(STDERR, STDOUT)  # the libraries write to this descriptor
+    os.dup2(STDERR, STDOUT)  # the libraries' descriptor of stdout leads to stderr from now on
 
 
 def ancestors() -> list[int]:

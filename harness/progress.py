@@ -94,8 +94,8 @@ class Progress:
 
 
 def _make_bar() -> _Bar:
-    """Return a bar that shows a description, the steps done of all, the rate and the time left; it is not started."""
-    # mpirun stands between us and the terminal, so that rich cannot see it by itself.
+    """Return a bar that is not started; it shows a description, "steps done/all steps", the rate and the time left."""
+    # mpirun stands between this process and the terminal, so rich cannot see that there is one.
     console = Console(file=sys.stdout, force_terminal=True, width=env.columns())
     return _Bar(
         progress.TextColumn("{task.description}"),

@@ -47,16 +47,15 @@ class Checkout(NamedTuple):
 
 
 def source(image_commit: str, image_digest: str) -> schema.Source:
-    """Return which code runs: its commit, whether files differ from that, its packages' lock, its container image.
+    """Return which code runs: its commit, whether files differ from it, and digests of its lock file and its image.
 
-    `image_commit` and `image_digest` are what a container image says of itself, and empty outside one. What is unknown
-    is None.
+    The lock file names the packages that it was installed with. `image_commit` and `image_digest` are what a container
+    image says of itself, and are empty outside a container. What is unknown is None.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name
-    checkout = _checkout_by_git()
-    if image_commit:  # an image has no git
-        checkout = _checkout_of_image(image_commit)
+    # An image has no git, and so says from which commit it was built.
+    checkout = _checkout_of_image(image_commit) if image_commit else _checkout_by_git()
     return schema.Source(
         commit=checkout.commit,
         dirty=checkout.dirty,
@@ -115,19 +114,23 @@ def node() -> schema.Node:
         topology = nvidia_smi.topology()
     with nvidia.opened() as (handles, _):
         gpus = [nvidia.gpu_of(handle) for handle in handles]
-    cpu = platform.machine()  # as "aarch64", where /proc/cpuinfo has no name
-    model_name = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
-    if model_name:
-        cpu = model_name[1].strip()
     return schema.Node(
         host=socket.gethostname(),
-        cpu=cpu,
+        cpu=_cpu_name(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         kernel=platform.release(),
         gpus=[schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in gpus],
         topology=topology,
     )
+
+
+def _cpu_name() -> str:
+    """Return the name of the CPU's model; where /proc/cpuinfo has none, that of its architecture, as "aarch64"."""
+    model_name = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
+    if model_name is None:
+        return platform.machine()
+    return model_name[1].strip()
 
 
 def clear_caches(wanted: bool, *, cleared_by: str) -> schema.CacheState:

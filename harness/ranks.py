@@ -68,13 +68,13 @@ def wait(comm: MPI.Comm) -> None:
 def lost_peer() -> Iterator[None]:
     """Raise RunError in place of the error that gloo raises in this context when another rank dies.
 
-    mpirun reports the death and ends this rank, too. So this waits PEERS_END_S for it: the user then reads one message
-    alone. Any other error passes at once.
+    Any other error passes at once. When a rank dies, mpirun reports it and ends all others. This rank waits PEERS_END_S
+    to be ended, so that the user reads only that one message.
     """
     try:
         yield
     except RuntimeError as error:
-        is_from_gloo = str(error) == "std::exception"  # all that gloo says
+        is_from_gloo = str(error) == "std::exception"  # gloo's errors say no more than this
         if not is_from_gloo:
             raise
         time.sleep(PEERS_END_S)
@@ -84,8 +84,8 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI, and return this process's place among them.
 
-    From now on the watchdog watches this process, and it ends when mpirun does. Raises ValueError if mpirun started
-    another number of ranks than the settings say.
+    From now on the watchdog watches this process, the process ends when mpirun does, and NCCL's network interface is
+    set in its environment. Raises ValueError if mpirun started another number of ranks than the settings say.
     """
     ranks = _ranks_by_mpi()
     if env.is_rank():
@@ -98,7 +98,7 @@ def start(cluster: ClusterSettings) -> Ranks:
             f"{ranks.size} ranks were started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
             f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
-    # They name NCCL's network interface. It is chosen here, as the log's header, written next, lists such variables.
+    # Here already, and not in `connect`, because the log's header lists the libraries' variables.
     env.export(network.nccl_settings(cluster, _number_of_node(cluster, ranks)))
     return ranks
 
@@ -106,9 +106,9 @@ def start(cluster: ClusterSettings) -> Ranks:
 def _ranks_by_mpi() -> Ranks:
     """Return this process among all that mpirun started; a process that was started alone is rank 0 of one."""
     comm = MPI.COMM_WORLD
-    on_this_node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    local_rank = on_this_node.Get_rank()
-    on_this_node.Free()
+    ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)  # those that share memory with this rank
+    local_rank = ranks_of_node.Get_rank()
+    ranks_of_node.Free()  # the communicator is needed only for this
     node = socket.gethostname()
     return Ranks(
         comm=comm,
@@ -128,15 +128,15 @@ def _number_of_node(cluster: ClusterSettings, ranks: Ranks) -> int:
 def _hold_port() -> int:
     """Return a free TCP port at which Paddle can listen later; no other program gets it until this process ends.
 
-    A socket stays bound to the port and never listens. Linux lets another socket of the same user bind it if both have
-    set the same of the two options below.
+    A socket here stays bound to the port and never listens. Linux lets a second socket of the same user bind the port
+    if both sockets have set SO_REUSEADDR, or both SO_REUSEPORT. Paddle sets one or the other, so this one sets both.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Paddle's stores set it
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as Paddle sets it where ranks exchange NCCL's id
     any_free_port = 0
     holder.bind(("", any_free_port))
-    _HELD.append(holder)  # else Python would close the socket at the end of this function
+    _HELD.append(holder)  # without this Python would close the socket at the end of this function
     _, port = holder.getsockname()
     return int(port)
 
@@ -154,8 +154,9 @@ def _check_free(port: int) -> None:
 def _have_gloo_listen_at(own_address: str) -> None:
     """Have gloo on this rank listen at `own_address`, at which the other ranks look for it.
 
-    By itself it takes the address of the host's name, which may be the loopback's. So Paddle's class of gloo's settings
-    is replaced in this process. Raises RunError if no network interface has the address.
+    Left alone, gloo listens at the address of the host's name, which may be the loopback. So in this process Paddle's
+    class of gloo's settings is replaced by a function that also sets the network interface in them. Raises RunError if
+    no interface has the address.
     """
     from paddle.base import core
 
@@ -178,8 +179,8 @@ def _have_gloo_listen_at(own_address: str) -> None:
 def _have_server_of_gloo_listen_at(address: str) -> None:
     """Have the server through which gloo's ranks find each other listen at `address` alone.
 
-    Paddle starts it on rank 0, and offers no setting: by itself the server listens on every interface. So the method
-    that binds its socket is replaced.
+    Paddle starts the server on rank 0. Left alone, it listens on every network interface, and Paddle has no setting for
+    that. So the method that binds the server's socket is replaced in this process.
     """
     from paddle.distributed.fleet.utils import http_server
 
@@ -192,14 +193,15 @@ def _have_server_of_gloo_listen_at(address: str) -> None:
 
 
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
-    """Tell Paddle the addresses of all ranks and, on several CPUs, connect them by gloo; every rank must call this.
+    """Tell Paddle the addresses of all ranks and, if they are several on CPUs, connect them by gloo.
 
-    Raises RunError if this node has no address that the others can reach, or GLOO_PORT is taken.
+    Ranks on GPUs are connected later, by NCCL. Every rank must call this. Raises RunError if this node has no address
+    that the others can reach, or GLOO_PORT is taken.
     """
     own_address = network.node_address(cluster, _number_of_node(cluster, ranks))
     endpoints = ranks.comm.allgather(f"{own_address}:{_hold_port()}")  # of every rank, in their order
     env.export_trainer(ranks.rank, endpoints)
-    if cluster.on_gpu or ranks.size == 1:  # NCCL connects GPUs later, by these endpoints
+    if cluster.on_gpu or ranks.size == 1:
         return
     first_address, _, _ = endpoints[0].rpartition(":")
     _connect_by_gloo(cluster.gloo_port, ranks, own_address, first_address)

@@ -7,6 +7,7 @@ is in order. `raise_first` makes an error of the first.
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from harness.hosts import counted, hosts_of_cluster, named_twice
 from harness.job import ClusterSettings, CourseSettings, Job, ModelSettings
@@ -49,7 +50,10 @@ def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
 
 
 def _refusals_of_cluster(job: Job) -> Iterator[str]:
-    """Yield a sentence for each fault of LOGDIR, of the nodes and of how ranks are placed on them."""
+    """Yield a sentence for each fault of LOGDIR, HOSTS, NODE_RANK, SWITCH_GROUPS and RANK_NUMA.
+
+    The last three are this node's number, the switch group of each node, and the NUMA node of each rank on a node.
+    """
     cluster = job.cluster
     if not job.trials.logdir:
         yield "LOGDIR is empty: set it to the folder of the results, or unset it"
@@ -97,9 +101,13 @@ def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
 
 
 def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
-    """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set."""
+    """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set.
+
+    A fixed scale is for FP16, for the networks that were shown to train at one, and within bounds that grow with the
+    global batch.
+    """
     scale = job.model.loss_scale
-    if scale == 0:  # the program chooses
+    if scale == 0:  # the user leaves it to the program
         return
     if not job.model.is_half:
         yield f"LOSS_SCALE={scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
@@ -136,9 +144,10 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
         yield (
             f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {fitting}"
         )
-    recipe_to_train_by = model.traits.only_measured.get(model.recipe)  # None: the job's recipe is one itself
-    if recipe_to_train_by is not None and course.trains:
-        yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_to_train_by}"
+    only_measured = model.traits.only_measured  # {recipe that trains to no target: the one to train by}
+    if course.trains and model.recipe in only_measured:
+        recipe_that_trains = only_measured[model.recipe]
+        yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_that_trains}"
     if course.profile:
         yield from _refusals_of_profile(course)
     if job.checkpoints.resume == "auto" and not course.trains:
@@ -171,19 +180,12 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
 
 
 def of_named_paths(job: Job) -> Iterator[str]:
-    """Yield a sentence for each fault of the files and folders that the job names on this machine.
+    """Yield a sentence for each fault of HOSTFILE, and of the other files and folders that the job names.
 
-    A path at which there is nothing is in order: the job may make it. This is for the user's command only, because a
-    rank may be on another node, and mpirun gives it HOSTS beside HOSTFILE.
+    A path at which there is nothing is in order: the job may make it. Only the user's command asks this. A rank may be
+    on another machine, without these files, and is given HOSTS beside HOSTFILE.
     """
-    cluster = job.cluster
-    if cluster.hostfile and cluster.hosts:
-        yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
-    if cluster.hostfile:
-        try:
-            hosts_of_cluster(cluster)  # only for its error
-        except ValueError as error:
-            yield str(error)
+    yield from _refusals_of_hostfile(job.cluster)
     for variable in NAMED_PATHS:
         path = job.value(variable)
         if not path:
@@ -195,6 +197,18 @@ def of_named_paths(job: Job) -> Iterator[str]:
                 named_files.require_file_if_present(Path(path))
         except named_files.UnusableError as error:
             yield f"{variable}={error}"
+
+
+def _refusals_of_hostfile(cluster: ClusterSettings) -> Iterator[str]:
+    """Yield a sentence where HOSTS is set beside HOSTFILE, and one where HOSTFILE does not list the job's nodes."""
+    if not cluster.hostfile:
+        return
+    if cluster.hosts:
+        yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
+    try:
+        hosts_of_cluster(cluster)  # only for its error
+    except ValueError as error:
+        yield str(error)
 
 
 # ---- what the recipe and the program must be asked
@@ -210,23 +224,32 @@ def of_program(job: Job) -> Iterator[str]:
     layouts = model.traits.layouts
     if model.layout and model.layout not in layouts:
         yield f"LAYOUT={model.layout}: {model.row.title} is built in {' and '.join(layouts)} only: leave LAYOUT empty"
-    knobs = model.knobs  # the options of STRATEGY; raises ValueError for an unknown one
+    yield from _refusals_of_strategy(job, recipe)
+    yield from _refusals_of_too_many_pixels(job)
+    yield from _refusals_without_kernels(job)
+
+
+def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
+    """Yield a sentence for each option of STRATEGY that does not fit the recipe or the job's other settings.
+
+    Raises ValueError for an unknown option.
+    """
+    model = job.model
+    knobs = model.knobs  # STRATEGY, parsed
     if model.batchsize % knobs.gradient_merge != 0:
         yield f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={model.batchsize}"
     if knobs.auto:
         yield from _refusals_of_automatic_mode(job)
     if knobs.cuda_graph:
         yield from _refusals_of_captured_step(model)
-    sets_bucket_size = knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB  # the class has the default
-    if sets_bucket_size and job.cluster.world_size == 1:
+    default_bucket_mb = Strategy.fuse_grad_size_in_MB
+    if knobs.fuse_grad_size_in_MB != default_bucket_mb and job.cluster.world_size == 1:
         fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
         yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"
     if knobs.merged_lars and recipe.optimizer.kind != "lars":
         yield f"STRATEGY: merged_lars=1: the recipe {recipe.name} does not train by LARS: leave it out"
     if knobs.perturb_input and job.course.trains:
         yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
-    yield from _refusals_of_too_many_pixels(job)
-    yield from _refusals_without_kernels(job)
 
 
 def _refusals_without_kernels(job: Job) -> Iterator[str]:
@@ -249,7 +272,10 @@ def layout_of(model: ModelSettings) -> str:
 
 
 def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
-    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1)."""
+    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
+
+    The network must be one whose captured step was shown to be safe. In FP16 it must also train at a fixed loss scale.
+    """
     if not model.traits.captures_steps:
         capturing = [workload.title for workload, traits in _workloads_with_traits() if traits.captures_steps]
         yield (

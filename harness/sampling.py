@@ -22,19 +22,21 @@ Plan = Iterator[tuple[int, Array, Array]]  # (epoch from 1, sample numbers [batc
 def training_plan(
     samples: int, *, batch: int, rank: int, ranks: int, seed: int, epoch: int = 1, first_step: int = 0
 ) -> Plan:
-    """Yield this rank's batches of `epoch` and of all epochs after it, without end: (epoch, sample numbers, valid).
+    """Yield this rank's training batches as (epoch, sample numbers, valid): those of `epoch`, the next, and so on.
 
-    The seed and the epoch decide the order of the `samples`. A rank has `batch` of them a step. The first epoch begins
-    with its step `first_step`, from 0. Raises ValueError if the data set is smaller than one global batch.
+    An epoch is a permutation of all `samples`, drawn by the seed and the epoch. Each step takes the next batch * ranks
+    of it, of which rank 0 gets the first `batch`, rank 1 the next, and so on. The rest, too few for a step, is dropped.
+    The first of the epochs begins with step `first_step`, counted from 0. All samples are valid. Raises ValueError if
+    the data set is too small for one step.
     """
     global_batch = batch * ranks
     steps = steps_per_epoch(samples, global_batch)
-    valid = np.ones(batch, dtype=bool)
+    all_valid = np.ones(batch, dtype=bool)
     for current_epoch in itertools.count(epoch):
         order = np.random.default_rng([seed, STREAM_ORDER, current_epoch]).permutation(samples)
         for step in range(first_step, steps):
-            start = step * global_batch + rank * batch  # what a last, incomplete global batch would have is dropped
-            yield current_epoch, order[start : start + batch], valid
+            start = step * global_batch + rank * batch
+            yield current_epoch, order[start : start + batch], all_valid
         first_step = 0  # later epochs are whole
 
 
@@ -54,17 +56,19 @@ def evaluation_steps(samples: int, global_batch: int) -> int:
 
 
 def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
-    """Yield this rank's batches of one evaluation after the other, without end: (evaluation, sample numbers, valid).
+    """Yield this rank's evaluation batches as (evaluation, sample numbers, valid), one evaluation after the other.
 
-    Over all ranks each sample is valid exactly once an evaluation. The others only fill up a batch.
+    All ranks have equally many batches. One that lacks samples is filled up with copies, which are not valid: over all
+    ranks each sample is valid once an evaluation. Of 5 samples, 2 ranks and batches of 2, rank 0 evaluates [0, 2] and
+    [4, 4], of which the second 4 is not valid. Rank 1 evaluates [1, 3] and [0, 0], which is not valid at all.
     """
     own_samples = np.arange(rank, samples, ranks)
     for evaluation in itertools.count(1):
         for step in range(evaluation_steps(samples, batch * ranks)):
             start = step * batch
             ids = own_samples[start : start + batch]
-            to_repeat = ids if len(ids) else np.zeros(1, dtype=int)
             is_valid = np.arange(batch) < len(ids)
+            to_repeat = ids if len(ids) else np.zeros(1, dtype=int)  # sample 0 stands in where none is left
             yield evaluation, np.resize(to_repeat, batch), is_valid  # `resize` repeats them until the batch is full
 
 
@@ -74,11 +78,13 @@ def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     They depend on (seed, epoch, id) alone: a sample is augmented in the same way on any rank and in any batch. A change
     here changes the images of every run.
     """
-    start = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
+    # Each epoch has a sequence of numbers. Sample 0 gets its first `count` numbers, sample 1 the next, and so on.
+    start_of_sequence = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
     first_of_sample = ids.astype(np.uint64)[:, None] * np.uint64(count)  # [len(ids), 1]
-    n = first_of_sample + np.arange(count, dtype=np.uint64)  # [len(ids), count]
+    places = first_of_sample + np.arange(count, dtype=np.uint64)  # in the sequence: [len(ids), count]
+    random_bits = _split_mix_64(start_of_sequence, places)
 
-    upper_53_bits = _split_mix_64(start, n) >> np.uint64(11)  # as many as a float64 holds exactly
+    upper_53_bits = random_bits >> np.uint64(11)  # as many as a float64 holds exactly
     uniform_numbers: Array = upper_53_bits.astype(np.float64) * 2.0**-53
     return uniform_numbers
 

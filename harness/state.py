@@ -23,9 +23,9 @@ _STATISTICS = ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "Running
 
 
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
-    """Yield name and tensor of all that a run must keep, sorted by name.
+    """Yield name and tensor of all the state that a run must keep, such as parameters and momenta, sorted by name.
 
-    Left out are tensors without a value yet, and those that each step computes anew.
+    Tensors without a value yet are left out, as are those that each step computes anew.
     """
     scope = static.global_scope()
     kept = set()
@@ -83,14 +83,14 @@ def shared_values(main: static.Program) -> Iterator[tuple[str, Array]]:
 def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Array]]:
     """Yield name and value of the chosen tensors of a run's state, as a checkpoint holds them.
 
-    Some passes over the program store a tensor in another memory layout. Its value is brought back, so that a
-    checkpoint does not depend on the passes.
+    A checkpoint has the network's plain memory layout, so that it does not depend on the passes over the program. A
+    tensor that a pass stores in another layout is brought back to that.
     """
-    forms = stored.forms(main)  # of the tensors that a pass stores in another layout, by name
+    other_layouts = stored.forms(main)  # by tensor, of those that a pass stores so
     for name, tensor in chosen:
         value = np.asarray(tensor)
-        if name in forms:
-            value = forms[name].to_plain(value)
+        if name in other_layouts:
+            value = other_layouts[name].to_plain(value)
         yield name, value
 
 
@@ -112,20 +112,21 @@ def padded(value: Array, shape: Any) -> Array:
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
-    """Set parameters of a training program to the FP32 values in `weights`, which has them by the parameters' names.
+    """Set parameters of a training program to the FP32 values in `weights`: {name of a parameter: its value}.
 
-    A parameter in half precision is set to the rounded value, and the optimizer's FP32 copy of it,
-    `<name>_fp32_master_0`, to the value itself.
+    The optimizer keeps an FP32 copy of a parameter in half precision, its master, as `NAME_fp32_master_0`. The master
+    gets the value itself, and the parameter the rounded one. Every weight must be one of the program's parameters.
     """
     set_names = set()
-    layouts = stored.forms(main)  # {name of a tensor that a pass stores in another memory layout: that layout}
+    other_layouts = stored.forms(main)  # by tensor, of those that a pass stores in another memory layout
     for name, tensor in tensors(main):
-        parameter = re.sub(r"_fp32_master_\d+$", "", name)  # without the suffix of an FP32 master
+        parameter = re.sub(r"_fp32_master_\d+$", "", name)  # a master's parameter; any other name stays
         if parameter not in weights:
             continue
-        plain = weights[parameter]
-        # A pass may have stored the tensor in another layout, or with more input channels.
-        value = layouts[name].from_plain(plain) if name in layouts else padded(plain, tensor.shape())
+        if name in other_layouts:
+            value = other_layouts[name].from_plain(weights[parameter])
+        else:  # the program's filters may have more input channels
+            value = padded(weights[parameter], tensor.shape())
         dtype = np.array(tensor).dtype
         assign(tensor, value.astype(dtype))
         set_names.add(parameter)
@@ -136,31 +137,33 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
     """Give every rank the parameters, BN statistics and optimizer state of rank 0; every rank must call this.
 
-    A tensor that some ranks do not have stays as it is: Paddle's automatic mode gives each rank a part of the state.
+    Paddle's automatic mode divides the state over the ranks. So only tensors that every rank has are sent, and all
+    others stay as they are.
     """
-    tensors_of_rank = dict(tensors(main))
-    names_of_rank = set(tensors_of_rank)
-    on_every_rank = names_of_rank.intersection(*ranks.comm.allgather(names_of_rank))
+    own_tensors = dict(tensors(main))
+    own_names = set(own_tensors)
+    names_of_each_rank = ranks.comm.allgather(own_names)
+    on_every_rank = own_names.intersection(*names_of_each_rank)
     for name in sorted(on_every_rank):  # in one order on all ranks
-        tensor = tensors_of_rank[name]
+        tensor = own_tensors[name]
         value = np.array(tensor)
-        ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # as bytes: MPI knows no half precision
+        ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # into `value`, as bytes: MPI knows no half precision
         assign(tensor, value)
 
 
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
     """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
 
-    Every rank must call this. The statistics are added up in one all-reduce, as a flat array.
+    Every rank must call this. All statistics are laid end to end in one array, so that one all-reduce adds them up.
     """
-    names = statistics_names(main)  # once: it goes through thousands of operators, and there are as many tensors
+    names = statistics_names(main)  # before the loop, because it goes through thousands of operators
     own_tensors = [tensor for name, tensor in tensors(main) if name in names]
     if ranks.size == 1 or not own_tensors:
         return
     own_values = [np.array(tensor) for tensor in own_tensors]
     own_flat = np.concatenate([value.ravel() for value in own_values]).astype(np.float64)
     mean = ranks.comm.allreduce(own_flat) / ranks.size
-    start = 0  # of a statistic in the flat array
+    start = 0  # of the next statistic in the flat array
     for tensor, value in zip(own_tensors, own_values, strict=True):
         end = start + value.size
         assign(tensor, mean[start:end].reshape(value.shape).astype(value.dtype))

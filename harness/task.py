@@ -88,10 +88,10 @@ def task_of(job: Job, me: Ranks) -> Task:
 
 
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
-    """Return the name and the folder of the job's data set: DATADIR, or else the workload's embedded data set.
+    """Return the name and the folder of the job's data set: DATADIR or, if that is not set, the embedded data set.
 
-    The first rank of a node makes the embedded one where it is absent, and all wait for it. So every rank must call
-    this. `embedded` is a module with `NAME` and `write(folder)`.
+    The workload's module `embedded` names the embedded one (`NAME`), and makes it (`write(folder)`). The first rank of
+    a node has it made if it is absent, and all ranks wait for that. So every rank must call this.
     """
     if data.folder:
         folder = Path(data.folder)

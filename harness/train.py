@@ -93,15 +93,14 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
     Nothing is run yet, and the parameters have no values. A summary of the training program is written into the log.
     """
     task = run.task
-    # Each rank draws its first weights from a seed of its own. `set_first_state` then sends rank 0's weights to all. If
-    # that failed, equal seeds would hide it, and different ones show it in the losses.
+    # The ranks draw different first weights. `set_first_state` later sends those of rank 0 to all: if that failed, the
+    # losses would show it, as they would not if all ranks drew the same weights.
     rank_seed = run.seed + run.ranks.rank + 1
     training = task.workload.training_program(task.schedule, seed=rank_seed)
     evaluation = build.evaluation(task.append_evaluation, training, task.workload.plan)
     run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-    if model.knobs.auto:  # Paddle's automatic mode: the user is shown what it chose
-        choices_of_mode = training.verified  # this field has proofs for any other program
-        for choice in choices_of_mode:
+    if model.knobs.auto:  # Paddle's automatic mode makes choices of its own, which the user is shown
+        for choice in training.verified:  # in another mode: what was proved of the program
             run.progress.say(choice)
 
     step_kind = CapturedStep if model.knobs.cuda_graph else LaunchedStep
@@ -137,22 +136,23 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
 def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
     """Give the training program the state that the training starts from; every rank must call this.
 
-    It is that of a checkpoint if the run resumes from one. Otherwise it is that of the start-up program, with the
-    `first_weights`, which may be empty. Raises ValueError on rank 0 if the checkpoint does not fit the program.
+    First the start-up program sets all of the state. Then `first_weights`, which may be empty, replace parameters of
+    it, and rank 0 sends its state to all ranks. If the run resumes from a checkpoint, that replaces the state again.
+    Raises ValueError on rank 0 if the checkpoint does not fit the program.
     """
-    # `warm_up` has run the start-up program once, which connected the ranks. It must not connect them again.
+    # `warm_up` has run the start-up program, and so connected the ranks, which a second run must not do again.
     build.keep_communicators(training.startup)
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
-    # After the broadcast, which would give all ranks the statistics of batch normalization of rank 0.
+    # This comes last: a broadcast would overwrite the statistics of batch normalization that each rank has of its own.
     resume.restore(run.start, training, run.ranks)
 
 
 def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
-    """Return this rank's batches of the training, from the place where the run starts.
+    """Return this rank's training batches from the position where the run starts, one epoch after the other.
 
-    They never end: after an epoch the next one follows. Nothing is read before the first batch is taken.
+    They never end. Nothing is read before the first batch is taken.
     """
     task = run.task
     position = run.start.position

@@ -112,9 +112,9 @@ def of_job(job: Job) -> Workload:
 
 
 def plan_of(job: Job) -> build.Plan:
-    """Return the plan by which `program/`, which knows nothing of a job, builds the job's training program.
+    """Return the plan by which the package `program`, which knows no jobs, builds the job's training program.
 
-    Raises ValueError if it cannot be built by these settings, as for an unknown option of STRATEGY.
+    Raises ValueError if the program cannot be built by these settings, as for an unknown option of STRATEGY.
     """
     refusals.raise_first(refusals.of_program(job))
     return build.Plan(

@@ -64,7 +64,8 @@ def version() -> str:
 def main() -> int:
     """Run the command that the first word of the command line names, and return its exit status.
 
-    It is 2 for an unknown command, or one whose packages are missing. Without a word, the list of commands is printed.
+    The status is 2 for an unknown command, or for one whose packages are missing. Without any word, the list of
+    commands is printed. If a shell asks for completions, it is answered instead.
     """
     if completion.is_asked():
         return answer_completion()
@@ -84,13 +85,17 @@ def main() -> int:
 
 
 def answer_completion() -> int:
-    """Answer a shell that asks for the completions of the word at the cursor.
+    """Answer a shell whose user asks for completions with Tab: of a command's name, or of a command's options.
 
-    The parser that answers ends the process. Returns an exit status if none does: 2 for an unknown command.
+    - `paddle-reference wa<Tab>`: the names of the commands
+    - `paddle-reference watch --on<Tab>`: the options of `watch`
+
+    Normally this does not return, because the argument parser that answers ends the process. Else it returns an exit
+    status, which is 2 for an unknown command.
     """
     words = completion.words_before_cursor()
-    is_at_command = len(words) < 2  # only the program's name stands before the cursor
-    if is_at_command:
+    has_command_name = len(words) >= 2  # the first word is the program's own name
+    if not has_command_name:
         _complete_command_name()
         return 0
     name = words[1]
@@ -127,7 +132,8 @@ def _has_subcommands(name: str) -> bool:
 def run(name: str, options: list[str]) -> int:
     """Run a command of PUBLISHING or TRAINING with these options, and return its exit status.
 
-    It is 2 if a package is missing. A command of TRAINING is not even imported if Paddle is.
+    If a package is missing, an error names it, and the status is 2. Without Paddle, a command of TRAINING is refused
+    before its module is imported.
     """
     _set_arguments(name, options)
     module, _ = (PUBLISHING | TRAINING)[name]
@@ -136,9 +142,8 @@ def run(name: str, options: list[str]) -> int:
             raise ModuleNotFoundError(name="paddle")
         return int(importlib.import_module(module).main())
     except ModuleNotFoundError as missing:
-        package = missing.name
         print(
-            f"error: {name} needs the package {package}: in a checkout pip install -e '.[train]' brings it, "
+            f"error: {name} needs the package {missing.name}: in a checkout pip install -e '.[train]' brings it, "
             "or launch/setup.sh",
             file=sys.stderr,
         )

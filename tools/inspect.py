@@ -42,8 +42,8 @@ def estimates(
 ) -> list[JsonObject]:
     """Return an entry for each known card, for JSON: how fast it could at best train the job, and what was published.
 
-    `update_programs` are the programs of one update of the weights. With `network_bytes_per_s` of a node, scaling is
-    estimated, too.
+    `update_programs` are the programs of one update of the weights. With `network_bytes_per_s`, what a node's network
+    sends at its peak, the scaling to several nodes is estimated, too.
     """
     operators = operators_in_order(update_programs)
     entries: list[JsonObject] = []
@@ -58,8 +58,8 @@ def estimates(
 def _estimate(operators: Operators, job: env.Job, card: Card) -> JsonObject:
     """Return how fast a card could at best train a job, and what was published, for JSON.
 
-    `roofline_images_per_s` is None if it cannot be estimated, and `published` if there is no figure. `traffic_gb` has
-    the GB that each class of kernels moves.
+    `roofline_images_per_s` is the estimate; it is None, and its details are missing, if there can be none. `published`
+    is the nearest published figure, or None. `traffic_gb` has the GB that each class of kernels moves.
     """
     tf32 = job.model.precision == "tf32"
     bound = roofline(operators, tf32=tf32, batch=job.model.batchsize, ranks=job.cluster.world_size, card=card)
@@ -74,15 +74,15 @@ def _estimate(operators: Operators, job: env.Job, card: Card) -> JsonObject:
 
 
 def _estimate_of_scaling(operators: Operators, job: env.Job, card: Card, network_bytes_per_s: float) -> JsonObject:
-    """Return how a job scales to several nodes of a card, for JSON: as estimated, and as published.
+    """Return how a job scales to several nodes with this card, for JSON: as estimated, and as published.
 
-    `network_bytes_per_s` is what the network of a node sends. `scaling` is None if the card's data sheet does not have
-    a peak that is needed.
+    `network_bytes_per_s` is what the network of a node sends at its peak. The estimate is None if the card's data sheet
+    lacks a peak that is needed.
     """
     precision = job.model.precision
-    tf32 = precision == "tf32"
+    is_tf32 = precision == "tf32"
     return {
-        "scaling": scaling(operators, tf32=tf32, card=card, network_bytes_per_s=network_bytes_per_s),
+        "scaling": scaling(operators, tf32=is_tf32, card=card, network_bytes_per_s=network_bytes_per_s),
         "published_scaling": published_scaling(card, model=job.model.row.model, precision=precision),
     }
 
@@ -140,8 +140,8 @@ def build(job: env.Job) -> Any:
 def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
     """Build a job's training program and return its counts and estimates, for JSON.
 
-    With the bytes/s of a node's network, the estimates cover several nodes, too. Raises ValueError if the job cannot be
-    built, or for a network with a job of one rank.
+    With `network_bytes_per_s`, what a node's network sends at its peak, the estimates cover several nodes, too. Raises
+    ValueError if the job cannot be built, or if a network is given for a job of one rank, which sends nothing.
     """
     if network_bytes_per_s is not None and job.cluster.world_size == 1:
         raise ValueError("--network: the program of one rank has no all-reduce: set --ranks 2 or more")
@@ -223,7 +223,7 @@ def main() -> int:
     options = vars(parser.parse_args())
     as_json = options.pop("json")
     network_gbps = options.pop("network")
-    # The options that are left set variables of the job.
+    # The options that are left have the names of the variables of the job that they set, such as DGXSYSTEM.
     job = _job_of_variables({name: value for name, value in options.items() if value is not None})
     env.export({"GLOG_minloglevel": "2"})
     described = inspect(job, _bytes_per_s(network_gbps))

@@ -79,8 +79,8 @@ class PackFiles:
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, into `target`. Return a line of text that says what was done.
 
-    It goes on where a stopped pack was. Raises ValueError if the list, an image or the target is wrong, and RunError if
-    the disk returns wrong bytes.
+    A pack that was stopped is continued, and one that is whole already is left as it is. Raises ValueError if the list,
+    an image or the target is wrong, and RunError if the disk returns wrong bytes.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)
@@ -90,8 +90,8 @@ def pack(source: Path, target: Path, part: str) -> str:
     with files.growing.open("ab") as growing:  # makes an empty file if there is none
         _lock(growing)  # against another process that packs this part
         if files.packed.exists():
-            # Mostly open() has just made `growing`, an empty file, which is removed here. If another pack ended between
-            # open() and the lock, it has renamed that file to `packed`, so that there is nothing to remove.
+            # The part was packed before, so `growing` is the empty file that open() has just made. It is missing if
+            # another pack of this part ended between open() and the lock, because that has renamed it to `packed`.
             files.growing.unlink(missing_ok=True)
             _raise_unless_packed_from(list_sha256, files)
             return f"{files.packed}: is whole already"
@@ -141,14 +141,14 @@ def _lock(file: BinaryIO) -> None:
 def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
     """Append the records of all images but the first `done` to the file `growing`, and return their entries.
 
-    The entries are also added to the journal. At the end the kernel's cache is dropped, so that `_check_written` reads
-    from the disk.
+    The entries are also added to the journal. At the end the file is moved out of the kernel's cache, so that
+    `_check_written` reads what is on the disk. Raises ValueError if an image cannot be packed.
     """
     appended: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
         for ids in _batches_with_progress(f"pack {images.part}", len(images), done=done):
             for made in readers.map(lambda i: _checked_record(images, int(i)), ids):
-                entry = Entry(growing.tell(), made.crc32, *made.size)
+                entry = Entry(growing.tell(), made.crc32, *made.size)  # the record begins where the file ends so far
                 growing.write(made.record)
                 print(*entry, file=journal_lines)
                 appended.append(entry)
@@ -193,10 +193,10 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Return the entries of the records that a stopped pack left whole, and cut off the rest; none without a journal.
+    """Cut the file of a stopped pack after the records that are surely whole, and return the entries of these records.
 
-    The journal then has only these entries. Raises ValueError if the pack was begun from another list, or the journal
-    is damaged.
+    The journal is written anew with only these entries. Without a journal no record counts as whole, so the file is
+    emptied. Raises ValueError if the pack was begun from another list, or if the journal is damaged.
     """
     entries = _journal_entries(growing, journal, list_sha256)
     file_size = growing.seek(0, os.SEEK_END)
@@ -232,8 +232,8 @@ def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
 def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
     """Return the entries of a pack's journal, one for each packed record; an empty list if there is no journal.
 
-    `growing` is the unfinished file of records, for messages. Raises ValueError if the journal is of another list than
-    `list_sha256`, or a line is damaged.
+    The first line of a journal is the SHA-256 of the list that the pack was begun from. Raises ValueError if it is not
+    `list_sha256`, or if another line is damaged. `growing`, the unfinished file of records, is named in the message.
     """
     journal_lines = _complete_lines(journal)
     if not journal_lines:
@@ -282,7 +282,9 @@ def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
     a record.
     """
     [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
-    fault = fault_of_file(content) or _decoder_of_this_thread().fault(content)  # empty: there is none
+    fault = fault_of_file(content)  # empty if there is none
+    if not fault:
+        fault = _decoder_of_this_thread().fault(content)
     if fault:
         raise ValueError(f"{name}: cannot be decoded ({fault}): replace the file or remove it from the list")
     try:
@@ -365,8 +367,27 @@ def _batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[
 def main() -> int:
     """Pack an image folder, find its largest images (--sizes) or write its lists (--lists), and return the exit status.
 
-    It is 130 after Ctrl-C. Raises ValueError if the folder cannot be packed, and RunError if the system refuses to read
-    or write a file.
+    It is 0, or 130 after Ctrl-C. Raises ValueError if the folder cannot be packed, and RunError if the system refuses
+    to read or write a file.
+    """
+    args = _parse()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be UTF-8
+    try:
+        _run(args)
+    except OSError as error:
+        where = error.filename or args.target or args.source
+        raise RunError(f"{where}: {error.strerror}: mend that and start the same command again") from error
+    except KeyboardInterrupt:
+        print("stopped: the same command goes on from here", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    """Return the options of the command line, which ask for one thing: to pack into TARGET, --sizes or --lists.
+
+    Options that do not go together end the process with a message on how to use them.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
@@ -380,17 +401,7 @@ def main() -> int:
     asked_for = [args.target is not None, args.sizes, args.lists]
     if asked_for.count(True) != 1 or (args.labels and not args.lists):
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be UTF-8
-    try:
-        _run(args)
-    except OSError as error:
-        where = error.filename or args.target or args.source
-        raise RunError(f"{where}: {error.strerror}: mend that and start the same command again") from error
-    except KeyboardInterrupt:
-        print("stopped: the same command goes on from here", file=sys.stderr)
-        return 128 + signal.SIGINT
-    return 0
+    return args
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -13,43 +13,50 @@ NEWLINE = b"\n"
 
 
 def write_lists(source: Path, labels: Path | None) -> list[str]:
-    """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
+    """Write train_list.txt and val_list.txt of an image folder, and return a line of text about each list.
 
-    `labels` has lines `name label` for a val/ without class folders; else None. Returns a line of text for each list.
-    Raises ValueError, and writes nothing, if a list exists or cannot be made.
+    The images lie in class folders, as train/n01440764/x.JPEG. If val/ has no class folders, the file `labels` has a
+    line `name label` for each of its images; otherwise `labels` is None. Raises ValueError, before anything is written,
+    if one of the lists exists already or cannot be made.
     """
-    # Both lists are made before the first is written, so that an error leaves none behind.
-    contents: dict[str, bytes] = {}
+    text_by_file: dict[Path, bytes] = {}
     for part in PARTS:
         list_file = source / folder.LIST.format(part)
         if list_file.exists():
             raise ValueError(f"{list_file}: is there: remove it to write it anew from the class folders")
-        if part == "val" and labels is not None:
-            contents[part] = _flat_list(source / part, labels)
-        else:
-            images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
-            print_warning(images.passed_over)
-            contents[part] = folder.list_text(images)
+        text_by_file[list_file] = _list_of_part(source, part, labels)
 
     written = []
-    for part, text in contents.items():
-        list_file = source / folder.LIST.format(part)
+    for list_file, text in text_by_file.items():
         list_file.write_bytes(text)
         written.append(f"{list_file}: {text.count(NEWLINE)} images")
     return written
 
 
-def _flat_list(image_folder: Path, labels: Path) -> bytes:
-    """Return a list file of the images that lie in `image_folder` itself, labelled by the file `labels`, as bytes.
+def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
+    """Return the content of the list of `part`, train or val. Only val's images can have their labels from `labels`.
 
-    Its line "anything/x.JPEG 7" becomes "val/x.JPEG 7" if the folder is val. Raises ValueError if the file is missing,
-    or a line has no label or names no image.
+    Raises ValueError if the list cannot be made.
+    """
+    if part == "val" and labels is not None:
+        return _flat_list(source / part, labels)
+    images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
+    print_warning(images.passed_over)
+    return folder.list_text(images)
+
+
+def _flat_list(image_folder: Path, labels: Path) -> bytes:
+    """Return the content of a list of the images that lie in `image_folder` itself, with labels from the file `labels`.
+
+    Only the last part of a name in `labels` counts: for the folder val, its line "anything/x.JPEG 7" gives the line
+    "val/x.JPEG 7". Raises ValueError if the file is missing, or if one of its lines has no label or names no image of
+    the folder.
     """
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
     existing_files = Folders(image_folder)
     lines = []
-    for where, text in list_lines(labels):
+    for where, text in list_lines(labels):  # `where` is the line's place, "labels.txt:7", for messages
         parts = folder.LINE.fullmatch(text)
         if parts is None:
             raise ValueError(f"{where}: {text!r} has no label: write 'name label', the label a number from 0")

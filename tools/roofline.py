@@ -28,23 +28,23 @@ Operators = list[Operator]
 
 
 def operators_in_order(update_programs: Sequence[Any]) -> Operators:
-    """Return the operators of all programs of an update of the weights, in the order in which they run.
+    """Return the operators of the programs that make one update of the weights, in the order in which they run.
 
-    The last program is the main one: it sums the gradients over the ranks, in buckets, each by one all-reduce.
+    The last program is the main one. It sums the gradients over the ranks in buckets. Each bucket has one all-reduce
+    operator, which is returned with the bytes of its bucket as `summed_bytes`.
     """
     main = update_programs[-1]
     bucket_by_index = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the all-reduce's index in `main`
     operators: Operators = []
     for program in update_programs:
         for work in works(program):
-            bucket = bucket_by_index.get(work.index) if program is main else None
-            if bucket is None:
-                operator = Operator(work, summed_bytes=None)
-            else:
+            is_all_reduce = program is main and work.index in bucket_by_index
+            if is_all_reduce:
+                bucket = bucket_by_index[work.index]
                 bucket_bytes = bucket["mib"] * MIB
-                on_computing_stream = bucket["on_computing_stream"]
-                operator = Operator(work, summed_bytes=bucket_bytes, on_computing_stream=on_computing_stream)
-            operators.append(operator)
+                operators.append(Operator(work, bucket_bytes, on_computing_stream=bucket["on_computing_stream"]))
+            else:
+                operators.append(Operator(work, summed_bytes=None))
     return operators
 
 
@@ -120,10 +120,11 @@ class _Clocks:
 def step_time(
     operators: Operators, peak_names: dict[str, str], card: Card, *, ranks: int, link_bytes_per_s: float
 ) -> StepTime:
-    """Return the least time of a step on a card, with its operators one after the other in their order.
+    """Return the least time of a step on a card, which computes the operators one after the other in their order.
 
-    An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. The optimizer
-    waits for all all-reduces.
+    An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. An all-reduce goes
+    on beside the next operators, unless it is on the computing stream. The optimizer begins when all all-reduces are
+    done.
     """
     clocks = _Clocks()
     flops_s = 0.0
@@ -154,9 +155,10 @@ def step_time(
 
 
 def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
-    """Return for each data type in which operators have FLOPs the name of the card's peak that limits them.
+    """Return, for each data type in which the operators compute, the name of the card's peak in FLOP/s to use.
 
-    With `tf32`: {"float16": "float16", "float32": "tf32"}. None if `card.flops_per_s` does not have one of the peaks.
+    With `tf32`, the peak of "float32" is "tf32": {"float16": "float16", "float32": "tf32"}. None is returned if
+    `card.flops_per_s` lacks a peak that is needed.
     """
     dtypes = dict.fromkeys(operator.work.dtype for operator in operators if operator.work.flops)
     peak_names = {dtype: dtype for dtype in dtypes}
@@ -192,7 +194,8 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
     """Return an upper bound of the images/s of a step on `card`, and the times that it comes from, for JSON.
 
-    `batch` is that of a rank. None if the data sheet does not have a needed peak, or if the ranks are on several nodes.
+    `batch` is that of a rank. None is returned if the card's data sheet lacks a peak that is needed, or if there are
+    more ranks than GPUs of a node.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or peak_names is None:  # no data sheet has the speed of a network between nodes
@@ -212,8 +215,8 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
 def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
     """Return an estimate of a step with its all-reduces at each number of GPUs in SCALED_GPUS, for JSON.
 
-    Each GPU keeps its batch. A node's network sends `network_bytes_per_s` at its peak. None if the card's data sheet
-    does not have a peak that is needed.
+    Each GPU keeps its batch. A node's network sends `network_bytes_per_s` at its peak. None is returned if the card's
+    data sheet lacks a peak that is needed.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if peak_names is None:
@@ -231,10 +234,11 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 
 
 def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
-    """Return the row of a number of GPUs, for JSON: the times of its step, and how well it scales from one node.
+    """Return what is estimated for a number of GPUs, for JSON: the times of a step, and the scaling from one node.
 
-    Each GPU keeps its batch (weak scaling), so `of_linear` is 1.0 for perfect scaling. In `exposed_all_reduce_s` the
-    GPU only waits.
+    Each GPU keeps its batch (weak scaling), so with perfect scaling a step takes as long as on one node. `of_linear` is
+    the step time on one node divided by that on these GPUs: 1.0 is perfect. `of_linear_nothing_hidden` is the same
+    ratio if the GPUs waited for every all-reduce. `exposed_all_reduce_s` is the part of a step in which they only wait.
     """
     return {
         "gpus": gpus,
@@ -251,8 +255,8 @@ def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
     """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
 
-    In {"table": name, "of_linear": {2: 0.97}}, 2 nodes have 0.97 times twice the images/s of one. Tables without a
-    figure for one node are left out.
+    A table with 1000 images/s on 1 node and 1940 on 2 nodes gives {"table": its name, "of_linear": {2: 0.97}}, because
+    1940 is 0.97 times 2000. Tables without a figure for one node are left out.
     """
     scaled = []
     # A table has one publication's images/s by the number of nodes, all with the same number of GPUs.

@@ -69,6 +69,7 @@ def _time_row(records: Sequence[Record], job_score: Score) -> str:
             times_s.append(record.run_time_s)
     if without_end:
         return f"no end in {', '.join(without_end)}"
+    # The time of an MLPerf result must be marked as unverified, which `standing.unit` adds to the unit.
     unit = "s" if job_score.standing is None else job_score.standing.unit("s")
     return _median_and_range(times_s, decimals=1, unit=unit)
 
@@ -94,7 +95,7 @@ def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_on
     if not throughput_only:
         rows["quality"] = _quality_row(records)
         rows["time to train"] = _time_row(records, job_score)
-    standing = job_score.standing
+    standing = job_score.standing  # None if the logs do not have the form of MLPerf logs
     if standing is not None:
         rows["result"] = standing.name
         rows["data set"] = f"{standing.dataset_in_words}; target {standing.target_in_words}"
@@ -139,14 +140,14 @@ def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
 
 
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
-    """Score and check the logs of a job's runs, write a report next to the first, and print a table.
+    """Score and check the logs of a job's runs, write a report next to the first log, and print a table of the results.
 
-    Returns 1 if a log fails its check, else 0; with `throughput_only` nothing is checked. Raises ValueError if a log
-    measured nothing, or if the systems differ.
+    With `throughput_only` nothing is checked. Returns the exit status: 1 if a log fails its check, else 0. Raises
+    ValueError if a log measured nothing, or if the systems differ.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
-    # The protocol "window" scores the throughput of the measured steps. It asks for one run; here, for all of them.
+    # The protocol "window" scores the throughput of the measured steps. By itself it is over one run; here, over all.
     protocol = dataclasses.replace(protocols.find("window"), runs=len(logs))
     job_score = score(records, protocol)
     rows = _measured_rows(records, job_score, throughput_only=throughput_only)
@@ -176,10 +177,10 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
 def _write_page(
     page_file: Path, logs: Sequence[HeldLog], records: Sequence[Record], findings_file: Path | None
 ) -> None:
-    """Write the report of the runs as an HTML page to `page_file`.
+    """Write the report of the runs as an HTML page to `page_file`. It also shows the command that makes it anew.
 
-    `findings_file` has what the check of the logs found; None if they were not checked. The page shows the command that
-    would make it anew.
+    `records` are those of the `logs`, in the same order. `findings_file` has what the check of the logs found; it is
+    None if they were not checked.
     """
     findings_by_file: dict[str, JsonObject] = {}
     if findings_file is not None:
@@ -187,7 +188,7 @@ def _write_page(
     given_logs = []
     for log, record in zip(logs, records, strict=True):
         given_logs.append(GivenLog(record=record, path=log, findings=findings_by_file.get(record.file)))
-    # None: `build` chooses the protocol by the logs, and drops as many windows as that protocol says.
+    # Without a protocol, `build` chooses one that suits the logs. Without `skip`, it drops what that says.
     report = build(given_logs, protocol=None, skip=None)
     arguments = _report_arguments(page_file, logs, findings_file)
     page_file.write_text(render.html(render.page(report, arguments)), encoding="utf-8")

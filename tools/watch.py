@@ -44,7 +44,8 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 def total_steps(run: Run) -> int | None:
     """Return how many steps a run has planned, by its configuration; None if the log does not say.
 
-    A run that trains to a target may reach it and end earlier.
+    For a throughput run these are its warm-up and measured steps, else the steps of all its epochs. A run that trains
+    to a target may reach it and end earlier.
     """
     if run.settings.get("MODE") == "throughput":
         warmup = real(run.settings.get("WARMUP_STEPS"))
@@ -63,10 +64,10 @@ def total_steps(run: Run) -> int | None:
 
 
 def last_windows(run: Run) -> list[JsonObject]:
-    """Return the last MEAN_OF windows of steps, each as one dictionary of its metadata and its value's fields.
+    """Return the last MEAN_OF windows of steps, each as one dictionary of all that its event says.
 
-    A window is some consecutive steps that were logged as one event. One without a number in a field of NEEDED is left
-    out.
+    A window is some consecutive steps that were logged as one event. It is left out if a field of NEEDED has no number,
+    as a log may hold anything.
     """
     windows = []
     for event in run.windows[-MEAN_OF:]:
@@ -122,14 +123,14 @@ def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
 def state_of(run: Run) -> JsonObject:
     """Return what is shown of a run, for JSON. What the log does not say is None.
 
-    The throughput and the share of waiting for data are over the last MEAN_OF windows together.
+    The throughput and the share of waiting for data are means over the last MEAN_OF windows.
     """
     windows = last_windows(run)
     last_window: JsonObject = windows[-1] if windows else {}
     total = total_steps(run)
     sums = summed(windows)
     reason = run.last_value(schema.ABORT_REASON)
-    rank_times = list(run.rank_times.values())
+    rank_times = list(run.rank_times.values())  # in the order of the log
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),
@@ -245,9 +246,10 @@ def _plain(text: Any) -> Text:
 
 
 def draw(state: JsonObject, now_s: float) -> Group:
-    """Return two tables for the terminal of the state that `View.look` returned: one on the run, one on its nodes.
+    """Return what the terminal shows of the state that `View.look` returned: a table of the run, and one of its nodes.
 
-    What is not known is a dash. `now_s` is the current Unix time, for how long a running job has written nothing.
+    What is not known is a dash. `now_s` is the current Unix time. With it, a running job that has written nothing for
+    some time is marked, and so is such a node.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -308,7 +310,7 @@ def _slowest(rank_times: JsonObject, kind: str) -> str:
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
     """Return a table of the nodes' last samples, a line for each GPU; "no telemetry" if there are no samples.
 
-    `now_s` is the current Unix time. A node that is silent while the run goes on is marked.
+    `now_s` is the current Unix time. A node whose last sample is old while the run goes on is marked as silent.
     """
     if not nodes:
         return "no telemetry"
@@ -320,18 +322,26 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
         age_s = now_s - node["time_s"]
         if is_running and age_s > SILENT_S:
             name += f" (silent for {age_s:.0f} s)"
-        host_cells: list[Text | str] = [
-            _plain(name),
-            f"{node['cpu_percent']:.0f} %",
-            f"{node['memory_used_gib']:.1f} GiB",
-        ]
-        if not node["gpus"]:
-            table.add_row(*host_cells, "none")
-        for index, gpu in enumerate(node["gpus"]):
-            sensor_cells = [_or_dash(gpu[sensor], template) for sensor, template in SENSORS.items()]
-            table.add_row(*host_cells, str(index), *sensor_cells, _plain(", ".join(gpu["throttle"])))
-            host_cells = ["", "", ""]  # shown only in the line of the node's first GPU
+        _add_rows_of_node(table, name, node)
     return table
+
+
+def _add_rows_of_node(table: Table, name: str, sample: JsonObject) -> None:
+    """Add a row for each GPU of a node's sample to a table, or one row for a node without GPUs.
+
+    The cells of the node itself, which begin with `name`, are empty except in its first row.
+    """
+    host_cells: list[Text | str] = [
+        _plain(name),
+        f"{sample['cpu_percent']:.0f} %",
+        f"{sample['memory_used_gib']:.1f} GiB",
+    ]
+    if not sample["gpus"]:
+        table.add_row(*host_cells, "none")
+    for index, gpu in enumerate(sample["gpus"]):
+        sensor_cells = [_or_dash(gpu[sensor], template) for sensor, template in SENSORS.items()]
+        table.add_row(*host_cells, str(index), *sensor_cells, _plain(", ".join(gpu["throttle"])))
+        host_cells = ["", "", ""]
 
 
 def _parse() -> argparse.Namespace:
@@ -365,8 +375,8 @@ def _show(args: argparse.Namespace, view: View, console: Console) -> None:
 def main() -> int:
     """Show the newest run of a folder; on a terminal again every second until the run ends.
 
-    Returns 0, after Ctrl-C and a closed pipe, too. Raises ValueError if there is no run, or the folder or a file cannot
-    be read.
+    Returns 0, which is also the exit status after Ctrl-C or when the reader of a pipe has gone. Raises ValueError if
+    there is no run, or if the folder or a file cannot be read.
     """
     args = _parse()
     view = View(args.logdir)

@@ -26,9 +26,14 @@ _WORDS = (
 def in_words(node: ast.expr) -> str:
     """Return in words what an expression of a rule file wants.
 
-    v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
-    ('step_num' in v['metadata']) | ('epoch_num' in v['metadata']) -> metadata has step_num or epoch_num
-    v['value'] > 0 if s['x'] else True   -> above 0, where x
+    v['value'] >= 1 and v['value'] <= 9
+    -> at least 1 and at most 9
+
+    ('step_num' in v['metadata']) | ('epoch_num' in v['metadata'])
+    -> metadata has step_num or epoch_num
+
+    v['value'] > 0 if s['x'] else True
+    -> above 0, where x
     """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
@@ -36,7 +41,7 @@ def in_words(node: ast.expr) -> str:
         case ast.BoolOp(op=ast.Or(), values=values):
             return " or ".join(in_words(value) for value in values)
         case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):  # `|`, which some files write for `or`
-            # `('a' in v['metadata']) | ('b' in v['metadata'])`: say "metadata has a or b", not "metadata has" twice.
+            # Two checks of the metadata become "metadata has a or b", without a second "metadata has".
             right_words = in_words(node.right).removeprefix("metadata has ")
             return f"{in_words(node.left)} or {right_words}"
         case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):

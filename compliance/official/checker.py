@@ -42,12 +42,12 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, and report everything that violates them.
 
-        Several files may have a rule for one key. Failures of single events, and a wrong number of events, count only
-        as the last of these files finds them.
+        Several files may have a rule for one key. The last one that was applied decides whether an event of the key
+        fails, and whether the number of its events is wrong. All other findings are reported by `_apply_files`.
         """
-        last_result_by_key: dict[str, KeyResult] = {}  # by the last file that has a rule for the key
-        for file_result in self._apply_files():  # which has reported all other findings
-            last_result_by_key |= file_result.result_by_key
+        last_result_by_key: dict[str, KeyResult] = {}
+        for file_result in self._apply_files():
+            last_result_by_key |= file_result.result_by_key  # replaces the results of earlier files
         for key_result in last_result_by_key.values():
             key_result.report_failures(self._collector)
             key_result.report_wrong_count(self._collector)
@@ -55,8 +55,9 @@ class Judge:
     def _apply_files(self) -> "list[_FileResult]":
         """Apply common.yaml and all files that it leads to, each once; return the results in the order of application.
 
-        An event's value may enqueue a file: the division `closed` enqueues closed_common.yaml. The `findings` of each
-        result are reported here, its other failures by the caller.
+        An event's value may enqueue a further file: the division `closed` enqueues closed_common.yaml. A file that does
+        not exist or was applied already is reported. The `findings` of each result are reported, too, but its other
+        failures are left to the caller.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -75,10 +76,10 @@ class Judge:
         return list(result_by_file.values())
 
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
-        """Report an event whose value names a rule file that does not exist, or was applied already.
+        """Report an event whose value leads to a rule file that does not exist, or was applied already.
 
-        A benchmark breaches known-benchmark. Any other value is a failure of its key, unless `key_result`, the result
-        for the key, has one already.
+        If the value is the benchmark, the rule known-benchmark is broken. Any other value, such as a division, is kept
+        as a failure in `key_result`, the result of the event's key, unless that has a failure already.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -88,9 +89,10 @@ class Judge:
             key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
-        """Report a benchmark whose `rule_file` cannot be applied.
+        """Report a benchmark, stated by `event`, whose `rule_file` does not exist or was applied already.
 
-        An existing file is not one of a benchmark's rules: it was applied before the benchmark was read.
+        In the second case the file is not a benchmark's: for a benchmark called `common`, it is closed_common.yaml,
+        which is applied to any closed run.
         """
         benchmark = printable(event.value, 60)
         if rule_file in names():
@@ -144,15 +146,16 @@ class _FileJudge:
         return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
 
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
-        """Return for each evaluation one event with all its metrics; nothing if the file does not ask for such events.
+        """Return one more event for each evaluation, with all its metrics, for the rules of stable_diffusion.
 
-        The official checker crashes at a metric that cannot be joined. The first one becomes a finding.
+        For the files of other benchmarks the list is empty. The official checker crashes at a metric that cannot be
+        joined with the others. The first such metric becomes a finding.
         """
         if self._file.joining_field is None:
             return []
         joined = join_metrics(events, self._file.joining_field)
         if joined.first_unusable is not None:
-            # The official checker joins the metrics before it applies a rule, so this crash comes before any other.
+            # The official checker joins the metrics before it applies any rule. So this crash is always its first.
             self._keep_if_first_crash(self._finding_on_unusable_metric(joined.first_unusable, self._file.joining_field))
         return joined.events
 
@@ -200,19 +203,20 @@ class _FileJudge:
         """Return a finding if the events of a key do not list each wanted name exactly once; else None.
 
         For instance, the events weights_initialization together must name each tensor of the reference model once.
-        Without such events there is no finding.
+        Return None as well if the log has no event of the key.
         """
         key_result = self._result_by_key[wanted.key]
         if key_result.event_count == 0:
             return None
-        listed_names = self._state[wanted.state_name]  # a list, to which the code of the key's rule adds
+        listed_names = self._state[wanted.state_name]  # a list, to which the code of the key's rule has added
         are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
         if are_all_texts and Counter(listed_names) == Counter(wanted.names):
             return None
-        listed = Counter(map(printable, listed_names))  # as text: a value such as a list cannot be counted itself
-        allowed = Counter(map(printable, wanted.names))  # each name once
-        missing_names = list(allowed - listed)[:_MOST_NAMES_SHOWN]
-        surplus_names = list(listed - allowed)[:_MOST_NAMES_SHOWN]
+        # Counted as texts, because a listed value such as a list cannot be counted itself.
+        listed = Counter(map(printable, listed_names))
+        allowed = Counter(map(printable, wanted.names))
+        missing_names = list(allowed - listed)[:_MOST_NAMES_SHOWN]  # listed less often than wanted
+        surplus_names = list(listed - allowed)[:_MOST_NAMES_SHOWN]  # listed more often than wanted
         actual = f"missing {missing_names}, unknown or twice {surplus_names}"
         words = "each tensor of the reference model once"
         return key_result.finding_on_event("metadata", key_result.first_line, words, actual)
@@ -220,13 +224,17 @@ class _FileJudge:
     # --- one event ---
 
     def _apply_rule(self, event: Event) -> None:
-        """Count an event, and apply the rule of its key to it."""
+        """Count an event, and apply the rule of its key to it.
+
+        The rule has checks and code for each event. It may also have a check for the first event, and one that at least
+        one event must meet. If the key is `submission_...`, only its first event gets the checks and the code for each.
+        """
         key_result = self._result_by_key[event.key]
         rule = key_result.rule
         key_result.count(event)
         is_first = key_result.event_count == 1
-        is_of_submission = "submission_" in event.key  # mlp_compliance.py looks at the first event of such a key only
-        if is_first or not is_of_submission:
+        is_of_submission = "submission_" in event.key
+        if is_first or not is_of_submission:  # as in mlp_compliance.py
             self._apply_checks_and_code(key_result, event)
         if is_first and rule.first_check is not None and not self._is_met(rule.first_check, event):
             self._keep_failure(rule.first_check, key_result, event)
@@ -236,7 +244,8 @@ class _FileJudge:
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
         """Apply the checks that every event of a key must meet to this event, then run the rule's code on it.
 
-        The code runs even after a failed check. An exception in it is a failure only if no check has failed.
+        Each check that is not met is kept as a failure. The code runs even then. An exception in the code is a failure,
+        too, but only if all checks are met.
         """
         rule = key_result.rule
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
@@ -258,10 +267,11 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Note in `key_result` whether an event meets the check that at least one event of its key must meet.
+        """Note in `key_result` if an event meets the check that at least one event of its key must meet.
 
-        If the check raises an exception, as for a text that it compares with a number, the official checker crashes.
-        This becomes a finding.
+        A number is also noted if it comes nearest to the check so far, for the finding that no event meets it. If the
+        check raises an exception, as for a text that it compares with a number, the official checker crashes. The first
+        crash becomes a finding.
         """
         key_result.keep_if_best(event, check)
         try:

@@ -73,12 +73,13 @@ class Check:
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
     """Return the check that a rule has as `text`, in which `v` is the event and `s` the state.
 
-        s['run_started']        -> a check of order: the event comes after a run_start
+        s['run_started']        -> a check of order: the event must come after a run_start
         ll.timestamp < 9        -> a check of the time
         'file' in v['metadata'] -> a check of the metadata
         v['value'] > 0          -> a check of the value
 
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    The first one is a check of order only if `key_by_state_name` has the key whose events set `run_started`. Raises
+    SyntaxError for a form that no rule of mlperf-logging has.
     """
     node = parse_expression(text)
     is_met = compile_expression(node)
@@ -89,20 +90,21 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the order of events that a check demands; None if it demands none.
+    """Return the order of events that a check demands; None if it is not a check of the order.
 
-    If run_start sets `run_started`, as `key_by_state_name` says, `s['run_started']` demands to come after one, and `not
-    s['run_started']` before all.
+    `key_by_state_name` may say that the events run_start set the name `run_started` in the state `s`. Then:
+
+        s['run_started']      -> the event must come after a run_start
+        not s['run_started']  -> the event must come before every run_start
     """
     text = ast.unparse(node)
-    text_without_not = text.removeprefix("not ")
-    tested_name = re.fullmatch(r"s\['(?P<state_name>\w+)'\](?: == True)?", text_without_not)
+    is_negated = text.startswith("not ")
+    tested_name = re.fullmatch(r"s\['(?P<state_name>\w+)'\](?: == True)?", text.removeprefix("not "))
     if tested_name is None:
         return None
     other_key = key_by_state_name.get(tested_name["state_name"])
     if other_key is None:
         return None
-    is_negated = text_without_not != text
     return KeyOrder(other_key=other_key, must_come_first=is_negated)
 
 
@@ -146,11 +148,12 @@ class WantedNames:
 
 
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
-    """Return the names that a check after the last event wants, which has this form:
+    """Return the names that all events of a key together must list, by a check for after the last event such as:
 
         sorted(s['initialized_tensors']) == sorted(['conv0_weight', ...])
 
-    `key_by_state_name` says which key's events set a name in the state. Raises SyntaxError for another form.
+    `key_by_state_name` says which key's events add to the list in the state, here `initialized_tensors`. Raises
+    SyntaxError for a check of any other form.
     """
     normal_text = ast.unparse(parse_expression(text))  # on one line and with single quotes
     form = re.fullmatch(r"sorted\(s\['(?P<state_name>\w+)'\]\) == sorted\((?P<names>\[.*\])\)", normal_text)

@@ -85,8 +85,8 @@ class Convergence:
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
     """Return the reference points of a benchmark in a ruleset, such as 4.0.0, sorted by global batch.
 
-    Raises NoReferenceError if mlperf-logging has none, or if its rcp_checker does not know the benchmark and ends with
-    an error.
+    The set has all points, and those that are left after rcp_checker has pruned them. Raises NoReferenceError if
+    mlperf-logging has none, or if its rcp_checker does not know the benchmark and ends with an error.
     """
     tool = f"mlperf-logging {rule_files.VERSION}"
     try:
@@ -122,15 +122,16 @@ def against_reference(
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
-    `values` are the epochs (or samples) of each run; NOT_CONVERGED without success. `points` are those of `reference`
-    that a global batch of `batch` may be compared with.
+    `values` has the epochs (or samples) that each run needed, and NOT_CONVERGED for a run without success. `points` are
+    the points of `reference` with which the global batch `batch` may be compared. The test fails at once if too many
+    runs did not converge, if no run is left after the fastest and slowest are dropped, or if no point fits the batch.
     """
-    dropped = reference.runs.dropped  # of the fastest, and of the slowest
+    dropped = reference.runs.dropped  # so many of the fastest runs, and as many of the slowest
     not_converged = [value for value in values if value >= NOT_CONVERGED]
     if len(not_converged) > dropped:
         allowed = "one run" if dropped == 1 else f"{dropped} runs"
         return Convergence(passed=False, reason=f"more than {allowed} did not converge")
-    kept = _without_fastest_and_slowest(values, dropped)  # nor those that did not converge, which count as the slowest
+    kept = _without_fastest_and_slowest(values, dropped)  # runs that did not converge are dropped as the slowest
     if not kept:
         least_runs = 2 * dropped + 1
         return Convergence(passed=False, reason=f"{len(values)} runs: no olympic mean of fewer than {least_runs}")
@@ -169,7 +170,9 @@ def _least_mean_as_stored(point: ReferencePoint) -> float:
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
     """Return the reference point that runs with the global batch `batch` are compared with, and why this one.
 
-    `points`, sorted by batch, are those of `reference` or some of them. None for a batch above all of them.
+    It is the point of this batch. If there is none, it is interpolated between the next lower and the next higher one.
+    For a batch below all points it is the lowest point. Return None for a batch above all points. `points` are all
+    points of `reference` or some of them, sorted by batch.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -185,25 +188,25 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 
 
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
-    """Return the reference points that lie above no line between two others: the lower convex envelope.
+    """Return the lower convex envelope of the reference points, from the point with the fewest epochs on.
 
-    The x of a point is its batch, and the y its mean epochs to the target. It begins at the point with the fewest
-    epochs.
+    In a plot of the mean epochs to the target over the global batch, no point of the envelope lies above the line
+    between two others. Of the batches 1, 2 and 3 with 40, 44 and 46 epochs, the point of batch 2 is dropped.
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
     for point in reference.all_points:  # sorted by batch
         if point.global_batch < fastest.global_batch:
             continue
-        # Drop the points that lie above the line from the point before them to this one. rcp_checker compares each
+        # Drop the last points that lie above the line from the point before them to this one. rcp_checker compares each
         # point with its neighbours only once, so it keeps some above the envelope (mlcommons/logging #368).
-        while len(envelope) >= 2 and _is_above_line(envelope[-1], envelope[-2], point):
+        while len(envelope) >= 2 and _is_above_line(envelope[-1], low=envelope[-2], high=point):
             envelope.pop()
         envelope.append(point)
     return tuple(envelope)
 
 
-def _is_above_line(point: ReferencePoint, low: ReferencePoint, high: ReferencePoint) -> bool:
+def _is_above_line(point: ReferencePoint, *, low: ReferencePoint, high: ReferencePoint) -> bool:
     """Return whether a point's mean lies above the line between the points of a lower and a higher batch."""
     return point.mean > _value_on_line(point.global_batch, low.global_batch, high.global_batch, low.mean, high.mean)
 
@@ -219,12 +222,12 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    It is computed as in rcp_checker, mlperf-logging's test of convergence. A submission of `submission_runs` runs may
-    be `allowed_samples` faster than by chance.
+    It is computed as in rcp_checker, mlperf-logging's test of convergence. The least mean is for a submission of
+    `submission_runs` runs. It is the one of the t-test, less `allowed_samples`, which is 0 for most benchmarks.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
-    # As in rcp_checker, the record names the benchmark: its name may differ from that of the submission.
+    # As in rcp_checker, the benchmark is the one that the record names, which may differ from the submission's.
     kept_runs = _without_fastest_and_slowest(reference_runs, rounds.dropped_runs(record["Benchmark"]))
     mean = _numpy_mean(kept_runs)
     std = _numpy_std(reference_runs)
@@ -241,15 +244,15 @@ def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_sa
 def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoint, ...]:
     """Return the reference points that rcp_checker keeps, sorted by batch as `points` are.
 
-    Points of a smaller batch than the fastest point's are dropped, then each one above the line between its neighbours.
-    As in rcp_checker this is one pass: a kept point is not looked at again.
+    It drops the points of a smaller batch than that of the fastest point, and then each point above the line between
+    its neighbours. As in rcp_checker this is one pass: a point that was kept is not looked at again.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
     index = 1
     while index < len(kept) - 1:
-        if _is_above_line(kept[index], kept[index - 1], kept[index + 1]):
-            del kept[index]
+        if _is_above_line(kept[index], low=kept[index - 1], high=kept[index + 1]):
+            del kept[index]  # the next point then has this index
         else:
             index += 1
     return tuple(kept)
@@ -258,8 +261,8 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return the point at `batch` on the line from `low` to `high`, two points of `reference`.
 
-    Mean and standard deviation lie on the line. The least mean follows from them by a t-test, as in rcp_checker,
-    mlperf-logging's test of convergence.
+    The mean and the standard deviation are interpolated. The least mean follows from them by a t-test, as in
+    rcp_checker, mlperf-logging's test of convergence.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
@@ -278,10 +281,10 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
     """Return the least mean that a submission's runs may have before a t-test says that they converged too fast.
 
-    `mean` and `std` are the reference's. Runs like its own have a lower mean with the chance SIGNIFICANCE. It is found
-    by bisection, as in rcp_checker.
+    `mean` and `std` are the reference's. Runs that converge like the reference have a mean below the returned one with
+    a chance of SIGNIFICANCE only. It is found by bisection, as in rcp_checker.
     """
-    if std == 0:  # any mean below the reference's is too fast
+    if std == 0:  # all runs of the reference are equal, so any mean below theirs is too fast
         return mean
     counted_runs = submission_runs - _RUNS_NOT_COUNTED_IN_TEST
     too_low = 0.0
@@ -325,7 +328,8 @@ def _numpy_std(values: Sequence[float]) -> float:
 def _numpy_sum(values: Sequence[float]) -> float:
     """Return the sum of up to 128 numbers, added in numpy's order, so that it has the same digits as numpy.sum.
 
-    The numbers stand in rows of eight. Each column is summed, then these sums in pairs.
+    The numbers are written in rows of eight. Each column is summed, then the sums of the columns are added in pairs,
+    and at last the numbers that fill no whole row are added.
     """
     count_in_rows = len(values) - len(values) % 8
     total = 0.0
@@ -336,6 +340,6 @@ def _numpy_sum(values: Sequence[float]) -> float:
         left = (columns[0] + columns[1]) + (columns[2] + columns[3])
         right = (columns[4] + columns[5]) + (columns[6] + columns[7])
         total = left + right
-    for value in values[count_in_rows:]:  # those that fill no whole row
+    for value in values[count_in_rows:]:
         total += value
     return total

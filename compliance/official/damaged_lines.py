@@ -26,34 +26,49 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
-    `ours` are the findings by our reader. The official parser ends at some of the damaged lines and overlooks others,
-    so the log may be judged once more as it reads it.
+    `ours` are the findings by our reader, at least one of them about damage. The official parser ends with an error at
+    some of the damaged lines, and accepts others. So the log is judged once more as that parser reads it, unless it is
+    clear that the official checker reports nothing but such an error.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)
         fatal_lines = _fatal_lines_up_to(last_damaged_line, path)
-        if _has_error_about(fatal_lines, ours):
-            # The official checker ends there and finds nothing else. So the rest of the log need not be read.
+        if _has_error_about(fatal_lines, ours):  # the official checker ends there and reports nothing else
             return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
+    return _joined_findings(ours, _judge_as_parser_reads(path, ruleset))
 
-    second = _judge_as_parser_reads(path, ruleset)
+
+def _joined_findings(ours: Sequence[Finding], second: "_SecondJudgement") -> tuple[Finding, ...]:
+    """Return our findings on a log, then those of the `second` judgement whose rules are not among ours.
+
+    `official` is set in each finding that the official checker reports. If the log has fatal lines, one finding at
+    least is an official error about such a line.
+    """
     rules_broken_officially = {finding.rule for finding in second.findings}
-    results = _with_official_set(ours, second.fatal_lines, rules_broken_officially)
+    joined = _with_official_set(ours, second.fatal_lines, rules_broken_officially)
     if second.fatal_lines and not _has_error_about(second.fatal_lines, ours):
-        # Our reader takes the line for a lesser fault: the error gets the words of the first finding about damage.
-        about_damage = next(finding for finding in ours if _is_about_damage(finding))
-        results.append(replace(about_damage, severity="error", line=min(second.fatal_lines), official=True))
+        joined.append(_error_about_fatal_line(min(second.fatal_lines), ours))
     rules_of_ours = {finding.rule for finding in ours}
-    results += [finding for finding in second.findings if finding.rule not in rules_of_ours]
-    return tuple(results)
+    joined += [finding for finding in second.findings if finding.rule not in rules_of_ours]
+    return tuple(joined)
+
+
+def _error_about_fatal_line(fatal_line: int, ours: Sequence[Finding]) -> Finding:
+    """Return an official error about a fatal line that is no error among our findings.
+
+    It has the words of the first of our findings that is about damage.
+    """
+    about_damage = next(finding for finding in ours if _is_about_damage(finding))
+    return replace(about_damage, severity="error", line=fatal_line, official=True)
 
 
 def _with_official_set(
     ours: Sequence[Finding], fatal_lines: set[int], rules_broken_officially: set[str]
 ) -> list[Finding]:
-    """Return `ours`, with `official` set in each finding that the official checker reports, and cleared in any other.
+    """Return our findings, `official` if the official checker reports them, and not `official` otherwise.
 
-    It reports an error at a fatal line, where its parser ends, and breaches of the rules in `rules_broken_officially`.
+    That checker reports an error about a damaged line that is fatal, and a breach of a rule in
+    `rules_broken_officially`.
     """
     results = []
     for finding in ours:
@@ -87,7 +102,7 @@ class _SecondJudgement(NamedTuple):
 def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
     """Read a log as mlperf-logging's parser does. Return what breaks the official rules, and the log's fatal lines.
 
-    That parser ends at the first fatal line. Here the events after it are judged, too.
+    That parser ends at the first fatal line. Here a fatal line is only noted, and the events after it are judged, too.
     """
     collector = FindingCollector(ruleset.strict)
     judge = Judge(ruleset.version, collector)
@@ -98,7 +113,7 @@ def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
         else:
             judge.take(line.event)
     judge.finish()
-    # The judge finds breaches of a few strict rules, too, such as exactly-once. These are left out.
+    # The judge also reports breaches of a few of our strict rules, such as exactly-once. These are left out.
     official = [finding for finding in collector.findings if finding.official]
     return _SecondJudgement(findings=official, fatal_lines=fatal_lines)
 
@@ -127,8 +142,8 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
     """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
-    A line at which that parser ends with an error has no event. A line of _MOST_CHARACTERS or more counts as such, and
-    ends the reading.
+    If the parser ends with an error at a line, the line is yielded without an event. A line of _MOST_CHARACTERS or more
+    is yielded so, too, with or without the token, and no line after it is read.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):
@@ -158,7 +173,7 @@ def _parse_event(text: str, line: int) -> Event:
 
     Raises ValueError, TypeError, KeyError, OverflowError or RecursionError if the text is not such an event.
     """
-    if not text.startswith(_TOKEN):
+    if not text.startswith(_TOKEN):  # nothing but blanks came after the token, and its own blank was stripped
         raise ValueError("no event")
     fields: JsonObject = json.loads(text[len(_TOKEN) :])
     time_ms = float(fields["time_ms"])

@@ -180,7 +180,7 @@ def _compile_comparison(node: ast.Compare) -> Expression:
         raise SyntaxError
     operators = [_COMPARISONS[type(op)] for op in node.ops]
     operands = [compile_expression(operand) for operand in (node.left, *node.comparators)]
-    if len(operators) == 1:  # nearly all comparisons: this is faster than the chain below
+    if len(operators) == 1:  # nearly all comparisons have one operator, for which this is faster than `chain`
         [only_operator] = operators
         [left_operand, right_operand] = operands
         return lambda event, s: only_operator(left_operand(event, s), right_operand(event, s))
@@ -200,15 +200,15 @@ def _compile_comparison(node: ast.Compare) -> Expression:
 def _compile_arithmetic(node: ast.BinOp) -> Expression:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    No log can make it take all memory: powers have a constant float as exponent, and operands are numbers, else
-    TypeError. Raises SyntaxError for an unknown operator.
+    No log can make the operation take all memory. So the exponent of a power must be a constant float, or else
+    SyntaxError is raised, as for an unknown operator. The function raises TypeError if an operand is not a number.
     """
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None:
         raise SyntaxError
     is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
     if compute is operator.pow and not is_exponent_a_float:
-        raise SyntaxError  # the power of two whole numbers may have any number of digits, and so take all memory
+        raise SyntaxError  # the power of two whole numbers may have any number of digits
     left_operand = compile_expression(node.left)
     right_operand = compile_expression(node.right)
 
@@ -216,16 +216,21 @@ def _compile_arithmetic(node: ast.BinOp) -> Expression:
         left = left_operand(event, s)
         right = right_operand(event, s)
         if not isinstance(left, int | float | complex) or not isinstance(right, int | float | complex):
-            raise TypeError("no number")  # a text times a number may be of any length, and so take all memory
+            raise TypeError("no number")  # a text times a number may be of any length
         return compute(left, right)
 
     return operation
 
 
 def _compile_call(node: ast.Call) -> Expression:
-    """Compile a call in a rule's expression, such as `max(X, Y)`, into a function of an event and the state.
+    """Compile a call in a rule's expression into a function of event and state. The rules have four kinds of calls:
 
-    Raises SyntaxError for a call that no rule of mlperf-logging has.
+        isinstance(X, int)
+        s.get(NAME)
+        'TEXT {}'.format(X)
+        max(X, Y), or another one of _FUNCTIONS
+
+    Raises SyntaxError for any other call.
     """
     if node.keywords:
         raise SyntaxError
@@ -239,7 +244,7 @@ def _compile_call(node: ast.Call) -> Expression:
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[filled_in]):
             compute_value = compile_expression(filled_in)
             return lambda event, s: text.format(compute_value(event, s))
-    function = _FUNCTIONS.get(ast.unparse(node.func))
+    function = _FUNCTIONS.get(ast.unparse(node.func))  # "max" or "math.log2", for instance
     if function is None or not node.args:
         raise SyntaxError
     arguments = [compile_expression(argument) for argument in node.args]
@@ -252,7 +257,8 @@ def _compile_call(node: ast.Call) -> Expression:
 def _compile_statement(node: ast.stmt) -> Statement:
     """Return the function that carries out a statement of a rule, such as `s['seeds'] += 1`.
 
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    The statement is a call, an assignment, a change such as `+=`, or an `if`. Raises SyntaxError for any other, and for
+    a form of these that no rule of mlperf-logging has.
     """
     match node:
         case ast.Expr(value=ast.Call() as call):

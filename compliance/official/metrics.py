@@ -35,7 +35,7 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    A metric without a usable count or name is skipped; the first such event is returned, too.
+    The metric of an event without a usable count or name is left out, and the first such event is returned, too.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     first_unusable = None
@@ -52,18 +52,19 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
-    """Add the metric of an event to the evaluation with the same count, or to a new one; nothing if it has no metric.
+    """Add the metric of an event to the evaluation that has the same count, or to a new evaluation.
 
-    Raises KeyError or TypeError, and adds nothing, if the metadata has no usable `count_field` or metric.
+    An event whose metadata names no metric is left out. Raises KeyError if the metadata has no `count_field`, and
+    TypeError if the count or the metric's name cannot be a key of a dict, such as a list. Nothing is added then.
     """
     metadata = event.metadata
     if "metric" not in metadata:
         return
     count = metadata[count_field]
-    metric = {metadata["metric"]: event.value}  # before an evaluation is added, which an error here would leave empty
-    new = _Evaluation(line=event.line, values={count_field: count})
-    evaluation = evaluation_by_count.setdefault(count, new)
-    evaluation.values.update(metric)
+    value_by_name = {metadata["metric"]: event.value}  # may raise, so it comes before a new evaluation is added
+    if count not in evaluation_by_count:
+        evaluation_by_count[count] = _Evaluation(line=event.line, values={count_field: count})
+    evaluation_by_count[count].values.update(value_by_name)
 
 
 def _joined_event(evaluation: _Evaluation) -> Event:

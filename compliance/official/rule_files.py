@@ -174,9 +174,10 @@ def archived(name: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a rule file: of this project, else of mlperf-logging, else made from WORKLOAD_RULES.
+    """Return the text of a rule file: of this project's file, else of mlperf-logging's.
 
-    Raises KeyError if there is none.
+    A workload of ours without a file of its own gets the text of WORKLOAD_RULES, in which the name of its benchmark
+    replaces the word BENCHMARK. Raises KeyError if there is no rule file of this name.
     """
     file_of_ours = RULES / name
     if file_of_ours.is_file():
@@ -200,16 +201,16 @@ def files(version: str) -> list[str]:
 
 @functools.cache
 def load(name: str) -> RuleFile:
-    """Read the rule file `name`, such as training_4.0.0/common.yaml. It is read once, then cached.
+    """Return the rules in the file `name`, such as training_4.0.0/common.yaml. The file is read once, then cached.
 
-    Of blocks that occur twice the last one counts. Raises KeyError if there is no such file, and ValueError if its form
-    is not known.
+    If several blocks are about one key, or of the kind BEGIN or END, the last one counts. Raises KeyError if there is
+    no such file, and ValueError if its form is not known.
     """
     rules: dict[str, Rule] = {}
     begin = _Begin(statements=(), joining_field=None)
     wanted_names: Sequence[WantedNames] = ()
     blocks = _blocks(name)
-    # Read from all blocks first: a check such as s['run_started'] may stand before the block of the key that sets it.
+    # Found in all blocks first, because a check such as s['run_started'] may stand above the block that sets the name.
     key_by_state_name = _keys_that_set_state(blocks)
     for block in blocks:
         if block.kind == "KEY":
@@ -262,10 +263,13 @@ class _Block(NamedTuple):
 
 
 def _blocks(name: str) -> list[_Block]:
-    """Return the blocks of a rule file. Raises ValueError for a block of another kind, or with other fields."""
+    """Return the blocks of a rule file in their order.
+
+    Raises ValueError for a block that is not of the kind KEY, BEGIN or END, or whose fields are not those of its kind.
+    """
     blocks = []
     for table in yaml.load(text_of(name), Loader=_LOADER) or ():  # noqa: S506  it makes texts, lists and tables alone
-        [(kind, fields)] = table.items()
+        [(kind, fields)] = table.items()  # such as {"KEY": {"NAME": "run_start", ...}}
         block = _Block(name, kind, fields)
         is_key = kind == "KEY" and fields.keys() <= _FIELDS_OF_KEY
         is_begin = kind == "BEGIN" and fields.keys() == {"CODE"}
@@ -326,7 +330,13 @@ def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNa
 
 
 def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
-    """Return the rule in a KEY block, whose fields have the texts of its checks and its code.
+    """Return the rule that a KEY block states, with its checks and its code compiled. Such a block is, for instance:
+
+        - KEY:
+            NAME:  run_start
+            REQ:   EXACTLY_ONE
+            CHECK: " ( s['init_stopped'] == True )"
+            POST:  " s['run_started'] = True "
 
     Raises ValueError for a text whose form is not known.
     """

@@ -83,10 +83,10 @@ class KeyResult:
         return self._finding("count", self.first_line, wanted, actual, f"log {wanted}")
 
     def finding_if_any_check_is_unmet(self) -> Finding | None:
-        """Return a finding if no event of the key meets the check that at least one must meet; else None.
+        """Return a finding if none of the key's events meets the check that at least one must meet.
 
-        Such a check asks whether the target was reached, for instance. The finding shows the best value. There is none
-        on a key without events.
+        For instance, one eval_accuracy must reach the target. The finding shows the best value. Return None if an event
+        meets the check, if the rule has no such check, or if the key has no events at all.
         """
         check = self.rule.any_check
         if check is None or self.event_count == 0 or self.is_any_check_met:
@@ -119,16 +119,17 @@ class KeyResult:
             collector.add_unlisted(self._listed_failures[-1], unlisted_count)
 
     def report_wrong_count(self, collector: FindingCollector) -> None:
-        """Report too few events, or more than the one that is allowed.
+        """Report that the log has too few events of the key, or several where the rule asks for exactly one.
 
-        As in the official checker, an event that is repeated with the same value only gets a warning.
+        As in the official checker, several events are an error only if their values differ. With the same value they
+        get a warning.
         """
-        is_repeated = self.rule.required.is_exact and self.event_count > 1
+        is_repeated = self.rule.required.is_exact and self.event_count > 1  # an exact number is always 1
         has_too_few = self.event_count < self.rule.required.least
         has_contradiction = is_repeated and self._has_other_values
         if has_too_few or has_contradiction:
             collector.findings.append(self.finding_on_count(self._count_in_words()))
-        elif is_repeated:  # exactly-once is a rule of form, whose breach only warns
+        elif is_repeated:  # exactly-once is a rule about the form of a log: a breach of it is a warning
             actual = f"{self.event_count} {self.rule.key}, all with the same value"
             collector.add_breach("exactly-once", self.first_line, actual)
 

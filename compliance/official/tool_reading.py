@@ -47,10 +47,10 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event as result_summarizer, which scores, and rcp_checker, which tests convergence, do.
+        """Read the next event as two tools do: result_summarizer, which scores, and rcp_checker, a convergence test.
 
-        rcp_checker ends at its first error, such as "line 7: run_stop without 'status'". From then on only the times
-        are read.
+        rcp_checker ends at its first error. This error becomes the `problem` of the result, such as "line 7: run_stop
+        without 'status'", and only times are read from then on.
         """
         self._read_time(event)
         has_rcp_checker_ended = self._problem != ""
@@ -85,7 +85,8 @@ class ToolReader:
     def _read_convergence(self, event: Event) -> None:
         """Keep what rcp_checker, mlperf-logging's test of convergence, keeps of an event.
 
-        Raises KeyError, TypeError, ValueError or OverflowError where rcp_checker itself ends with an error.
+        That is the global batch, the benchmark, how far the training was at an evaluation, and how much of it the run
+        needed. Raises KeyError, TypeError, ValueError or OverflowError where rcp_checker itself ends with an error.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:
@@ -116,18 +117,18 @@ class ToolReader:
         return epochs
 
     def _trained_to_target(self, stop: Event) -> float:
-        """Return how many epochs or samples the run needed to reach the target, by its run_stop.
+        """Return how many epochs or samples the run needed to reach the target, read at its event `stop`, the run_stop.
 
-        NOT_CONVERGED without success. Raises KeyError if the event has no status, or if there was no evaluation, and
-        ValueError if none of stable_diffusion reaches the target. rcp_checker fails then, too.
+        A run without success gives NOT_CONVERGED. Raises KeyError if run_stop has no status, or if no evaluation came
+        before it. For stable_diffusion, raises what `_earliest_at_target` does. rcp_checker fails in the same cases.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
             return self._earliest_at_target()
         if self._last_trained is None:
-            raise KeyError("an evaluation before it")  # `take` makes "run_stop without 'an evaluation before it'" of it
-        return self._last_trained
+            raise KeyError("an evaluation before it")  # the problem is: run_stop without 'an evaluation before it'
+        return self._last_trained  # rcp_checker takes the last evaluation for the one that reached the target
 
     def _earliest_at_target(self) -> float:
         """Return the samples (or steps) of the earliest evaluation of stable_diffusion that reaches the target.

@@ -93,9 +93,10 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 
 
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
-    """Ask result_summarizer for the score of the package in `folder`, and compare it with `minutes`, our own score.
+    """Ask result_summarizer for the score of the package in `folder`, and judge whether it is `minutes`, our own score.
 
-    It must be equal to the last digit; None never is. Raises ValueError if the right tools are not installed,
+    The verdict is good only if the tool gives one score that equals ours to the last digit. It is bad if we have none
+    (None), or if the tool fails; then it quotes the tool. Raises ValueError if the right tools are not installed, and
     KeyError if the tool does not know the benchmark.
     """
     with tempfile.TemporaryDirectory() as scratch:
@@ -116,8 +117,9 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write the rule files that check our own benchmarks into `folder`, and return the path of common.yaml in it.
 
-    They refer to each other by relative paths, which the official checker looks for in its own package. So these become
-    absolute.
+    These are mlperf-logging's common files, and ours. They refer to each other by relative paths, which the official
+    checker would look for in its own package. So `training_4.0.0/closed_common.yaml` in their text becomes
+    `FOLDER/closed_common.yaml`.
     """
     names_of_common = [f"training_{ruleset}/{name}.yaml" for name in ("common", "closed_common", "open_common")]
     names_of_ours = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]
@@ -129,17 +131,18 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
 
 
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:
-    """Run the official checker on one log. Return whether it accepts the log, and up to 20 messages if it does not.
+    """Run the official checker on one log. Return whether it accepts the log, and if not, up to 20 of its messages.
 
-    For a `benchmark` of this project's own, the checker gets our rule files.
+    `benchmark` is the one that the log states. If this project has rules of its own for it, the checker gets these.
     """
     arguments = ["--usage", "training", "--ruleset", ruleset, "--log_output", "out.log"]
     with tempfile.TemporaryDirectory() as folder:
-        is_plain_name = re.fullmatch(r"\w+", benchmark) is not None  # a log may hold anything, as ../../x
+        is_plain_name = re.fullmatch(r"\w+", benchmark) is not None  # a log may state anything, such as ../../x
         if is_plain_name and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file():
             arguments += ["--config", str(config_of_ours(ruleset, Path(folder)))]
         status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
     if status == 0 and "INFO - SUCCESS" in text:
         return True, []
-    telling = r"Required|CHECK for|failed test|Failed|Error|No log lines|parsing errors|\^\^|no end within"
-    return False, [printable(line.strip()) for line in text.splitlines() if re.search(telling, line)][:20]
+    complaint = r"Required|CHECK for|failed test|Failed|Error|No log lines|parsing errors|\^\^|no end within"
+    messages = [printable(line.strip()) for line in text.splitlines() if re.search(complaint, line)]
+    return False, messages[:20]

@@ -39,16 +39,17 @@ class StatedData(Enum):
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     """Return which data set a run is on, by the numbers of samples that its log states.
 
-    Some ResNet logs state a wrong eval_samples, such as a number of batches. Their accuracies then tell: each is a
-    whole number of samples over the right one.
+    Some ResNet logs state a wrong eval_samples, such as a number of batches. Such a run is on the benchmark's data set
+    if its accuracies were counted on the benchmark's number of samples: 0.76002 is 38,001 of 50,000.
     """
-    stated_eval_samples = run.first_event(schema.EVAL_SAMPLES).value
-    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not is_count(stated_eval_samples):
+    train_samples = run.first_event(schema.TRAIN_SAMPLES).value
+    eval_samples = run.first_event(schema.EVAL_SAMPLES).value
+    if train_samples != benchmark.train_samples or not is_count(eval_samples):
         return StatedData.OTHER
-    if _can_be_eval_samples(stated_eval_samples, benchmark, run.global_batch):
+    if _can_be_eval_samples(eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
     is_resnet = benchmark.name == "resnet"  # the accuracies of other benchmarks are no shares of the samples
-    if is_resnet and _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=stated_eval_samples):
+    if is_resnet and _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples):
         return StatedData.WRONG_EVAL_SAMPLES
     return StatedData.OTHER
 
@@ -94,10 +95,15 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
 
 
 def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether the log counts exactly `period` epochs from each evaluation to the next.
+    """Return whether the evaluations are `period` epochs apart, by the epochs that the log counts before each of them.
 
-    Before the first evaluation there must be no more, and after the last one fewer. Evaluations before all epochs are
-    left out. Fewer than two others show no schedule.
+    For a period of 4 and a run of 14 epochs:
+
+        evaluations after 3, 7 and 11 epochs  -> True
+        evaluations after 4, 8 and 13 epochs  -> False
+        an evaluation after 4 epochs alone    -> False, because it takes two to show a schedule
+
+    Evaluations before the first epoch are left out.
     """
     counts = [evaluation.epochs_counted for evaluation in run.evaluations if evaluation.epochs_counted > 0]
     if len(counts) < 2 or counts[0] > period:
@@ -117,16 +123,17 @@ def _do_stated_epochs_leap(evaluations: Sequence[Evaluation], period: int) -> bo
 def _check_stated_epochs(
     run: LoggedRun, last_epoch: int | None, period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report each breach of the schedule by the epochs that the evaluations state.
+    """Report each breach of the schedule, one evaluation every `period` epochs, by the epochs that evaluations state.
 
-    `last_epoch` is the last one that was trained; None if not known. If `exact`, no evaluation may come early.
+    `last_epoch` is the last epoch that was trained; if it is None, the end of the run is not checked. If `exact`, no
+    evaluation may come early. Evaluations of epoch 0, before the training, are left out.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
     if not evaluations:
         return
     _check_gaps_of_stated_epochs(evaluations, period, exact=exact, collector=collector)
     count = run.number_of_events(schema.EVAL_ACCURACY)
-    if count > EVENTS_KEPT:  # the others were not kept, so their schedule is not known
+    if count > EVENTS_KEPT:  # not all were kept, so the schedule of the whole run is not known
         collector.add_breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
     if last_epoch is not None and last_epoch - last.epoch >= period:
@@ -137,9 +144,10 @@ def _check_stated_epochs(
 def _check_gaps_of_stated_epochs(
     evaluations: Sequence[Evaluation], period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report evaluations that come too late, or if `exact` too early, by the epochs that they state.
+    """Report each evaluation that states an epoch more than `period` epochs after that of the one before.
 
-    There must be at least one evaluation. The first one may be of any epoch up to `period`.
+    If `exact`, one that states an earlier epoch is reported, too. The first evaluation may be of any epoch up to
+    `period`. There must be at least one evaluation.
     """
     first = evaluations[0]
     if first.epoch > period:
@@ -158,16 +166,17 @@ def _check_gaps_of_stated_epochs(
 def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
     """Report a run whose accuracies were not counted on `samples` samples, the size of the evaluation set.
 
-    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. Too many samples are a
-    warning, because padding was counted.
+    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If more were counted,
+    there was padding among them, and this is a warning. Nothing is reported if the number of samples that were counted
+    cannot be found.
     """
     not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not not_whole:
         return
     counted = _find_number_of_samples(run, samples)
-    # None: the accuracies may be means over the workers' accuracies, which no rule forbids. `samples` is found for a
-    # small set, whose counts may be off by more than accuracies of six digits are.
-    if counted is None or counted == samples:
+    if counted is None:  # the accuracies may be means over the workers' accuracies, which no rule forbids
+        return
+    if counted == samples:  # possible for a small set: the search allows a larger error than are_shares_of_samples
         return
     whole = f"the accuracies are whole numbers of {counted} samples"
     line = not_whole[0].line
@@ -179,18 +188,19 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
-    """Return the number of samples on which a run's accuracies were counted; None if none is found.
+    """Return the least number of samples on which all of a run's accuracies can have been counted.
 
-    Numbers up to a global batch from `samples` are tried. There must be enough accuracies to exclude that one fits by
-    chance.
+    `samples` is the size of the evaluation set. A run may drop its last batch or pad it, so numbers up to a global
+    batch from `samples` are tried. Return None if none of them fits, if there are so few accuracies that one may fit by
+    chance, or if the log states no global batch or one above `samples`.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
         return None
     possible_numbers = _possible_numbers_of_samples(samples, batch)
     accuracies = {evaluation.value for evaluation in run.evaluations}
-    chance = _chance_of_accidental_fit(len(possible_numbers), len(accuracies))
-    if chance >= _MOST_CHANCE:
+    chance_of_accident = _chance_of_accidental_fit(len(possible_numbers), len(accuracies))
+    if chance_of_accident >= _MOST_CHANCE:
         return None
     for number in possible_numbers:
         if all(_is_whole(accuracy * number, _MOST_COUNT_ERROR) for accuracy in accuracies):
@@ -241,8 +251,8 @@ def _is_whole(count: float, tolerance: float) -> bool:
 def check_curve(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
     """Report accuracies that no training of ResNet-50 gives, by the bounds of the rule `accuracy-curve`.
 
-    The best one may be too high, or the way to the target too steep or too rough. A way of few evaluations is not
-    judged.
+    The best accuracy may be too high. Up to the first evaluation that reached the target, the accuracies may also rise
+    too steeply at the end, or too seldom. This is not checked if there are few evaluations, or none reached it.
     """
     bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
@@ -253,20 +263,20 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
     index = index_of_target(evaluations, target)
     if index is None:
         return
-    way_to_target = evaluations[: index + 1]
-    if len(way_to_target) >= bounds["evaluations"]:  # a bound above 2
-        _check_way_to_target(way_to_target, target, collector)
+    up_to_target = evaluations[: index + 1]
+    if len(up_to_target) >= bounds["evaluations"]:  # this bound is above 2
+        _check_rise_to_target(up_to_target, target, collector)
 
 
-def _check_way_to_target(way: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
-    """Report a leap to the target at the end of `way`, else a way with too few rises.
+def _check_rise_to_target(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
+    """Report that the accuracies leap to the target at the last evaluation, or else that too few of them rise.
 
-    `way` has at least two evaluations. The last one is the first that reached the target.
+    There must be at least two evaluations. The last one is the first that reached the target.
     """
     bounds = collector.strict_rules[CURVE].bounds
-    last_but_one = way[-2]
-    last = way[-1]
-    share_of_rises = _share_of_rises([evaluation.value for evaluation in way])
+    last_but_one = evaluations[-2]
+    last = evaluations[-1]
+    share_of_rises = _share_of_rises([evaluation.value for evaluation in evaluations])
     if last_but_one.value < target - bounds["last_rise"]:
         actual = f"{six_digits(last_but_one.value)} at one evaluation, {six_digits(last.value)} at the next"
         collector.add_breach(CURVE, last.line, actual)
@@ -276,7 +286,10 @@ def _check_way_to_target(way: Sequence[Evaluation], target: float, collector: Fi
 
 
 def _share_of_rises(values: Sequence[float]) -> float:
-    """Return the share of the values, without the first one, that are greater than the one before; at least two."""
+    """Return the share of the values after the first that are greater than the one before: 2/3 for [1, 2, 2, 3].
+
+    There must be at least two values.
+    """
     rises = sum(after > before for before, after in itertools.pairwise(values))
     return rises / (len(values) - 1)
 

@@ -38,16 +38,18 @@ class Mark(NamedTuple):
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return the values by which a run is recognised: another run with an equal mark may be its copy.
+    """Return the marks of a run, which are values by which it is recognised. A run with an equal mark may be a copy.
 
-    Times and accuracies are left out if too few of them differ. A coarse clock or chance could make these equal.
+    There are up to three: its start, end and accuracies; its times; and its accuracies alone. The last two are left out
+    if they have few different values, because a coarse clock or chance could make these equal.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
     marks_of_run = []
     if run.start_ms is not None:
         marks_of_run.append(Mark(_WHOLE_RUN, (run.start_ms, run.stop_ms, *accuracies)))
-    if len(set(times) - {0.0}) >= _LEAST_DISTINCT_TIMES:
+    distinct_times = set(times) - {0.0}  # a coarse clock may state 0 for any short time
+    if len(distinct_times) >= _LEAST_DISTINCT_TIMES:
         marks_of_run.append(Mark(_TIMES, times))
     if len(set(accuracies)) >= _LEAST_DISTINCT_ACCURACIES:
         marks_of_run.append(Mark(_ACCURACIES, accuracies))
@@ -68,14 +70,15 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
 
 
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on one kind of values that is equal in two runs, such as "its times are those of result_1.txt".
+    """Return a sentence on the first thing that is equal in two runs: the start, else all times, else all accuracies.
 
-    It is "" if none is equal. Call it only for this project's benchmarks. Logs of others have coarser times and fewer
+    An example is "its times are those of result_1.txt". It is "" if nothing is equal, or only few different times or
+    accuracies are. Call it only for this project's benchmarks, because logs of others have coarser times and fewer
     accuracies.
     """
-    equal_marks = _names_of_equal_marks(run, other)
     if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is that of {name_of_other}"
+    equal_marks = _names_of_equal_marks(run, other)
     if _TIMES in equal_marks:
         return f"its times are those of {name_of_other}"
     if _ACCURACIES in equal_marks:
@@ -114,9 +117,9 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return ""
-    evaluations = min(len(run.evaluations), len(other.evaluations))
-    accuracies = [evaluation.value for evaluation in run.evaluations[:evaluations]]
-    other_accuracies = [evaluation.value for evaluation in other.evaluations[:evaluations]]
+    compared = min(len(run.evaluations), len(other.evaluations))
+    accuracies = [evaluation.value for evaluation in run.evaluations[:compared]]
+    other_accuracies = [evaluation.value for evaluation in other.evaluations[:compared]]
     chance_of_one = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
     if chance_of_one is None:
         return ""
@@ -125,9 +128,9 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance_of_one, name_of_other)
     if on_counts:
         return on_counts
+    # Rises vary more than counts. So the chance that two rises are equal is even below `chance_of_one`.
     rises = _rises(counts)
     other_rises = _rises(other_counts)
-    # Rises vary more than counts, so they are equal by chance more rarely than `chance_of_one`.
     return _describe_equal_series("rises of right images", rises, other_rises, chance_of_one, name_of_other)
 
 
@@ -148,18 +151,20 @@ def _describe_equal_series(
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Return an estimate of the chance that two runs count equally many right images in one evaluation.
 
-    The difference of the counts is taken as normal with mean 0, so its density at 0 is the chance. None if this gives
-    no chance below 1.
+    The difference of the two counts is taken as normally distributed around 0. Then the chance that it is 0 is the
+    density there, 1 / sqrt(2 pi variance). For an accuracy of 0.76 on 50,000 samples this is 0.006. Return None if an
+    accuracy is not between 0 and 1, if there are none, or if the variance is too small for a chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
     mean = sum(accuracies) / len(accuracies)
-    variance_if_independent = 2 * samples * mean * (1 - mean)
+    variance_of_count = samples * mean * (1 - mean)  # of a binomial distribution
+    variance_if_independent = 2 * variance_of_count  # of the difference of two counts
     variance = variance_if_independent / 4  # assumed: two runs err on many of the same images
     inverse_of_chance = math.sqrt(2 * math.pi * variance)
     if inverse_of_chance <= 1:
         return None
-    return 1 / inverse_of_chance  # 0.006 for 50,000 samples and 0.76; in published submissions 0.0012 are equal
+    return 1 / inverse_of_chance  # in published submissions, a share of 0.0012 of the counts is equal
 
 
 def _number_of_equal_values(series: Sequence[int], other_series: Sequence[int]) -> int:
@@ -235,14 +240,14 @@ def _divergence(share: float, chance: float) -> float:
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: str, most_chance: float) -> str:
     """Return a sentence on suspiciously equal intervals of two runs; "" if there are none.
 
-    An interval is the duration of an epoch, a block, an evaluation or a step window. So many equal ones are suspicious
-    by a chance of `most_chance` or less.
+    An interval is the duration of an epoch, a block, an evaluation or a step window. They are suspicious if at least
+    LEAST_EQUAL_VALUES of them are equal, and if the chance that so many are equal by accident is at most `most_chance`.
     """
-    kinds = sorted({kind for kind, _ in run.intervals})
+    kinds = sorted({kind for kind, _ in run.intervals})  # intervals are only compared with others of their kind
     compared_kinds = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
     equal = sum(of_kind.equal for of_kind in compared_kinds)
     compared = sum(of_kind.compared for of_kind in compared_kinds)
-    chance = math.prod(of_kind.chance for of_kind in compared_kinds)  # as of kinds that are independent
+    chance = math.prod(of_kind.chance for of_kind in compared_kinds)  # the kinds are taken as independent
     if equal < LEAST_EQUAL_VALUES or chance > most_chance:
         return ""
     return f"{equal} of {compared} intervals are, to the clock's tick, those of {name_of_other}"
@@ -263,17 +268,19 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    It is the share of equal pairs among intervals up to _NEIGHBOURS places apart: similarly long, but equal by accident
-    only.
+    An interval of one run is compared with those of the other run up to _NEIGHBOURS places before and after it. Such
+    intervals are similarly long, but where two are equal, this is an accident. The chance is the share of equal pairs.
     """
     pairs = 0
     equal_pairs = 0
     for place in places:
         neighbours = _places_around(place, len(intervals))
-        pairs += 2 * len(neighbours)  # each run's interval at `place`, with the other run's neighbours
-        equal_pairs += [others[neighbour] for neighbour in neighbours].count(intervals[place])
-        equal_pairs += [intervals[neighbour] for neighbour in neighbours].count(others[place])
-    return (equal_pairs + 1) / (pairs + 2)  # one equal and one unequal pair more, so that it is never 0
+        neighbours_in_others = [others[neighbour] for neighbour in neighbours]
+        neighbours_in_intervals = [intervals[neighbour] for neighbour in neighbours]
+        equal_pairs += neighbours_in_others.count(intervals[place])
+        equal_pairs += neighbours_in_intervals.count(others[place])
+        pairs += 2 * len(neighbours)
+    return (equal_pairs + 1) / (pairs + 2)  # as if one equal and one unequal pair were added, so that it is never 0
 
 
 def _places_around(place: int, count: int) -> list[int]:
@@ -302,9 +309,11 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return a key of a seed: no two runs of a submission may have equal keys. None: the seed need not differ.
+    """Return what must be different in any two runs of a submission; None if this seed need not differ.
 
-    Other projects than this one log seeds at several places in their code, so the place belongs to their keys.
+    For this project's benchmarks it is the seed itself. For other benchmarks it is the seed with the file and the line
+    of code that logged it, because other projects log seeds at several places. Their seeds need not differ before
+    _FIRST_RULESET_OF_DIFFERENT_SEEDS. A seed without a value need never differ.
     """
     if seed.value is None:
         return None
@@ -312,7 +321,8 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
     if is_benchmark_of_ours:
         return (text,)
-    if ruleset.version < _FIRST_RULESET_OF_DIFFERENT_SEEDS:  # they compare as texts: their numbers have one digit each
+    # Versions are compared as texts, which is right while each of their numbers has one digit.
+    if ruleset.version < _FIRST_RULESET_OF_DIFFERENT_SEEDS:
         return None
     return (text, str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
 
@@ -335,9 +345,10 @@ def whole_seed(value: object) -> int | None:
 
 
 def shared_last_accuracy(runs: Sequence[LoggedRun], least_runs: int) -> float | None:
-    """Return the accuracy at which `least_runs` or more runs of a submission end, which is a sign of copied logs.
+    """Return the accuracy at which `least_runs` or more runs of a submission end. This is a sign of copied logs.
 
-    None if there is none, or if all accuracies are rounded to four digits: these may well be equal by chance.
+    Return None if there is no such accuracy, or if all accuracies of the runs are rounded to four digits, because
+    rounded ones may well be equal by chance.
     """
     last_accuracies = [run.evaluations[-1].value for run in runs if run.evaluations]
     all_evaluations = itertools.chain.from_iterable(run.evaluations for run in runs)

@@ -142,17 +142,17 @@ class Measured:
     def check_losses_and_last_step(self, line: int) -> None:
         """Keep the faults in the losses and the last step of a run that succeeded. `line` is that of its run_stop.
 
-        A loss of None was not a number, or its step_window was malformed. Only a run that measures throughput has a
-        planned last step.
+        A loss is None if it was not a number, or if its step_window was malformed: a run of this project aborts at such
+        a loss. The last step is only checked in a run that measures throughput, because only its plan has one.
         """
         losses = self._run.losses
-        lost = losses.count(None)
-        if lost:  # a run of this project aborts at such a loss
+        missing_losses = losses.count(None)
+        if missing_losses:
             first = f"of the first {len(losses)} step_windows"
-            self.keep_fault(line, f"{lost} of the losses {first} are no numbers")
-        last_step = self._plan.measured_end
-        if last_step and self._last_step != last_step:
-            self.keep_fault(line, f"the run ends with step {self._last_step}, not {last_step}")
+            self.keep_fault(line, f"{missing_losses} of the losses {first} are no numbers")
+        planned_last_step = self._plan.measured_end  # 0 in any other run
+        if planned_last_step and self._last_step != planned_last_step:
+            self.keep_fault(line, f"the run ends with step {self._last_step}, not {planned_last_step}")
 
     def judge_short_throughputs(self) -> None:
         """Report each epoch_throughput that states too little time for its epoch. Call it after the last event.
@@ -190,21 +190,21 @@ class Measured:
             self._last_step = position.step - window.steps
 
     def _take_step_window(self, event: Event) -> None:
-        """Check an event step_window, about the steps between two lines of progress, and keep its figures.
+        """Check an event step_window, which is about the steps between two lines of progress, and keep its figures.
 
-        A window that does not fit the schema is a fault, and leaves a gap among the losses.
+        An event that does not fit the schema is a fault and is compared with nothing. If it is the value that does not
+        fit, the loss of the window counts as None. The plan of all steps is made at the first window.
         """
         self._windows_seen += 1
-        is_first = self._windows_seen == 1
-        window = dataclass_of(schema.StepWindow, event.value)
+        window = dataclass_of(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = dataclass_of(schema.InWindow, event.metadata)
-        self._keep_loss_and_time(window)  # of None, too, which leaves a gap
+        self._keep_loss_and_time(window)
         if window is None or position is None or not is_possible_window(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
-        if is_first:
+        if self._windows_seen == 1:
             self._make_plan(position, window)
-        if len(self.faults) < FINDINGS_PER_RULE:  # no more would be kept
+        if len(self.faults) < FINDINGS_PER_RULE:  # otherwise a further fault would not be kept
             self._add_and_compare(event, window, position)
 
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
@@ -230,21 +230,23 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Keep a fault if the window of `line` is not as planned. The window before it ended at `previous_step`.
+        """Keep a fault if a window is not the next one of the plan. `line` is that of its event.
 
-        `position` has the last step, the phase and the epoch of `window`.
+        The window before it ended at `previous_step`. `position` has the last step, the phase and the epoch of
+        `window`. At most one fault is kept: the window has other steps or images, it is in another phase or epoch, or
+        its times are impossible.
         """
         steps = window.steps
-        # Planned for the epoch that the window states: a wrong epoch may first show as a wrong number of steps.
+        # Planned for the epoch that the window states. So a wrong epoch may be reported as a wrong number of steps.
         planned = self._plan.next_window(previous_step, position.epoch_num)
-        begins_elsewhere = position.step - steps != previous_step
-        is_of_other_size = steps != planned.steps or window.images != steps * self._plan.batch
-        is_of_other_phase = position.phase != planned.phase
-        is_of_other_epoch = position.epoch_num != self._epoch_of_windows
-        if begins_elsewhere or is_of_other_size:
+        follows_previous = position.step - steps == previous_step
+        has_planned_size = steps == planned.steps and window.images == steps * self._plan.batch
+        is_in_planned_phase = position.phase == planned.phase
+        is_in_open_epoch = position.epoch_num == self._epoch_of_windows
+        if not follows_previous or not has_planned_size:
             done = f"{steps} steps, {window.images} images"
             self.keep_fault(line, f"a window of {done}, to step {position.step}; {previous_step} was the last")
-        elif is_of_other_phase or is_of_other_epoch:
+        elif not is_in_planned_phase or not is_in_open_epoch:
             self.keep_fault(line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here")
         elif has_impossible_time(window):
             waited = f"{window.data_wait_s} s waited for data"
@@ -296,9 +298,10 @@ class Measured:
     # --- throughputs ---
 
     def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
-        """Report what is wrong with an event epoch_throughput: the images, seconds and images/s of an epoch.
+        """Report what is wrong with an event epoch_throughput, which has the images, seconds and images/s of an epoch.
 
-        `epoch` is the epoch's number; None if the event states none.
+        They must agree with each other, with the step windows, with the log's clock and with the data set. `epoch` is
+        the number that the event states; None if it states none.
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
@@ -346,11 +349,11 @@ class Measured:
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
         """Keep a fault for each total of an epoch_throughput that is not the sum over the windows since epoch_start.
 
-        The images must be equal. The event and each window state rounded seconds, so the seconds may differ by one
-        ROUNDING_ERROR_S for each of them.
+        The images must be equal. The seconds may differ a little, because they are rounded in the event and in each
+        window.
         """
         sums = self._epoch_sums
-        rounded_times = sums.windows + 1
+        rounded_times = sums.windows + 1  # that of each window, and that of the epoch_throughput
         rounding_s = ROUNDING_ERROR_S * rounded_times
         self._compare_total(line, f"images in epoch {epoch}", stated.images, sums.images, 0.0)
         self._compare_total(line, f"s in epoch {epoch}", stated.time_s, sums.time_s, rounding_s)
@@ -376,8 +379,8 @@ class Measured:
     def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
 
-        One that is too long is a breach. One that is too short is kept for `judge_short_throughputs`, because waiting
-        for checkpoints may explain it.
+        A time that is too long is reported, and so is one of an epoch that is not the last one trained. A time that is
+        too short is kept for `judge_short_throughputs`, because waiting for checkpoints may explain it.
         """
         training_ms = self._last_epoch_training_ms
         if stated.epoch != self._last_epoch or training_ms is None:
@@ -395,20 +398,21 @@ class Measured:
             self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, too_short_by_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:
-        """Report a throughput in another project's log that does not fit the epoch just ended, by the log's clock.
+        """Report a throughput in another project's log that contradicts the log's clock.
 
-        At these images/s, the train_samples must take as long as the epoch did, within `_most_difference_ms`. Nothing
-        is checked if one of the three is not known.
+        An epoch of train_samples images takes some time at the stated images/s. This time must be that of the epoch
+        that has just ended, within `_most_difference_ms`. Nothing is checked if the rate, train_samples or the time of
+        that epoch is not known.
         """
         images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)
-        epoch_ms = self._ms_of_epoch_just_ended
-        if images_per_s is None or not images or epoch_ms is None:
+        clock_ms = self._ms_of_epoch_just_ended
+        if images_per_s is None or not images or clock_ms is None:
             return
         ms_by_rate = images / images_per_s * 1000 if images_per_s > 0 else math.inf
-        if abs(ms_by_rate - epoch_ms) > self._most_difference_ms(epoch_ms):
-            rate_by_clock = images / epoch_ms * 1000
-            actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
+        if abs(ms_by_rate - clock_ms) > self._most_difference_ms(clock_ms):
+            rate_by_clock = images / clock_ms * 1000
+            actual = f"{images_per_s:.6g} images/s; {images} images in {clock_ms / 1000:.3f} s are {rate_by_clock:.6g}"
             self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)
 
     @property

@@ -29,19 +29,23 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which setting of the recipe each hyperparameter's event must equal, by the key of the event. For lars:
+    """Return the key of each event that logs a hyperparameter, with the setting of the recipe that it must equal.
+
+    For a run with the optimizer lars:
 
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
 
-    Empty if the log states no optimizer that the schema has.
+    The result is empty if the log states no optimizer that runlog's schema has.
     """
     optimizer = run.stated_text(schema.OPT_NAME)
-    event_by_hyperparameter = schema.OPTIMIZER.get(optimizer)  # such as momentum -> the event lars_opt_momentum
-    if event_by_hyperparameter is None:
+    if optimizer not in schema.OPTIMIZER:
         return {}
     setting_by_key = {}
+    event_by_hyperparameter = schema.OPTIMIZER[optimizer]  # "momentum": the event lars_opt_momentum
     for hyperparameter, setting in own_log_rules().setting_by_hyperparameter.items():
-        setting_by_key[event_by_hyperparameter[hyperparameter].key] = setting
-    setting_by_key[schema.WARMUP_EPOCHS[optimizer].key] = "RECIPE.warmup_epochs"
+        event = event_by_hyperparameter[hyperparameter]
+        setting_by_key[event.key] = setting
+    warmup_event = schema.WARMUP_EPOCHS[optimizer]
+    setting_by_key[warmup_event.key] = "RECIPE.warmup_epochs"
     return setting_by_key

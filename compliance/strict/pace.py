@@ -20,25 +20,25 @@ RULE = "epoch-time"
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
     """Report epochs, steps and evaluations that are faster than a training can be: breaches of `epoch-time`.
 
-    Steps and evaluations are checked for ResNet alone. Call it once the whole log has been read.
+    Steps and evaluations are only checked in a ResNet run; evaluations only if it trains on the benchmark's number of
+    images. Call it once the whole log has been read.
     """
     trained = [part for part in order.trained if part.epoch_ms > 0]
     _check_epochs(trained, collector)
     if benchmark.name != "resnet":
         return
     _check_steps(run, order, trained, collector)
-    if run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
-        # A log of blocks alone may have no time of an epoch, but a mean one.
-        fastest_epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
-        if fastest_epoch_ms > 0:  # else the log states no time of an epoch
-            _check_evaluations(run, order.shortest_evaluation, fastest_epoch_ms / benchmark.train_samples, collector)
+    fastest_epoch_ms = _fastest_epoch_ms(run, order, trained)
+    if fastest_epoch_ms > 0 and run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
+        training_ms_per_image = fastest_epoch_ms / benchmark.train_samples
+        _check_evaluations(run, order.shortest_evaluation, training_ms_per_image, collector)
 
 
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
-    """Report a breach if some epochs within the run were far faster than the median epoch.
+    """Report a breach if some epochs between slower ones were far faster than the median epoch.
 
-    Fast epochs at the start or the end are allowed: a machine may be faster before it throttles. A run of few or very
-    short epochs is no evidence.
+    Fast epochs at the start or the end of a run are allowed, because a machine may be faster before it throttles.
+    Nothing is checked in a run of few epochs, or of very short ones.
     """
     bounds = collector.strict_rules[RULE].bounds
     if len(trained) < bounds["epochs"]:
@@ -64,7 +64,10 @@ def _without_fast_ends(trained: Sequence[TrainedPart], least_usual_ms: float) ->
 
 
 class _EpochTime(NamedTuple):
-    """An estimate of the time of an epoch, its origin in words, and the name of the rule's bound for a step of it."""
+    """An estimate of the time of an epoch, and its origin in words.
+
+    `bound_name` names the bound of the rule `epoch-time` for a step that is estimated in this way.
+    """
 
     epoch_ms: float
     origin: str
@@ -72,9 +75,10 @@ class _EpochTime(NamedTuple):
 
 
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
-    """Report a breach if a training step of ResNet takes less time than to launch its 500 kernels.
+    """Report a breach if the training steps of a ResNet run took less time than any machine needs for them.
 
-    A log does not state the time of a step. It is estimated in up to three ways, each with a bound of its own.
+    A log does not state the time of a step. It follows from the time of an epoch, which is estimated in up to three
+    ways. Each way has a least time of its own. Nothing is checked if the log lacks the samples, the batch or run_stop.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)
@@ -91,28 +95,29 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
 def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
     """Return up to three estimates of the time of an epoch:
 
-    - the run's time over its number of epochs, unless the log does not state them
-    - the median and the least time of the `trained` epochs, unless there are none
+    - the time of the run over its number of epochs, if the log states both
+    - the median time of the `trained` epochs, if there are any
+    - the time of the fastest of them
     """
     estimates = []
     mean_ms = _mean_epoch_ms(run, order)
     if mean_ms:
         estimates.append(_EpochTime(mean_ms, "the run's time and epochs", bound_name="mean_step_ms"))
     if trained:
-        epochs_ms = sorted(part.epoch_ms for part in trained)
-        median_ms = statistics.median_high(epochs_ms)
+        median_ms = statistics.median_high(part.epoch_ms for part in trained)
+        fastest_ms = min(part.epoch_ms for part in trained)
         estimates.append(_EpochTime(median_ms, "the median epoch", bound_name="median_step_ms"))
-        estimates.append(_EpochTime(epochs_ms[0], "the fastest epoch", bound_name="epoch_step_ms"))
+        estimates.append(_EpochTime(fastest_ms, "the fastest epoch", bound_name="epoch_step_ms"))
     return estimates
 
 
 def _check_evaluations(
     run: LoggedRun, shortest: TimedEvaluation | None, training_ms_per_image: float, collector: FindingCollector
 ) -> None:
-    """Report a breach if the `shortest` evaluation took far less time than to train on as many images.
+    """Report a breach if the `shortest` evaluation took far less time than training takes on as many images.
 
-    `training_ms_per_image` is the time of an image in the fastest epoch. Nothing is checked if the log does not state
-    the times or the images.
+    `training_ms_per_image` is the time of an image in the fastest epoch. Nothing is checked if the log has no
+    eval_samples, no run_stop or no evaluation, or if the shortest one took no time.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)
     if not images or run.stop is None or shortest is None or shortest.took_ms <= 0:
@@ -123,6 +128,13 @@ def _check_evaluations(
         training_takes = f"{images} images of training take {four_digits(training_ms)} ms"
         actual = f"an evaluation of {significant(shortest.took_ms, digits=10)} ms; {training_takes}"
         collector.add_breach(RULE, run.stop.line, actual)
+
+
+def _fastest_epoch_ms(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> float:
+    """Return the time of the fastest of the `trained` epochs; if there are none, the mean time of the run's epochs."""
+    if not trained:
+        return _mean_epoch_ms(run, order)
+    return min(part.epoch_ms for part in trained)
 
 
 def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:

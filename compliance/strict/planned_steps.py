@@ -31,8 +31,11 @@ class Plan:
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
         """Return the steps and the phase that a window must have if it begins in `epoch`, after `steps_done` steps.
 
-        A window ends with its epoch, if `most_window_steps` does not end it before. A run that only measures throughput
-        has two phases instead of epochs.
+        A window ends after `most_window_steps`, or earlier with its epoch. A run that only measures throughput has two
+        phases instead of epochs. For instance, with epochs of 12 steps and windows of 5:
+
+            next_window(steps_done=0, epoch=1)   -> 5 steps, "train"
+            next_window(steps_done=10, epoch=1)  -> 2 steps, "train"
         """
         if not self.measured_end:
             phase = "train"
@@ -43,24 +46,25 @@ class Plan:
         else:
             phase = "measured"
             end = self.measured_end
-        most_steps = self.most_window_steps or end
+        most_steps = self.most_window_steps or end  # 0: the log states no most, so the window goes on to the end
         return PlannedWindow(steps=min(most_steps, end - steps_done), phase=phase)
 
 
 def plan_of_run(run: LoggedRun) -> Plan:
     """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
 
-    A size that the log does not state is 0. The phases "warmup" and "measured" have ends only if the run measured
-    throughput.
+    For instance, 1,000 training samples and a global batch of 64 give epochs of 15 steps. Both sizes are 0 unless the
+    log states both events. The ends of the phases are 0 unless the run only measures throughput.
     """
-    plan = Plan(most_window_steps=_whole_number_or_0(run.settings.get("PRINT_STEPS")))
+    settings = run.settings
+    plan = Plan(most_window_steps=_whole_number_or_0(settings.get("PRINT_STEPS")))
     samples = int(run.stated_count(schema.TRAIN_SAMPLES))  # 0 if it is not stated
     batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))  # 0 if it is not stated
     if samples > 0 and batch > 0:
         plan = replace(plan, batch=batch, epoch_steps=samples // batch)
-    if run.settings.get("MODE") == "throughput":
-        warmup_end = _whole_number_or_0(run.settings.get("WARMUP_STEPS"))
-        measured_end = warmup_end + _whole_number_or_0(run.settings.get("MEASURED_STEPS"))
+    if settings.get("MODE") == "throughput":
+        warmup_end = _whole_number_or_0(settings.get("WARMUP_STEPS"))
+        measured_end = warmup_end + _whole_number_or_0(settings.get("MEASURED_STEPS"))
         plan = replace(plan, warmup_end=warmup_end, measured_end=measured_end)
     return plan
 

@@ -51,12 +51,13 @@ class Policy:
     def check(self, benchmark_asked: str | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, the findings by rules
+        that do not apply to the run's benchmark and division are dropped, also those from the checks of events.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
         division = run.stated_text(schema.SUBMISSION_DIVISION)
-        benchmark = self.ruleset.benchmarks.get(name)  # None: the ruleset does not have it
+        benchmark = self.ruleset.benchmarks.get(name)  # None if this project has no rules for it
         self._check_benchmark_asked(benchmark_asked)
         self._check_status(benchmark)
         self._check_summary()
@@ -67,15 +68,12 @@ class Policy:
 
         if run.is_project_log:
             self._check_project_log(benchmark)
-            self._refuse_breaches_of_form()  # after all checks that report such breaches
+            self._refuse_breaches_of_form()  # those that the checks above have reported
 
-        benchmark_with_rules = None if benchmark is None else name  # None: only the rules for any benchmark apply
-        # After all checks: each may have reported a breach of a rule that does not apply.
+        benchmark_with_rules = None if benchmark is None else name
         self.collector.drop_inapplicable_rules(benchmark_with_rules, division)
-
-        # After the rules were dropped: otherwise a rule that does not apply would get this note first, and lose it.
         if self._is_refused_for_other_data():
-            self._note_rules_for_benchmark_data()
+            self._note_rules_for_benchmark_data()  # comes last: a rule that was dropped has a note of its own
 
     def _add_breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
         self.collector.add_breach(rule, line, actual, expected)
@@ -163,7 +161,8 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
-        Call it after the whole log has been read.
+        Its throughputs, accuracies, pace and target are checked in any division. More is checked in a closed run, in a
+        ResNet run, and in a log of this project that is on the benchmark's data set.
         """
         run = self.run
         is_closed = division == "closed"
@@ -268,7 +267,8 @@ class Policy:
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
         """Report a run whose status contradicts its accuracies: success without the target, or the reverse.
 
-        The target is the benchmark's for the division, else that of the recipe in the log's header.
+        The target is the benchmark's for the division, else that of the recipe in the log's header. Without either, it
+        is noted that the rule was not applied. A run without evaluations or without run_stop is not checked.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -289,7 +289,8 @@ class Policy:
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
         """Check a run that first reached the target at the evaluation `reaching`. `stop` is its run_stop.
 
-        Its status must be success, and the evaluation must not come after run_stop.
+        Its status must be success, and the evaluation must not come after run_stop. A closed run may go on after it has
+        reached the target, which is noted.
         """
         run = self.run
         reached = f"epoch {reaching.epoch} reached {six_digits(reaching.value)}"
@@ -300,7 +301,7 @@ class Policy:
         elif late_ms > self.collector.strict_rules["target-status"].bounds["after_stop_ms"]:
             actual = f"{reached} {significant(late_ms, digits=10)} ms after run_stop"
             self._add_breach("target-status", reaching.line, actual)
-        elif division == "closed" and reaching is not run.evaluations[-1]:  # no breach
+        elif division == "closed" and reaching is not run.evaluations[-1]:
             self.collector.add_note("target-status", f"{reached} already and the run went on, as it may")
 
     # --- the written rules of single values ---
@@ -308,10 +309,10 @@ class Policy:
     def _breaches_of_written_rules(self) -> list[Finding]:
         """Return a finding for each rule of written.yaml that the run breaks.
 
-        These rules of the texts of MLPerf are about the value of a single key, such as a hyperparameter. The checker of
-        mlperf-logging does not check them.
+        Each rule is about the first event of one key, such as a hyperparameter. It stands in the texts of MLPerf, but
+        the checker of mlperf-logging does not check it. A rule for another optimizer than the run's is left out.
         """
-        # What a check may also use: the first value of each key, and the number of epochs.
+        # A rule may compare the value of its key with these: the first value of any key, and the number of epochs.
         state = State(self.run.first_values.items())
         state["epochs_trained"] = self.order.epochs_counted
         optimizer = self.run.stated_text(schema.OPT_NAME)
@@ -346,8 +347,8 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    `state` has the values of other events, which a rule may use. A value that is not a number is reported by other
-    rules.
+    `state` has the values of other events, with which a rule may compare it. A rule about the value is not applied to a
+    value that is not a number, because other rules report that.
     """
     check = read_check(rule.check)
     is_about_value = check.aspect == "value"

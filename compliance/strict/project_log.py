@@ -58,14 +58,15 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project, with the line to blame.
 
-        If a section of the header does not fit the schema, the values that rely on the header are not compared.
+        If a section of the header is missing or does not fit the schema, the checks that need it are left out.
         """
-        misfits = self._sections_unlike_schema()
-        does_header_fit = not misfits
-        yield from misfits
+        faults_of_header = self._sections_unlike_schema()
+        does_header_fit = not faults_of_header
+        yield from faults_of_header
         yield from self._wrong_numbers_of_events()
         summary = self.run.first_event(schema.RUN_SUMMARY)
-        if summary.line and not fits(schema.RunSummary, summary.value):
+        has_summary = summary.line > 0
+        if has_summary and not fits(schema.RunSummary, summary.value):
             yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
         elif self.run.summary and does_header_fit:
             yield from self._wrong_statements(self.run.summary)
@@ -104,23 +105,27 @@ class ProjectLog:
             count = run.number_of_events(written_once)
             if count > 1:
                 yield Fault(run.first_event(written_once).line, f"{count} {written_once.key}; a run writes one")
-        epochs = run.number_of_events(schema.EPOCH_STOP)  # each has one epoch_throughput
-        throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)
+        epochs = run.number_of_events(schema.EPOCH_STOP)
+        throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)  # one for each epoch
         if throughputs != epochs:
             yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
-
-        optimizer = run.stated_text(schema.OPT_NAME)
-        if optimizer not in schema.OPTIMIZER and not self._is_planned_by_paddle:
-            line = run.first_event(schema.OPT_NAME).line or None
-            yield Fault(line, f"opt_name is {printable(optimizer) or 'absent'}")
+        yield from self._unknown_optimizer()
         for key in self._needed_keys():
-            if not run.event_counts[key]:
+            if run.event_counts[key] == 0:
                 yield Fault(None, f"no {key}")
 
-    def _needed_keys(self) -> list[str]:
-        """Return the keys that the log must have at least one event of.
+    def _unknown_optimizer(self) -> Iterator[Fault]:
+        """Yield a fault if the schema does not have the optimizer, or if none is stated, unless Paddle chose it."""
+        optimizer = self.run.stated_text(schema.OPT_NAME)
+        if optimizer not in schema.OPTIMIZER and not self._is_planned_by_paddle:
+            line = self.run.first_event(schema.OPT_NAME).line or None  # the line of a missing event is 0
+            yield Fault(line, f"opt_name is {printable(optimizer) or 'absent'}")
 
-        They depend on whether the run is a training that succeeded, and on its optimizer, unless Paddle chose that.
+    def _needed_keys(self) -> list[str]:
+        """Return the keys of which the log must have at least one event.
+
+        A training that succeeded needs more of them than any other run. The hyperparameters of the optimizer are also
+        needed, unless Paddle chose the optimizer, or the schema does not have it.
         """
         run = self.run
         needed_keys = list(own_log_rules().events_of_a_run)
@@ -147,8 +152,8 @@ class ProjectLog:
     def _wrong_telemetry(self) -> Iterator[Fault]:
         """Yield the first fault of the event telemetry_summary: of its number, form, place or energy.
 
-        A run that succeeded must have one if the setting TELEMETRY_S asks for it. A run without run_stop was cut off,
-        and may have any number.
+        A run that succeeded must have one if the setting TELEMETRY_S asks for it. Any other run must have none. But a
+        run without run_stop was cut off, so its number of them is not checked.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -158,7 +163,7 @@ class ProjectLog:
             what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
             yield Fault(telemetry.line or None, what)
             return
-        if not count:
+        if count == 0:
             return
         if not fits(schema.TelemetrySummary, telemetry.value):
             shown = printable(telemetry.value)
@@ -186,8 +191,9 @@ class ProjectLog:
     def _rates_beyond_peak(self) -> Iterator[Fault]:
         """Yield a fault for a window or an evaluation of a ResNet run that is faster than its devices at their peak.
 
-        The devices are all GPUs of the nodes in the header, or in a run on CPUs all cores. A setting RECIPE.image_size
-        by which their peak cannot be computed is a fault too.
+        The devices are all GPUs of the nodes in the header, or in a run on CPUs all their cores. The peak depends on
+        the image size, so a RECIPE.image_size that is no number of pixels is a fault, too. Nothing is yielded for a
+        header without nodes, or for devices whose peak is not known.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -198,8 +204,8 @@ class ProjectLog:
             yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
             return
         cards = self._cards_of(nodes)
-        cores = sum(node["cores"] for node in nodes)
-        peak_images_per_s = most_images_per_s(cards, cores, pixels)  # by the cores only if there are no cards
+        cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
+        peak_images_per_s = most_images_per_s(cards, cores, pixels)
         if peak_images_per_s is None:
             return
         devices = f"{len(cards)} cards" if cards else f"{cores} cores"
@@ -241,9 +247,10 @@ class ProjectLog:
                 yield Fault(evaluation.line, f"{evaluation.value!r} is {count:.3f} of {samples} samples")
 
     def _early_end(self) -> Iterator[Fault]:
-        """Yield a fault if a run ended with success before its recipe's last epoch, without reaching the target.
+        """Yield a fault if a run ended with success before its recipe's last epoch, and did not reach its target.
 
-        The setting MAX_EPOCHS may end a run earlier.
+        A run with the setting MAX_EPOCHS may end earlier. Nothing is checked if the recipe states no number of epochs
+        or no target.
         """
         run = self.run
         epochs: Any = run.settings.get("RECIPE.epochs")
@@ -252,15 +259,16 @@ class ProjectLog:
             return
         if not is_number(epochs) or target is None:
             return
-        last_epoch = self.order.last_epoch
+        last_epoch = self.order.last_epoch  # None if the log has no trained epoch, or this states no number
         is_target_reached = index_of_target(run.evaluations, target) is not None
         if (last_epoch or 0) < epochs and not is_target_reached:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
 
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
-        """Yield a fault if the log states too few samples of telemetry for the run's time, or too many for the log's.
+        """Yield a fault if the log states too few or too many samples of telemetry.
 
-        Telemetry may also be taken before and after the run, so the run's time decides only on too few.
+        One sample is due on each node every TELEMETRY_S seconds. At least half of those that are due during the run
+        must be there. Telemetry may also be taken before and after the run, so the time of the log limits their number.
         """
         telemetry = self._stated_telemetry()
         if telemetry is None:
@@ -275,9 +283,10 @@ class ProjectLog:
             yield Fault(telemetry.line, what)
 
     def _stated_telemetry(self) -> _StatedTelemetry | None:
-        """Return what a log states about its samples of telemetry; None if it does not state all of it.
+        """Return how many samples of telemetry the log states, and the times that decide how many there should be.
 
-        Other rules report a missing run_start or init_start.
+        Return None if the log lacks a usable number of samples, TELEMETRY_S, run_start or init_start. Other rules
+        report a missing run_start or init_start.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -288,12 +297,12 @@ class ProjectLog:
         init_start = run.first_events.get(schema.INIT_START.key)
         if run.start_ms is None or init_start is None:
             return None
-        log_start_ms = min(init_start.time_ms, run.start_ms)  # by another clock, init_start may be later
+        log_start_ms = min(init_start.time_ms, run.start_ms)  # init_start is later if its clock is ahead
         return _StatedTelemetry(
             line=telemetry.line,
             samples=samples,
             interval_s=interval_s,
-            nodes=max(len(self._described_nodes()), 1),
+            nodes=max(len(self._described_nodes()), 1),  # a run has one at least
             run_ms=0.0 if run.stop_ms is None else run.stop_ms - run.start_ms,
             log_ms=telemetry.time_ms - log_start_ms,
         )
@@ -301,14 +310,16 @@ class ProjectLog:
     def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a fault if the program has less than half as many convolutions as the benchmark's model.
 
-        Passes of the compiler may fuse the others into operators of any name. The header's section `program` has the
-        number of operators by their kind.
+        Passes of the compiler may fuse the other half into operators of any name. Nothing is checked if the number of
+        the model's convolutions is not known, or if Paddle makes the program. The header's section `program` must fit
+        the schema.
         """
         wanted = self.benchmark.convolutions if self.benchmark else None
         if wanted is None or self._is_planned_by_paddle:
             return
         convolutions = 0
-        for kind, count in self.run.header_section(schema.PROGRAM)["operators"].items():
+        operators = self.run.header_section(schema.PROGRAM)["operators"]  # the number of operators of each kind
+        for kind, count in operators.items():
             is_forward = not kind.endswith("_grad")  # the backward pass has the same convolutions again
             if is_forward and ("conv2d" in kind or kind == "resnet_unit"):
                 convolutions += count
@@ -318,9 +329,10 @@ class ProjectLog:
     # --- what is stated wrongly, or twice and differently ---
 
     def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield a fault for each wrong statement in the header, the settings and the events.
+        """Yield a fault for each wrong statement about the source, the settings, the sizes and the nodes of the run.
 
-        If settings are missing, nothing more is yielded, because the next checks need them.
+        The header must fit the schema. If settings are missing, the checks after that are left out, because they need
+        the settings.
         """
         for name, pattern in own_log_rules().source_patterns.items():
             text = self.run.header_section(schema.SOURCE)[name]

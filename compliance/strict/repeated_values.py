@@ -43,7 +43,10 @@ def missing_settings(run: LoggedRun) -> list[str]:
 
 
 def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
-    """Yield a fault for each value that is not the one that follows from another place in the log."""
+    """Yield a fault for each value that is not the one that follows from another place in the log.
+
+    An example is the fault "run_summary.devices is 8; by DGXNGPU it is 16", at the line of run_summary.
+    """
     for expectation in (
         *_copies_of_settings(run),
         *_consequences_of_workload(run),
@@ -105,9 +108,9 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 
 
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what follows from the settings of the job, in any run: devices, profile, data and platform.
+    """Return what follows from the settings of the job: the devices, the platform, and what kind of run it was.
 
-    None is expected as the number of devices if DGXNGPU is not a whole number.
+    If DGXNGPU is not a whole number, the expected number of devices is None, which no run_summary states.
     """
     settings = run.settings
     devices_per_node = settings["DGXNGPU"]

@@ -100,10 +100,10 @@ class RunOrder:
             self._check_not_earlier(event, ORDER, allowed_ms=0.0)
 
     def _check_event_of_the_clock(self, event: Event) -> None:
-        """Check an event of _KEYS_OF_THE_CLOCK, and set the clock to its time if this is later.
+        """Report an event of _KEYS_OF_THE_CLOCK that is too early, or that comes after the first run_stop.
 
-        Steps back up to `back_ms`, a bound of the rule time-order, are allowed, because clocks are corrected during a
-        run.
+        It may be earlier than the clock by `back_ms`, a bound of the rule time-order, because clocks are corrected
+        during a run. If it is later, the clock is set to its time.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
@@ -163,7 +163,8 @@ class RunOrder:
     def _check_end_of_run(self, stop: Event) -> None:
         """Report what is wrong with the run at `stop`, its first run_stop.
 
-        Only a run that succeeded must have ended its epochs and evaluations.
+        It must come after run_start. If the run succeeded, its losses and its last step are checked, too. Its blocks,
+        epochs and evaluations must then have ended, and the last evaluation must have its accuracy.
         """
         start_ms = self.run.start_ms
         if start_ms is not None and stop.time_ms <= start_ms:
@@ -200,50 +201,63 @@ class RunOrder:
     def _start_block(self, event: Event) -> None:
         """Open the block that starts at `event`, and report what is out of order.
 
-        Its number of epochs is added to `_epochs_announced`. A block that does not state it counts as one epoch.
+        The event should state the number of the block's first epoch, and how many epochs the block has. A block that
+        does not state how many counts as one epoch.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "block")
         self._report_if_open(event, "epoch")
-        next_epochs = self._next_epochs()
-        number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["block"])
-        self._warn_if_not_due(event, f"{event.key} of epoch", number, next_epochs)
-        epochs = self._epoch_number(event, "epoch_count")
-        if epochs is None:
-            epochs = 1
-        self._epochs_announced += epochs
-        self._open_parts["block"] = OpenPart(event, number, epochs, due=next_epochs)
+        numbers_due = self._numbers_of_next_epoch()
+        first_number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["block"])
+        self._warn_if_not_due(event, f"{event.key} of epoch", first_number, numbers_due)
+        epoch_count = self._epoch_number(event, "epoch_count")
+        if epoch_count is None:
+            epoch_count = 1
+        self._epochs_announced += epoch_count
+        self._open_parts["block"] = OpenPart(event, first_number, epoch_count, due=numbers_due)
 
     def _start_epoch(self, event: Event) -> None:
         """Open and count the epoch that starts at `event`, and report what is out of order."""
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
-        next_epochs = self._next_epochs()  # two numbers at the start of a run, whose first epoch may be 0 or 1
+        numbers_due = self._numbers_of_next_epoch()
         number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["epoch"])
-        self._warn_if_not_due(event, f"{event.key} of epoch", number, next_epochs)
+        self._warn_if_not_due(event, f"{event.key} of epoch", number, numbers_due)
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, number)
-        self._open_parts["epoch"] = OpenPart(event, number, due=next_epochs)
+        self._open_parts["epoch"] = OpenPart(event, number, due=numbers_due)
 
     def _start_evaluation(self, event: Event) -> None:
         """Open the evaluation that starts at `event`, and report what is out of order.
 
-        The evaluation then waits for its accuracy, which may come after its end.
+        The evaluation before it must have ended and have its accuracy. From now on the new evaluation waits for its own
+        accuracy, which may come after its eval_stop.
         """
         self._check_time_of_start(event)
-        is_previous_over = "eval" not in self._open_parts
+        is_previous_open = "eval" in self._open_parts
         self._report_if_open(event, "eval")
         number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["eval"])
-        if is_previous_over and self._waiting_evaluation is not None:
+        if self._waiting_evaluation is not None and not is_previous_open:  # an open one has just been reported
             self._add_breach(ORDER, event, f"{self._waiting_evaluation} has no accuracy")
-        epoch_to_evaluate = self._epoch_to_evaluate()
-        due = () if epoch_to_evaluate is None else (epoch_to_evaluate,)
-        if number is not None and epoch_to_evaluate is None and not self.epochs_counted:
-            self._add_breach(ORDER, event, f"evaluation of epoch {number}; no epoch was trained before it")
-        elif number is not None and due and number not in due:
-            self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {epoch_to_evaluate}")
-        self._open_parts["eval"] = self._waiting_evaluation = OpenPart(event, number, due=due)
+        number_due = self._epoch_to_evaluate()
+        if number is not None:
+            self._report_if_not_trained(event, number, number_due)
+        evaluation = OpenPart(event, number, due=() if number_due is None else (number_due,))
+        self._open_parts["eval"] = evaluation
+        self._waiting_evaluation = evaluation
+
+    def _report_if_not_trained(self, event: Event, number: int, number_due: int | None) -> None:
+        """Report the start of an evaluation of epoch `number` if it should be of another epoch, `number_due`.
+
+        This is the epoch that is being trained or was trained last. If its number is not known (None), the evaluation
+        is only reported if no epoch has started before it.
+        """
+        if number_due is None:
+            if not self.epochs_counted:
+                self._add_breach(ORDER, event, f"evaluation of epoch {number}; no epoch was trained before it")
+        elif number != number_due:
+            self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {number_due}")
 
     def _check_time_of_start(self, event: Event) -> None:
         """Report the start of a part whose time is before run_start. A part above run_start is checked at run_start."""
@@ -259,8 +273,8 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which stops at `event`. Report a block_stop without an open block.
 
-        Where epochs have events of their own, these give the times. Otherwise the mean time of the block's epochs is
-        kept.
+        In a log with events of the epochs, the times are kept at these, and only the block's last epoch is checked. In
+        a log of blocks alone, the mean time of the block's epochs is kept.
         """
         block = self._close_part("block", event)
         if block is None:
@@ -284,9 +298,9 @@ class RunOrder:
         self.measured.epoch_stops(epoch.number, took_ms - self._evaluated_in_epoch_ms)
 
     def _stop_evaluation(self, event: Event) -> None:
-        """Close the evaluation that stops at `event`, and keep its time, if an evaluation is open.
+        """Close the evaluation that stops at `event`, and keep its time. An eval_stop without an open one is reported.
 
-        The time is also added to that of the evaluations in the open epoch, if there is one.
+        If an epoch is open, the evaluation's time is not part of its training, so `_stop_epoch` will subtract it.
         """
         evaluation = self._close_part("eval", event)
         if evaluation is None:
@@ -298,9 +312,10 @@ class RunOrder:
             self._evaluated_in_epoch_ms += took_ms
 
     def _close_part(self, kind: str, event: Event) -> OpenPart | None:
-        """Close and return the open part of a kind, such as an epoch, which stops at `event`; None if none is open.
+        """Close and return the open part of a kind ("block", "epoch" or "eval"), which stops at `event`.
 
-        A stop without an open part is reported, and so is a number of an epoch that is missing or not due.
+        Report an event that states no epoch, or another one than the part. If no part of the kind is open, report that
+        and return None.
         """
         number = self._epoch_number(event, NUMBER_FIELD_BY_KIND[kind])
         part = self._open_parts.pop(kind, None)
@@ -349,10 +364,10 @@ class RunOrder:
         numbers_due = " or ".join(map(str, due))
         self._add_breach(ORDER, event, f"{what} {number}; {numbers_due} is due")
 
-    def _next_epochs(self) -> tuple[int, ...]:
-        """Return the numbers that the next epoch may have. Empty if the last one that was trained stated no number.
+    def _numbers_of_next_epoch(self) -> tuple[int, ...]:
+        """Return the numbers that the next epoch may have: 0 or 1 until an epoch has ended, then the one after it.
 
-        The first epoch of a run is 0 or 1.
+        The result is empty if the last epoch that was trained stated no number.
         """
         if not self.trained:
             return (0, 1)
@@ -367,12 +382,12 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy, if it is a number, with its epoch. The waiting evaluation stops waiting.
+        """Keep an accuracy, if it is a number, with the number of its epoch.
 
-        The epoch is that of the event, else of the waiting evaluation. Logs that count samples state none: their
-        accuracies are numbered 1, 2, ...
+        The event states the epoch, or else the evaluation that waits for this accuracy does. In logs that count samples
+        neither does: there the accuracies are numbered 1, 2, ...
         """
-        evaluation = self._waiting_evaluation
+        evaluation = self._waiting_evaluation  # None if there is no eval_start since the last accuracy
         self._waiting_evaluation = None
         if "epoch_num" in event.metadata:
             epoch = self._epoch_of_accuracy(event)

@@ -12,10 +12,15 @@ from runlog.reader import hints_of
 def fits(kind: Any, value: Any) -> bool:
     """Return whether a value that was read from JSON is of the type `kind`, a type of runlog/schema.py.
 
-    A list or table fits if all its items do, a dataclass if the table has its fields. An int also fits float.
+        fits(list[int], [1, 2])  -> True, as all items fit int
+        fits(int | None, None)   -> True
+        fits(float, 3)           -> True, because JSON may write 3.0 as 3
+        fits(int, True)          -> False
+
+    A table fits a dataclass if it has the fields of the dataclass. No integer of more than 63 bits fits.
     """
     outer_type = typing.get_origin(kind)  # list, of list[int]
-    inner_types = typing.get_args(kind)
+    inner_types = typing.get_args(kind)  # int, of list[int]
     if kind is Any:
         return True
     if outer_type in (typing.Union, UnionType):
@@ -28,7 +33,7 @@ def fits(kind: Any, value: Any) -> bool:
         return all(fits(item_type, item) for item in items)
     if is_dataclass(kind):
         return isinstance(value, dict) and _has_fields(kind, value)
-    if type(value) is int:  # JSON's integers have no bound
+    if type(value) is int:  # an integer of JSON may have any number of digits
         return kind in (int, float) and abs(value) < 2**63
     return type(value) is kind
 

@@ -48,35 +48,35 @@ class Keeper(Hook):
     def __init__(
         self, job: Job, ranks: Ranks, log: RunLog, *, start: Start, run: dict[str, Any], seed: int, steps_per_epoch: int
     ) -> None:
-        """Prepare to write the checkpoints that the job's settings ask for.
+        """Prepare to write checkpoints as the job's settings say; nothing is written yet.
 
-        `run` has the facts that the state depends on, such as the recipe. Raises ValueError on rank 0 if the folder has
-        checkpoints and the run does not go on from them.
+        `start` is where the run goes on from, and `run` names what its state depends on, such as the recipe. Raises
+        ValueError on rank 0 if the folder has checkpoints and the run does not go on from one of them.
         """
-        # Fixed for the run: what is asked for, and of which run.
         self._settings = job.checkpoints
-        self._global_batch = job.global_batch
         self._ranks = ranks
         self._log = log
+        self._steps_per_epoch = steps_per_epoch
+        # Each checkpoint says of which run it is.
         self._run = run
         self._seed = seed
-        self._steps_per_epoch = steps_per_epoch
+        self._global_batch = job.global_batch
         self._folder = folder_of(job.checkpoints, Path(job.trials.result_file))
-        self._active = job.course.trains and bool(job.checkpoints.epochs or job.checkpoints.minutes)
-        if self._active and ranks.is_first:
+        self._writes_checkpoints = job.course.trains and bool(job.checkpoints.epochs or job.checkpoints.minutes)
+        if self._writes_checkpoints and ranks.is_first:
             _prepare_folder(self._folder, start)
 
-        # What makes a checkpoint due.
+        # `window_ends` asks these whether a checkpoint is due.
         self._last_checkpoint_s = time.monotonic()  # when the last one began, or this run did
         self._signal = NO_SIGNAL  # the last one that asked the run to end
-        self._earlier_handlers: dict[int, Any] = {}  # by signal; empty until this class catches the signals
+        self._earlier_handlers: dict[int, Any] = {}  # by signal; empty until `_catch_signals`
 
-        # Only rank 0 writes, by one thread at a time.
+        # Only rank 0 writes, in one thread at a time.
         self._writer: threading.Thread | None = None  # of the last checkpoint; None before the first
-        self._outcome: schema.Checkpoint | OSError | None = None  # what the thread leaves here for `_report` to log
+        self._outcome: schema.Checkpoint | OSError | None = None  # the thread leaves it for `_report`, which logs it
         self._on_disk = [Path(start.path)] if start.is_from_checkpoint else []  # of this run, the oldest first
-        # The thread writes from these copies of the state. Each checkpoint uses the same memory, because to take it
-        # and give it back each time would scatter the heap.
+        # Copies of the state, by name, which the thread writes. All checkpoints use the same memory for them, because
+        # to take memory and give it back each time would fragment the heap.
         self._copies: dict[str, Array] = {}
 
     def close(self) -> None:
@@ -99,28 +99,29 @@ class Keeper(Hook):
         return str(self._ranks.comm.bcast(good))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
+        """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it, or 0.
 
-        Every rank must call this after the same step. Raises RunError if a signal asked any rank to end the run, after
-        a checkpoint is written. `window` is for other hooks.
+        It is due once CHECKPOINT_MINUTES have passed, and when a signal asked any rank to end the run. After a signal
+        this raises RunError when the checkpoint is written. Every rank must call this after the same step. `window` is
+        for other hooks.
         """
-        if not self._active:
+        if not self._writes_checkpoints:
             return 0.0
-        self._report()
-        self._catch_signals()
-        # The ranks agree on both, so that every rank takes the same branch below: all must save, or none.
+        self._report()  # the checkpoint before may be written by now
+        self._catch_signals()  # from the first window on: now there is a state to save
+        # All ranks must save, or none. So each learns of any rank's signal, and goes by rank 0's clock.
         stopped_by = self._signal_on_any_rank()
-        is_due_on_first_rank = self._ranks.comm.bcast(self._is_due())  # by CHECKPOINT_MINUTES
+        is_due = self._ranks.comm.bcast(self._is_due())
 
         steps_before_epoch = (epoch - 1) * self._steps_per_epoch
         position = self._position(step=step, epoch=epoch, epoch_step=step - steps_before_epoch)
         if stopped_by != NO_SIGNAL:
             self._save_and_stop(main, position, signal.Signals(stopped_by))  # raises RunError
-        if is_due_on_first_rank:
-            started_s = time.perf_counter()
-            self._save(main, position)
-            return time.perf_counter() - started_s
-        return 0.0
+        if not is_due:
+            return 0.0
+        started_s = time.perf_counter()
+        self._save(main, position)
+        return time.perf_counter() - started_s
 
     def _signal_on_any_rank(self) -> int:
         """Return a signal that asked any rank to end the run, or NO_SIGNAL; the same on all ranks, which all call it.
@@ -154,7 +155,7 @@ class Keeper(Hook):
     def epoch_ended(self, main: Any, epoch: int) -> None:
         """Write a checkpoint that is due after an epoch and its evaluation; every rank must call this."""
         every_epochs = self._settings.epochs  # 0: none is due by epochs
-        if self._active and every_epochs and epoch % every_epochs == 0:
+        if self._writes_checkpoints and every_epochs and epoch % every_epochs == 0:
             self._save(main, self._position(step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0))
 
     def _position(self, *, step: int, epoch: int, epoch_step: int) -> Position:
@@ -171,12 +172,12 @@ class Keeper(Hook):
     def _save(self, main: Any, position: Position) -> None:
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
-        If rank 0 is still writing the checkpoint before, this one is left out.
+        If rank 0 is still writing the checkpoint before, it leaves this one out, and says so in the log.
         """
         started_s = time.monotonic()
         # A checkpoint that is left out counts, too: a disk that is too slow should not be asked again at once.
         self._last_checkpoint_s = started_s
-        # Statistics of batch normalization (BN) differ from rank to rank; rank 0 has the rest of the state itself.
+        # All of the state is equal on all ranks but the statistics of batch normalization, so rank 0 gathers these.
         own_statistics = {name: np.array(value) for name, value in state.statistics(main)}
         statistics_by_rank = self._ranks.comm.gather(own_statistics)
         if statistics_by_rank is None:  # MPI gives the gathered values to rank 0 alone
@@ -214,10 +215,10 @@ class Keeper(Hook):
             self._outcome = error
 
     def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> schema.Checkpoint:
-        """Write a checkpoint's file and remove the oldest ones beyond CHECKPOINT_KEEP; return its event for the log.
+        """Write a checkpoint's file, and remove the oldest files so that CHECKPOINT_KEEP are left.
 
-        `blocked_s` is how long the training waited for the copy of its state. Raises OSError if the state is not
-        finite, or the disk is full or fails.
+        Returns the event for the log, which tells `blocked_s`, too: how long the training waited for the copy of its
+        state. Raises OSError if the state is not finite, or the disk is full or fails.
         """
         started_s = time.monotonic()
         _require_finite(arrays)

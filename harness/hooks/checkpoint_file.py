@@ -64,11 +64,11 @@ def _header(arrays: dict[str, Array], metadata: dict[str, Any]) -> dict[str, Any
 
 
 def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
-    """Return a header as it is written: with the SHA-256 over itself and the arrays, and filled up with blanks.
+    """Put a checksum into a checkpoint's header, and return the header's bytes, filled up with blanks.
 
-    The header is changed by this. `contents` are the bytes of each array.
+    The checksum is the SHA-256 of the header without it, and of the bytes of each array, `contents`.
     """
-    digest = hashlib.sha256(_canonical(header))  # without the checksum, which is put in afterwards
+    digest = hashlib.sha256(_canonical(header))
     for content in contents:
         digest.update(content)
     header["__metadata__"]["sha256"] = digest.hexdigest()
@@ -99,9 +99,11 @@ def read(path: Path) -> Contents:
     Raises ValueError if the file is damaged or no checkpoint, and OSError if it cannot be read.
     """
     data = path.read_bytes()
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")  # of the header, which is JSON
     header_end = LENGTH_BYTES + length
-    if len(data) < LENGTH_BYTES or length < len("{}") or header_end > len(data):
+    is_empty = length < len("{}")
+    is_cut_off = len(data) < LENGTH_BYTES or len(data) < header_end
+    if is_empty or is_cut_off:
         raise ValueError("its header is cut short")
     try:
         return _contents(json.loads(data[LENGTH_BYTES:header_end]), memoryview(data)[header_end:])

@@ -38,8 +38,8 @@ FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, gl
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     """Return where the run starts: at step 0 or, with RESUME=auto, at the newest good checkpoint of its folder.
 
-    Every rank must call this; only rank 0 gets the arrays. `run` has what the state depends on, such as the recipe.
-    Raises ValueError on rank 0 if that, the global batch or the seed differs in the checkpoint.
+    Every rank must call this; only rank 0 gets the arrays. `run` names what the state depends on, such as the recipe.
+    Raises ValueError on rank 0 if the checkpoint is of a run with another `run`, global batch or seed.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
@@ -53,20 +53,20 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
     """Return the start at the newest checkpoint that is not damaged, with its arrays; at step 0 if there is none.
 
-    `run` has what this run's state depends on, `ranks` is the number of its ranks. Raises ValueError if this run cannot
-    go on from that checkpoint.
+    Damaged ones are skipped with a warning. `run` names what this run's state depends on, and `ranks` is the number of
+    its ranks. Raises ValueError if this run cannot go on from that checkpoint; an older one is not tried then.
     """
     folder = folder_of(job.checkpoints, Path(job.trials.result_file))
     for path in newest_first(folder):
         try:
             contents = read(path)
             position = Position(**contents.metadata["position"])
-            run_there = contents.metadata["run"]
+            run_of_checkpoint = contents.metadata["run"]
         except (ValueError, KeyError, TypeError, OSError) as error:
             print(f"warning: {path}: damaged, {error}: skipped", file=sys.stderr, flush=True)
             continue
-        if run_there != run:
-            differs = _differences_in_words(run_there, run)
+        if run_of_checkpoint != run:
+            differs = _differences_in_words(run_of_checkpoint, run)
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         _require_same_course(path, position, job, ranks)
         return Start(position=position, path=str(path), arrays=contents.arrays)
@@ -98,51 +98,51 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
-    """Give every rank's program the state of the checkpoint that the run starts from, if it starts from one.
+    """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
 
-    Every rank must call this. Raises ValueError on rank 0 if a tensor of the program is not in the checkpoint, or has
-    another shape there.
+    Rank 0, which alone has the checkpoint's arrays, sends the state to all ranks: first what they share, then to each
+    its own statistics of batch normalization (BN). Every rank must call this. Raises ValueError on rank 0 if a tensor
+    of the program is not in the checkpoint, or has another shape there.
     """
     if not start.is_from_checkpoint:
         return
     main = training.main
     statistics = state.statistics_names(main)
-    arrays = _in_layout_of_program(start.arrays, main)  # empty on all ranks but 0
+    arrays = _in_layout_of_program(start.arrays, main)
     if ranks.is_first:
         _restore_first_rank(start.path, arrays, main, statistics)
-    # The broadcast overwrites every rank's BN statistics by those of rank 0, so a rank's own must be set after it.
-    state.broadcast_parameters(main, ranks)
+    state.broadcast_parameters(main, ranks)  # also of rank 0's BN statistics, so a rank's own are set after it
     _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)
-    training.schedule.step(start.position.step)
+    training.schedule.step(start.position.step)  # the learning rate's schedule goes on there
 
 
 def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
     """Return a checkpoint's arrays, by name, in the memory layout that the program's tensors have.
 
-    A checkpoint has the layout of the network, which a pass over the program may have changed.
+    A checkpoint has the network's plain layout. A pass over the program may store some of its tensors in another.
     """
-    forms = stored.forms(main)  # of the variables that a pass stores in another layout, by name
+    other_layouts = stored.forms(main)  # by variable, of those that a pass stores so
     in_layout = {}
     for name, saved in arrays.items():
-        _, _, variable = name.rpartition("/")  # a BN statistic's name is rank0/VARIABLE
-        form = forms.get(variable)
-        in_layout[name] = saved if form is None else form.from_plain(saved)
+        _, _, variable = name.rpartition("/")  # a BN statistic is saved as rank0/VARIABLE, all else as VARIABLE
+        layout = other_layouts.get(variable)
+        in_layout[name] = saved if layout is None else layout.from_plain(saved)
     return in_layout
 
 
 def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
-    """Set every tensor of rank 0's program to the value that a checkpoint's arrays have for it.
+    """Set every tensor of rank 0's program to its value in the `arrays` of the checkpoint at `path`.
 
-    A loss scale that cannot be taken over is left as it is, with a warning. `statistics` are the names of the tensors
-    that differ from rank to rank. Raises ValueError for a tensor that the checkpoint does not have in the program's
-    shape.
+    `statistics` are the names of those that differ from rank to rank. If the checkpoint's run had another kind of loss
+    scale, the program's stays as it is, with a warning. Raises ValueError for a tensor that the checkpoint does not
+    have in the program's shape.
     """
     tensors = dict(state.tensors(main))
     why_anew = _why_loss_scale_begins_anew(arrays, tensors)
     for name, tensor in tensors.items():
-        if why_anew and state.is_loss_scale(name):  # it stays as the start-up program set it
+        if why_anew and state.is_loss_scale(name):
             continue
-        name_in_checkpoint = f"rank0/{name}" if name in statistics else name
+        name_in_checkpoint = f"rank0/{name}" if name in statistics else name  # each rank has statistics of its own
         value = arrays.get(name_in_checkpoint)
         if value is None or list(value.shape) != tensor.shape():
             raise ValueError(f"{path}: has no {name} of this program's shape: set RESUME=no")
@@ -168,10 +168,10 @@ def _why_loss_scale_begins_anew(saved: Iterable[str], here: Iterable[str]) -> st
 def _restore_statistics(
     saved_ranks: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
 ) -> None:
-    """Set each rank's statistics of batch normalization from a checkpoint's arrays, which only rank 0 has.
+    """Send each rank its statistics of batch normalization from a checkpoint's `arrays`, which only rank 0 has.
 
-    `statistics` are their names, and `saved_ranks` is the number of ranks that the checkpoint's run had. Every rank
-    must call this.
+    `statistics` are the names of their tensors, and `saved_ranks` is the number of ranks that the checkpoint's run had.
+    Every rank must call this.
     """
     own_tensors = {name: tensor for name, tensor in state.tensors(main) if name in statistics}
     values_of_each_rank = None
@@ -185,9 +185,10 @@ def _restore_statistics(
 def _statistics_of_each_rank(
     arrays: dict[str, Array], names: list[str], saved_ranks: int, ranks: int
 ) -> list[dict[str, Array]]:
-    """Return the BN statistics of these names, by name, for each of the `ranks` of this run.
+    """Return the statistics of batch normalization for each of the `ranks` of this run, by their `names`.
 
-    They are the saved ones, or their mean over all `saved_ranks` if the number of ranks has changed.
+    Each rank gets those that were saved for it. If the number of ranks has changed, every rank gets the mean over all
+    `saved_ranks`.
     """
     saved = []
     for rank in range(saved_ranks):

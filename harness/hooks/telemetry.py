@@ -33,24 +33,27 @@ class Sampler(Hook):
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """Prepare to sample this node every `every_s` seconds into the file `path`; nothing is started yet.
 
-        `job_gpus` is how many of the node's GPUs the job uses, the first that CUDA shows. `prometheus` is a file for
-        the collector of Prometheus, overwritten by each sample; empty: none.
+        The job uses the first `job_gpus` of the GPUs that CUDA shows. Each sample also overwrites the file
+        `prometheus`, which a collector of Prometheus reads; there is none if the name is empty.
         """
         self._path = path
         self._every_s = every_s
         self._job_gpus = job_gpus
         self._prometheus = prometheus
         self._process = psutil.Process()
-        self._stop = threading.Event()
+        self._stop = threading.Event()  # set by `close`
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
-        self._exit = contextlib.ExitStack()  # closes NVML
-        self._gpus: list[tuple[Any, bool]] = []  # handle, and whether it has NVLinks
-        self._energy_begin_j: float | None = None  # counter of the job's GPUs at the first step
-        self._images = 0  # trained on
+        # Entering the context fills the first, and has the second close NVML.
+        self._gpus: list[tuple[Any, bool]] = []  # each GPU's handle, and whether it has NVLinks
+        self._exit = contextlib.ExitStack()
+
+        # What `summary` and `readings` tell; of GPUs only those of the job count.
+        self._energy_begin_j: float | None = None  # the energy counters' sum at the first step
+        self._images = 0  # trained on, by all ranks
         self._samples = 0  # taken
         self._cpu_s = 0.0  # CPU time of the sampling thread
-        self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
-        self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
+        self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # the most of any GPU
+        self.power_w: float | None = None  # of all GPUs together, at the last sample
 
     def __enter__(self) -> "Sampler":
         handles, _ = self._exit.enter_context(nvidia.opened())
@@ -85,7 +88,10 @@ class Sampler(Hook):
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def _sample_into(self, file: TextIO) -> None:
-        """Take a sample, append it to the file as a line of JSON, and keep what the log needs of it."""
+        """Take a sample, and append it to the file as a line of JSON; overwrite the file for Prometheus by it, too.
+
+        What the run's log needs of it is kept in this object.
+        """
         sample = self.sample()
         self._keep_for_log(sample)
         file.write(json.dumps(sample) + "\n")
@@ -157,14 +163,14 @@ class Sampler(Hook):
     def summary(self) -> dict[str, Any]:
         """Return what was measured on this node; `summarize` takes one such dictionary from each node.
 
-        Peaks and energy are of the job's GPUs on this node, and None if they were not measured. `images` are those of
-        all ranks.
+        Peaks and energy are of the job's GPUs on this node, and None if they were not measured. Energy counts from the
+        first step on. `images` are those of all ranks.
         """
-        begin_j = self._energy_begin_j
+        begin_j = self._energy_begin_j  # what the GPUs' counters had at the first step
         end_j = self._energy_j()
         energy_j = None
         if begin_j is not None and end_j is not None:
-            energy_j = end_j - begin_j  # from the first step on
+            energy_j = end_j - begin_j
         return {
             "samples": self._samples,
             **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},  # memory_mib and temperature_c
@@ -178,8 +184,8 @@ class Sampler(Hook):
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     """Return the telemetry summary of a run from the `Sampler.summary` of each of its nodes.
 
-    Energy is counted from the first step to the end, evaluations included; `joules_per_image` divides it by the images
-    trained on. What was not measured is None.
+    Energy is summed over the nodes, from the first step to the end of the run, with its evaluations. `joules_per_image`
+    is that over the images trained on. Peaks are the most of any node. What was not measured is None.
     """
     energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]  # each node counts those of all ranks
@@ -192,7 +198,7 @@ def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
         energy_j=None if energy_j is None else round(energy_j, 3),
         joules_per_image=joules_per_image,
         samples=sum(node["samples"] for node in nodes),
-        # Of a core, on the node where sampling took most.
+        # The share of a core that sampling took, on the node where it took most.
         sampler_cpu_share=max(round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes),
     )
 
@@ -286,10 +292,10 @@ class Tracer(Hook):
 
         That may be a later step than PROFILE names first, if the run goes on from a checkpoint.
         """
-        has_kernels = self._kernels is not None  # as on a GPU
+        traces_kernels = self._kernels is not None  # only on a GPU
         has_started = self._profiler is not None
         is_traced = self._first <= step <= self._last
-        if has_started or not has_kernels or not is_traced:
+        if not traces_kernels or has_started or not is_traced:
             return
         from paddle import profiler
 

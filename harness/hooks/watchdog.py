@@ -43,19 +43,25 @@ class Watchdog:
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
 
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
-        """Look every TICK_S whether the process makes progress; end it, with its stacks on stderr, if it does not.
+        """Look every TICK_S whether the process makes progress; if it does not, end it with its stacks on stderr.
 
-        The limit counts from the last `beat` and its extra time. This never returns.
+        The process must call `beat` again within `limit_s` seconds and the extra time that its last `beat` asked for.
+        This is the watchdog's thread, and lasts as long as the process.
         """
         while True:
-            # A timer of faulthandler, in C, ends the process if this thread cannot run: the interpreter may be stuck.
-            # Each look starts it anew. It must not run out before this thread has ended the process by itself, which
-            # takes up to a tick until it looks, and GRACE_S for the end.
-            longest_s = max(limit_s, self._seconds_left(limit_s))
-            faulthandler.dump_traceback_later(longest_s + TICK_S + GRACE_S, exit=True)
+            self._restart_fallback_timer(limit_s)
             time.sleep(TICK_S)
             if self._seconds_left(limit_s) < 0:
                 self._end_process(limit_s, rank, node)
+
+    def _restart_fallback_timer(self, limit_s: float) -> None:
+        """Start a timer that ends the process where the watchdog's thread cannot; it replaces an earlier one.
+
+        That thread does not run while the interpreter itself is stuck, but faulthandler's timer is in C. It leaves the
+        thread time to end the process first: up to a tick until it looks, and GRACE_S for the end.
+        """
+        longest_s = max(limit_s, self._seconds_left(limit_s))  # more than the limit during a beat's extra time
+        faulthandler.dump_traceback_later(longest_s + TICK_S + GRACE_S, exit=True)
 
     def _seconds_left(self, limit_s: float) -> float:
         """Return the seconds in which the process must make progress; below 0 if they are over."""
@@ -97,14 +103,16 @@ class Clock:
     def _read_offset_s(self) -> float:
         """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
 
-        The wall clock is read between two readings of the steady one, and compared with their mean.
+        The wall clock is read between two readings of the steady one, and compared with their mean. If the process was
+        stopped between these, that pause could look like a clock that was set. So the clocks are then read again,
+        MOST_READINGS times in all, and the last reading counts.
         """
         for _ in range(self.MOST_READINGS):
             before_s = self._steady()
             wall_s = self._wall()
             after_s = self._steady()
-            # Else this process was stopped in between, and the pause could look like a clock that was set.
-            if after_s - before_s < self.LONGEST_PAUSE_S:
+            pause_s = after_s - before_s
+            if pause_s < self.LONGEST_PAUSE_S:
                 break
         mean_steady_s = (before_s + after_s) / 2
         return wall_s - mean_steady_s

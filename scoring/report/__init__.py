@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the report in each requested form: CSV, JSON, HTML, Markdown. By default Markdown is printed.
 
-    Returns the exit status: 1 if a group of runs has no figure, or not the one that the protocol asks for; else 0.
+    Returns the exit status: 1 if a group of runs has a problem, which is then printed on stderr, else 0. The problem is
+    that the group has no figure, or not the one that the protocol asks for.
     """
     report = _build_report(args)
     if args.csv:
@@ -95,11 +96,13 @@ def _refuse_to_overwrite_logs(args: argparse.Namespace, records: Sequence[Record
 def command_words(args: argparse.Namespace) -> list[str]:
     """Return the words after `report` on its command line, so that the page can show how to repeat it.
 
-    --json is left out, because it does not change the page.
+    These are the logs, and then each option that was given with its value, such as "--html", "report.html". --json is
+    left out, because it does not change the page.
     """
     words = list(args.logs)
     for name, value in vars(args).items():
-        if name in ("logs", "json", "command", "main") or value is None:  # `command` and `main` stand for `report`
+        # `command` and `main` are no options: the parser keeps there that the subcommand is `report`.
+        if name in ("logs", "json", "command", "main") or value is None:
             continue
         shown = str(value)
         if isinstance(value, list):
@@ -111,7 +114,8 @@ def command_words(args: argparse.Namespace) -> list[str]:
 def _write(file: str, text: str) -> None:
     """Write the text of a report to a file; `-` stands for standard output.
 
-    Raises InputError if the file's folder does not exist.
+    A regular file is replaced as a whole, so that an interrupted write leaves it as it was. Raises InputError if the
+    file's folder does not exist.
     """
     if file == "-":
         sys.stdout.write(text)
@@ -122,7 +126,7 @@ def _write(file: str, text: str) -> None:
     if is_pipe_or_device:  # it can be written to, but not be replaced
         path.write_text(text, encoding="utf-8", newline="")
     else:
-        unfinished = path.with_name(f".{path.name}.half")  # an interrupted write leaves `path` as it was
+        unfinished = path.with_name(f".{path.name}.half")
         try:
             unfinished.write_text(text, encoding="utf-8", newline="")
             unfinished.replace(path)
@@ -163,7 +167,8 @@ def _curve_values(curve: Curve) -> JsonObject:
 def _group_values(group: Group) -> JsonObject:
     """Return a group of repeated runs as plain values for JSON: its figure, the parts of a step, and each run.
 
-    `problem` says why there is no figure (`score`), or why it is not the one that the protocol asks for.
+    `score` is the figure, or None. `problem` says why there is none, or why it is not the one that the protocol asks
+    for; it is None for a group without a problem.
     """
     step_time = None
     if group.step_time is not None:
@@ -180,7 +185,8 @@ def _group_values(group: Group) -> JsonObject:
 def _run_values(run: ReportedRun) -> JsonObject:
     """Return a run as plain values for JSON: what its log says, its figure, and the verdict of the compliance check.
 
-    None stands for what is not known. The figure and the quality come with the lines of the log that say them.
+    None stands for what is not known. `first_line` and `last_line` are the lines of the log that the figure comes from,
+    and `quality_line` is that of the last evaluation.
     """
     record = run.record
     fields: JsonObject = {"run": run.number}

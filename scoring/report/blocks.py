@@ -62,9 +62,10 @@ class Cell(NamedTuple):
 
 
 def table(caption: str, rows: Sequence[Sequence[Cell]], id: str | None = None) -> Table:
-    """Make a table of at least one row.
+    """Make a table of at least one row, each a list of cells.
 
-    Its heads and flush-right columns are those of the first row's cells. `id` is what links on the page lead to.
+    The cells of the first row say the head of each column, and whether its values are numbers, which are set flush
+    right. With `id`, texts of the page can link to the table by `href`.
     """
     first_row = rows[0]
     return Table(
@@ -179,9 +180,14 @@ def run_link(run: ReportedRun) -> Text:
 
 
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
-    """Return the field `name` of a run's record as text for the page, with the source of its value.
+    """Return the field `name` of a run's record as text for the page, marked with where its value comes from.
 
-    A value from the log is a link to its line, if that is known. `shown` replaces the value as text.
+    - from an option: "16 (from the command line)"
+    - from the description of the system: "16 (systems/DGXA100.json)"
+    - from the log: the value as a link to its line, or as plain text if the line is not known
+    - no value: "not said"
+
+    `shown` replaces the value in the text.
     """
     record = run.record
     value = getattr(record, name)
@@ -197,16 +203,17 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
 
 
 def linked_lines(block: object) -> Iterator[QuotedLine]:
-    """Yield each log line that a part of the page links to.
+    """Yield each log line that a part of the page links to, as often as it is linked to.
 
-    `block` is a block, a list of blocks, or anything inside one.
+    `block` is a block, a list of blocks, or any value inside a block. Only a Text can be a link. Dataclasses, lists and
+    tuples are searched for the texts inside them.
     """
     if isinstance(block, Text):
         if block.run is not None and block.line is not None:
             yield QuotedLine(block.run, block.line)
     elif is_dataclass(block):
-        for part in fields(block):
-            yield from linked_lines(getattr(block, part.name))
+        for field_of_block in fields(block):
+            yield from linked_lines(getattr(block, field_of_block.name))
     elif isinstance(block, list | tuple):
         for part in block:
             yield from linked_lines(part)

@@ -66,13 +66,14 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     """Return what ran, when and where, as the (name, value) pairs on top of the page.
 
     Organisation, commit and framework are those of the first run of the headline, the group whose figure comes first.
+    For MLPerf logs, the pairs begin with what the rules of MLPerf allow the result to be called, and with the data set.
     """
     run = report.headline.runs[0]
-    mlperf_facts: list[tuple[str, Inline]] = []
     run_counts = [len(group.runs) for group in report.groups]
+    mlperf_facts: list[tuple[str, Inline]] = []
     score = report.headline.score
     standing = score.standing if score else None  # None unless the logs are MLPerf logs
-    if standing is not None:  # its name is what the rules of MLPerf allow the result to be called
+    if standing is not None:
         mlperf_facts = [("result", standing.name), ("data set", standing.dataset_in_words)]
     return [
         *mlperf_facts,
@@ -192,7 +193,11 @@ class Tile(NamedTuple):
 
 
 def tiles(report: Report) -> list[Tile]:
-    """Return the tiles of the page: the few values that it shows large, all of the headline group."""
+    """Return the tiles of the page: the few values that it shows large. All are of the headline group.
+
+    These are the figure and its number of runs, or a tile that says why there is no figure; then the time to train and
+    the quality, if the logs have them.
+    """
     group = report.headline
     name_prefix = f"{group.name}: " if len(report.groups) > 1 else ""
     shown = []
@@ -208,14 +213,14 @@ def tiles(report: Report) -> list[Tile]:
 
 
 def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
-    """Return the tile of a group's figure: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
+    """Return the tile of a group's figure, whose text is its interval and any doubt about its times.
 
-    `name_prefix` begins the text: the group's name with a colon and a space, or empty.
+    "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)." is such a text. Without an interval it says why
+    there is none. `name_prefix` begins the text: the group's name with a colon and a space, or empty.
     """
+    interval = score.interval_method  # how the interval was made, or why there is none
     if score.interval_95:
         interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
-    else:
-        interval = score.interval_method  # here it is the reason why there is none
     doubt = ""
     if score.one_clock and score.protocol.figure == "throughput":
         doubt = " One clock: nothing else in the log confirms the times."
@@ -242,7 +247,8 @@ def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
 def _time_tile(group: Group) -> Tile | None:
     """Return the tile of a group's time to train: the median time from run_start to run_stop, without failed runs.
 
-    None if no time is left, if the runs measured throughput alone, or if this time is the group's figure already.
+    None is returned if the runs measured throughput alone, if this time is the group's figure already, which has a tile
+    of its own, or if no run that did not fail has a time.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
@@ -308,10 +314,11 @@ def _final_quality(run: ReportedRun) -> float:
 
 def tables(report: Report) -> list[Table]:
     """Return the tables of the first screen: the runs, the systems if there are several, and any warnings."""
-    unit_by_run: dict[int, str] = {}  # {number of a run with a figure: the figure's unit}
+    unit_by_run: dict[int, str] = {}  # {number of a run: unit of its figure}; a group without a score has no units
     for group in report.groups:
         if group.score:
-            unit_by_run.update({run.number: group.score.shown_unit for run in group.runs})
+            for run in group.runs:
+                unit_by_run[run.number] = group.score.shown_unit
     caption = "Each run under the protocol, and the lines that its figure comes from"
     rows = [_cells_of_run(run, unit_by_run.get(run.number, "")) for run in report.runs]
     shown = [blocks.table(caption, rows, id="runs")]
@@ -375,11 +382,11 @@ def _windows(run: ReportedRun) -> Inline:
 
 
 def _where(warning: Verdict, run_by_file: Mapping[str, ReportedRun]) -> Inline:
-    """Return links to the run and the line that a warning is about.
+    """Return links to the run and the line that a warning is about: "run 2, line 17".
 
-    Empty if the warning is not about a single run; the run alone if it is not about a single line.
+    The text is empty if the warning is not about a single run, and has no line if it is not about a single line.
     """
-    run = run_by_file.get(warning.figures["file"] or "")
+    run = run_by_file.get(warning.figures["file"] or "")  # its file is None if it is not about a single run
     line = warning.figures["line"]
     if run is None:
         return ""

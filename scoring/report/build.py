@@ -92,8 +92,8 @@ class GivenLog:
 def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
     """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
 
-    There must be at least one log. Without a `protocol`, one that suits the logs is chosen. `skip` replaces its number
-    of windows to drop. Raises InputError if a log is given twice.
+    There must be at least one log. Without a `protocol`, one that suits the logs is chosen. A protocol says how many
+    windows are dropped at the start of a run; `skip` replaces this number. Raises InputError if a log is given twice.
     """
     records = [log.record for log in logs]
     refuse_same_run_twice(records)
@@ -177,12 +177,15 @@ def _repeat_key(run: ReportedRun) -> _RepeatKey:
 
 
 def _system_of(record: Record) -> _System:
-    """Return the properties that a run shares with runs of the same system on other numbers of devices."""
+    """Return the properties that a run shares with runs of the same system on other numbers of devices.
+
+    A submission to MLPerf by others has another batch for each number of devices, so its batch is left out.
+    """
     batch_per_device = record.batch_per_device
     kind_of_devices: object = record.device_kinds
-    if _is_submission_by_others(record):  # to MLPerf
-        batch_per_device = None  # such submissions have another batch for each number of devices
-        kind_of_devices = record.accelerator  # not the platform instead, whose name contains that number
+    if _is_submission_by_others(record):
+        batch_per_device = None
+        kind_of_devices = record.accelerator  # the name of its platform would not do: it has the number of devices
     framework_name = None
     if record.framework:
         framework_name = record.framework.split()[0]  # without its version
@@ -229,7 +232,8 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
     """Score the runs of a group, and return the group with its figure, or with the problem that prevents it.
 
-    With too few runs for the protocol the group has a problem, and may have a figure of the runs that there are.
+    With fewer runs than the protocol asks for, the group has a problem, and also the figure of the runs that there are
+    if these make one.
     """
     protocol = options.protocol_of_group(runs)
     result: Score | None = None
@@ -237,7 +241,7 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
     try:
         result = score([run.record for run in runs], protocol, skip=options.skip)
     except TooFewRunsError as error:
-        result = error.partial  # the figure of the runs that there are; None if they make none
+        result = error.partial
         problem = str(error)
     except InputError as error:
         problem = str(error)
@@ -249,7 +253,7 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
 def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol) -> list[ReportedRun]:
     """Return the runs in the same order, each with its own figure of the score and the lines that the figure is from.
 
-    MLPerf scores a fixed number of runs: one that the score does not count is returned without a figure.
+    A score by the rules of MLPerf counts a fixed number of runs. Any other run is returned without a figure.
     """
     run_figures = result.runs  # one for each of `result.records`
     figure_by_id: dict[int, RunFigure] = {}  # by the identity of the record, because records are not hashable
@@ -288,8 +292,8 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
     """Return a scaling table for each system that was run on several numbers of devices.
 
-    The result also has a warning for each other setting that differs within a table. `systems` has a list of groups for
-    each system.
+    `systems` has the groups of each system. The result also has a warning for each setting in which the runs of a table
+    differ besides their number of devices, such as the versions of their packages.
     """
     tables = []
     mixed_settings_warnings: list[Verdict] = []
@@ -318,9 +322,9 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 
 
 def _reported_run(number: int, log: GivenLog) -> ReportedRun:
-    """Return a run of the report: what is given of its log, and what the log's header and first events say.
+    """Return a run of the report: what is given of its log, and what the log says before the run starts.
 
-    Only an MLPerf log has a header and events. If a section or an event occurs twice, the first counts.
+    Only an MLPerf log has sections of a header and events there. If one occurs twice, the first counts.
     """
     entries = _entries_before_run_start(log)
     header_lines: dict[str, int] = {}
@@ -351,13 +355,13 @@ def _reported_run(number: int, log: GivenLog) -> ReportedRun:
 
 
 def _entries_before_run_start(log: GivenLog) -> Sequence[object]:
-    """Return the entries of a run in an MLPerf log before its event run_start; none for a log of another format.
+    """Return the entries of a run in an MLPerf log before its event run_start, but at most PREAMBLE_ENTRIES of them.
 
-    A log without this event gives its first PREAMBLE_ENTRIES entries.
+    A log of another format has none.
     """
     if log.record.format != "mllog":
         return []
-    segment = log.record.segment  # the first and the last line of the run, in a file of several runs
+    segment = log.record.segment  # the first and the last line of the run if the file holds several runs, else None
     first_line = segment[0] if segment else 1
     entries_of_run = (entry for entry in read_log(log.path) if entry.line >= first_line)
     entries: list[object] = []
@@ -371,11 +375,11 @@ def _entries_before_run_start(log: GivenLog) -> Sequence[object]:
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
     """Read a file that `compliance check --json` printed, and return its entry on each run, by the run's file.
 
-    A run that was not checked is left out. Raises InputError for a file of another form, or for one with a log that is
-    not in this report.
+    A run that was not checked is left out. Raises InputError for a file of another form, or for one that has an entry
+    on a log that is not in this report.
     """
     try:
-        # The check may have been given the same logs by other names.
+        # Real paths are compared, because the check may have been given the same logs by other names.
         entry_by_real_path = _entries_by_real_path(json.loads(Path(path).read_text("utf-8")))
     except (ValueError, KeyError, TypeError, RecursionError):
         command = f"{called('compliance')} check --json LOG... > {path}"
@@ -385,7 +389,7 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]
         entry = entry_by_real_path.pop(os.path.realpath(record.file), None)
         if entry is not None:
             entry_by_file[record.file] = entry
-    files_of_no_run = list(entry_by_real_path)
+    files_of_no_run = list(entry_by_real_path)  # what the runs have left
     if files_of_no_run:
         raise InputError(f"{path}: speaks of {files_of_no_run[0]}, which is no run of this report; check the same logs")
     return entry_by_file

@@ -209,9 +209,9 @@ class Report:
 
     @property
     def folder(self) -> str:
-        """Return the folder that holds all logs given by absolute paths, ending in `/`.
+        """Return the deepest folder that holds all logs given by absolute paths, ending in `/`: "/data/logs/".
 
-        Empty if there are no such logs, or if only the root holds them all. The page does not show this folder.
+        It is empty if there are no such logs, or if only `/` holds them all. The page leaves it out of paths.
         """
         files = [Path(run.record.file) for run in self.runs]
         folders = [file.parent for file in files if file.is_absolute()]
@@ -290,10 +290,10 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as points to draw, about SHOWN_POINTS or fewer.
+    """Return the throughput of a run over time as points to draw; no points if the log has no rates.
 
-    There are none if the log has no rates. A window that counts for the run's figure never shares a point with one that
-    does not.
+    A point is one window. In a long run it is several neighbouring windows, so that there are about SHOWN_POINTS
+    points. Such windows are either all measured, which means that they count for the run's figure, or all not.
     """
     rates = _finite_rates(run.record)
     if not rates:
@@ -353,23 +353,25 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
 
-    It counts seconds if possible, else steps, else rows, which are the windows themselves.
+    The first of these that all windows have is chosen:
+
+    - "s": the times at which they ended, if time goes on from window to window; else how long each took
+    - "step": the steps at which they ended, if these rise
+    - "row": their own numbers, so that each window is 1 long
     """
-    ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
-    all_say_their_end = len(ends_s) == len(windows)
+    ends_s: list[float] = values_of(windows, "end_s")  # shorter than `windows` if one of them does not say it
     time_goes_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1
-    if all_say_their_end and time_goes_on:
+    if len(ends_s) == len(windows) and time_goes_on:
         return _Axis("s", _spans_of_time(windows, ends_s, record.run_start_s))
 
     lengths_s: list[float] = values_of(windows, "seconds")
     if len(lengths_s) == len(windows):
-        bounds_s = itertools.accumulate(lengths_s, initial=0.0)  # 0, and then the end of each
+        bounds_s = itertools.accumulate(lengths_s, initial=0.0)  # the start of the first window, then the end of each
         return _Axis("s", list(itertools.pairwise(bounds_s)))
 
     steps: list[int] = values_of(windows, "step")
-    all_say_their_step = len(steps) == len(windows)
-    steps_rise = steps == sorted(set(steps))
-    if all_say_their_step and steps_rise:
+    steps_rise = steps == sorted(set(steps))  # each is greater than the one before
+    if len(steps) == len(windows) and steps_rise:
         return _Axis("step", _spans_of_steps(windows, steps))
     return _Axis("row", [(float(index), index + 1.0) for index in range(len(windows))])
 

@@ -30,21 +30,25 @@ NAMED_TIMES = 5  # times to train in a section's gist, the words beside its titl
 def training(report: Report) -> Section:
     """Return the section on loss, quality and the time from run_start to run_stop.
 
-    A run that measured throughput alone has no row in the table of times. A run with an MLPerf log has one even if the
-    time is missing; any other run only with a time.
+    The table of times is left out if it would have no row.
     """
     parts: list[Block] = [_loss(report), quality.figure(report)]
-    runs_in_table = []
-    for run in report.runs:
-        has_time = run.record.run_time_s is not None
-        should_have_time = run.record.format == "mllog"
-        if run.record.mode != "throughput" and (should_have_time or has_time):
-            runs_in_table.append(run)
+    runs_in_table = [run for run in report.runs if _belongs_in_table_of_times(run)]
     if runs_in_table:
         rows = [_cells_of_training(run) for run in runs_in_table]
         parts.append(blocks.table("Time from run_start to run_stop", rows, id="times"))
     gist = ", ".join(_run_time(run.record) for run in runs_in_table[:NAMED_TIMES])
     return Section(key="training", title="Loss and quality", gist=gist, blocks=parts)
+
+
+def _belongs_in_table_of_times(run: ReportedRun) -> bool:
+    """Return whether a run has a row in the table of times to train; a run that measured throughput alone has none.
+
+    An MLPerf log must say the time, so its run has a row even if it does not. Other runs have one if their log says it.
+    """
+    if run.record.mode == "throughput":
+        return False
+    return run.record.format == "mllog" or run.record.run_time_s is not None
 
 
 def _cells_of_training(run: ReportedRun) -> list[Cell]:
@@ -121,17 +125,20 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity over the windows of each run. Runs without a finite value are left out.
 
-    `read` returns the quantity of a window, or None. The axis counts the steps done; if a run does not say them,
-    windows.
+    `read` returns the quantity of a window, or None. The windows stand at the steps that were done at their ends. If
+    these are not known of every run, each window stands at its number in its run instead, counted from 1.
     """
     runs = [run for run in report.runs if _has_values(run, read)]
-    steps_of_runs = [_steps_done(run.record) for run in runs]
-    known_steps = [steps for steps in steps_of_runs if steps is not None]
-    if len(known_steps) == len(runs):  # the steps of all runs are known
-        by_step = [_curve_of_run(run, steps, read) for run, steps in zip(runs, known_steps, strict=True)]
-        return _Curves(by_step, "step")
-    by_row = [_curve_of_run(run, range(1, len(run.record.windows) + 1), read) for run in runs]
-    return _Curves(by_row, "printed row")
+    steps_by_run = []
+    for run in runs:
+        steps = _steps_done(run.record)
+        if steps is not None:
+            steps_by_run.append(steps)
+    if len(steps_by_run) == len(runs):  # they are known of every run
+        over_steps = [_curve_of_run(run, steps, read) for run, steps in zip(runs, steps_by_run, strict=True)]
+        return _Curves(over_steps, "step")
+    over_rows = [_curve_of_run(run, range(1, len(run.record.windows) + 1), read) for run in runs]
+    return _Curves(over_rows, "printed row")
 
 
 def _has_values(run: ReportedRun, read: Callable[[Window], float | None]) -> bool:
@@ -145,17 +152,18 @@ def _is_finite(value: float | None) -> TypeGuard[float]:
 
 
 def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Window], float | None]) -> _Curve:
-    """Return the curve of a run over `places`, the places of its windows on the axis.
+    """Return the curve of what `read` returns of a run's windows, without the windows that have no finite value.
 
-    Windows without a finite value are left out.
+    `places` says for each window where it is on the axis.
     """
-    curve = _Curve(run, [], [])
+    points = []
+    windows = []
     for place, window in zip(places, run.record.windows, strict=True):
         value = read(window)
         if _is_finite(value):
-            curve.points.append((float(place), value))
-            curve.windows.append(window)
-    return curve
+            points.append((float(place), value))
+            windows.append(window)
+    return _Curve(run, points, windows)
 
 
 def _steps_done(record: Record) -> list[int] | None:
@@ -208,7 +216,7 @@ def telemetry(report: Report) -> Section:
 
     It has a plot for each quantity that a log says of its windows, and a table with a row for each run.
     """
-    slowest = "of the slowest rank beyond the median one"
+    slowest = "of the slowest rank beyond the median one"  # how much longer it takes than the median rank
     figures = [  # None: no log has the quantity
         _telemetry_figure(report, "memory", "GPU memory", "MiB", _memory_mib),
         _telemetry_figure(report, "power", "Power", "W", _power_w),
@@ -308,11 +316,11 @@ NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules o
 def _energy_of_an_image(run: ReportedRun) -> Inline:
     """Return the energy per image in J: power times time over the measured windows, divided by their images.
 
-    It is "not measured" unless each measured window says all three. An MLPerf result may not show an energy, so a
-    sentence says why.
+    The text is "not measured" unless each measured window says its power, its time and its images. If the run's figure
+    is called an MLPerf result, the text says why no energy may be shown beside it.
     """
     standing = standing_of([run.record])  # None if the log is not an MLPerf log
-    if standing is not None and standing.uses_the_name:  # its figure is called an MLPerf result
+    if standing is not None and standing.uses_the_name:
         return NO_POWER_METRIC
     joules: list[float] = []
     images: list[float] = []

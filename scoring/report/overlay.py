@@ -48,15 +48,16 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
 
 
 def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
-    """Return a list of one plot, of the measured windows only; an empty list if no window was measured.
+    """Return the plot of the measured windows alone, on a vertical axis that does not start at 0.
 
-    Its vertical axis does not start at 0, and shows no warm-up, so that small differences can be seen.
+    Without the warm-up and the room down to 0, small differences between the windows can be seen. The plot is the only
+    item of the list. The list is empty if no window was measured.
     """
     measured_runs = []
     for drawn in runs:
         measured_points = [point for point in drawn.points if point.measured]
         measured_runs.append(drawn._replace(points=measured_points))
-    drawn_runs = _with_points_on_one_axis(measured_runs)  # a run without points drops out here
+    drawn_runs = _with_points_on_one_axis(measured_runs)  # leaves out the runs without a measured point
     if not drawn_runs:
         return []
     unit = unit_of_rates(drawn_runs[0].run)
@@ -98,11 +99,11 @@ def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
 def _draw_function(
     report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool
 ) -> Callable[[plots.Plot], None]:
-    """Return the function that draws a plot of the runs' throughput, to be called when the page is written as HTML.
+    """Return the function that draws a plot of the runs' throughput. It is called when the page is written as HTML.
 
-    Unless `starts_at_zero`, the vertical axis spans the rates and the score.
+    If not `starts_at_zero`, the vertical axis only spans the rates of the runs and the score, which is a dashed line.
     """
-    first = drawn_runs[0]  # the axis unit is the same for all; the unit of the rates is taken from the first
+    first = drawn_runs[0]  # all have its axis unit; the unit of the rates is taken from it, too
     return functools.partial(
         plots.throughput,
         runs=[(_label(report, drawn.run), drawn.points) for drawn in drawn_runs],

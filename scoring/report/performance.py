@@ -29,17 +29,18 @@ class _Straggler(NamedTuple):
 def performance(report: Report) -> Table:
     """Return the table of where time and memory go in the measured windows, with a row for each group of runs.
 
-    Its last column, the efficiency, is left out if no system was run on several numbers of devices.
+    Its last column is the scaling efficiency. It is left out if no system was run on several numbers of devices.
     """
-    efficiency_by_group: dict[str, float] = {}  # by the group's name
+    efficiency_by_name: dict[str, float] = {}  # by the name of a group; empty: no scaling was measured
     for scaling_rows in report.scaling:
-        efficiency_by_group.update({row.group.name: row.efficiency for row in scaling_rows})
+        for row in scaling_rows:
+            efficiency_by_name[row.group.name] = row.efficiency
 
     table_rows = []
     for group in report.groups:
         cells = _cells_of_group(group)
-        if efficiency_by_group:
-            efficiency = _efficiency(group, efficiency_by_group.get(group.name))
+        if efficiency_by_name:
+            efficiency = _efficiency(group, efficiency_by_name.get(group.name))
             cells.append(Cell("efficiency", efficiency, numeric=True))
         table_rows.append(cells)
     return blocks.table("Where time and memory go, in the measured windows", table_rows, id="performance")
@@ -81,15 +82,16 @@ def _data_wait(group: Group) -> Inline:
 
 
 def _rate_of_a_device(group: Group) -> Inline:
-    """Return a group's throughput per device in images/s; "not measured" without a score in this unit.
+    """Return a group's throughput per device in images/s.
 
-    DEVICES_NOT_SAID if the score is for all devices and their number is not known.
+    The text is "not measured" if the score is no throughput, and DEVICES_NOT_SAID if it is one of all devices whose
+    number is not known.
     """
     devices = group.record.devices
     score = group.score
     if score is None or not score.unit.startswith("images/s"):
         return NOT_MEASURED
-    if score.unit != "images/s":  # the only other one that begins so is "images/s per device"
+    if score.unit != "images/s":  # the only other unit that begins so is "images/s per device"
         return link_to_runs(group, number(score.value))
     if not devices:
         return DEVICES_NOT_SAID

@@ -95,8 +95,9 @@ class Plot:
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
         """Draw a line through points (x, y), and add it to the legend.
 
-        `style_index` counts the lines of a plot from 0 and chooses the look. `style` replaces arguments of matplotlib's
-        `plot`, but not the look in the legend. A value beyond GREATEST_DRAWN becomes a gap.
+        `style_index` is the number of the line in the plot, from 0, which chooses its look. `style` has arguments of
+        matplotlib's `plot` that replace this look on the drawing, but not in the legend. A value beyond GREATEST_DRAWN
+        becomes a gap.
         """
         chosen = _style_of_series(style_index)
         most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
@@ -105,7 +106,7 @@ class Plot:
             "marker": chosen.marker.name,
             "markerfacecolor": chosen.marker_fill,
             "linestyle": chosen.dash,
-            "markevery": math.ceil(len(points) / most_markers),
+            "markevery": math.ceil(len(points) / most_markers),  # 3: every third point has a marker
             **style,
         }
         xs = [x for x, _ in points]
@@ -123,11 +124,10 @@ class Plot:
         The name `y` stands above the vertical axis, as horizontal text from the left edge of the drawing.
         """
         self.axes.set_xlabel(x)
-        left_edge = self._left_edge_in_widths_of_axes()
-        margin = 0.015
-        above_axes = 1.04  # the top of the axes is at 1
-        transform = self.axes.transAxes  # the text's place counts in widths and heights of the axes
-        self.axes.text(left_edge + margin, above_axes, y, transform=transform, color=MUTED, ha="left", va="bottom")
+        # With transAxes, places count in widths and heights of the axes: (1, 1) is their upper right corner.
+        left = self._left_edge_in_widths_of_axes() + 0.015
+        above_axes = 1.04
+        self.axes.text(left, above_axes, y, transform=self.axes.transAxes, color=MUTED, ha="left", va="bottom")
         self._label_ticks()
 
     def _left_edge_in_widths_of_axes(self) -> float:
@@ -178,9 +178,10 @@ class _SeriesStyle(NamedTuple):
 
 
 def _style_of_series(style_index: int) -> _SeriesStyle:
-    """Return the look of a line by its number in the plot, from 0. No two of the first 32 lines look the same.
+    """Return the look of a line by its number in the plot, from 0.
 
-    A round is one line of each colour of SERIES_COLORS.
+    A round is one line of each colour of SERIES_COLORS. The next round has the same colours and markers, but another
+    dash, and every second round has hollow markers. So no two of the first 32 lines look the same.
     """
     round_number = style_index // len(SERIES_COLORS)
     index_in_round = style_index % len(SERIES_COLORS)
@@ -247,7 +248,8 @@ def throughput(
     """Draw the throughput of one or several runs over time, a line for each.
 
     `runs` has the label and the points of each run. `axis_unit` is what the horizontal axis counts: "s", "step" or
-    "row". `level` is a figure to draw as a dashed line.
+    "row". `level` is a figure to draw as a dashed line, or None. If not `starts_at_zero`, the vertical axis only spans
+    the rates and the level.
     """
     axis = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
     is_single = len(runs) == 1
@@ -306,7 +308,8 @@ def _draw_run(
 ) -> None:
     """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
 
-    `style_index` chooses the line's colour and marker. With `shaded` the background of each measured part is shaded.
+    A point is drawn in the middle between its start and its end. `style_index` chooses the line's colour and marker.
+    With `shaded`, the background of each measured part is shaded.
     """
     for stretch in stretches(points):  # successive points, all of them measured or none
         middles = [(axis.place((point.start + point.end) / 2), point.images_per_s) for point in stretch]
@@ -334,7 +337,7 @@ def lines(
 ) -> None:
     """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
-    `x` and `y` name the axes. `target` is a value to reach, drawn as a dashed level.
+    `x` and `y` name the axes. `target` is a value to reach, drawn as a dashed level; None if there is none.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -362,8 +365,9 @@ def scaling(
 ) -> None:
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
-    `y` names the vertical axis. The published curves have the colours and markers from number `first_published_style`
-    on, so that they look the same in both plots.
+    `y` names the vertical axis, which is logarithmic for throughput and starts at 0 for efficiency. Colours and markers
+    are numbered. The published curves have those from `first_published_style` on, so that they look the same in both
+    plots, even if the plots have different numbers of our curves.
     """
     drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
     for style_index, (label, points) in enumerate(ours):
@@ -374,7 +378,7 @@ def scaling(
     values = _values_of(all_series)
     if is_logarithmic:
         _set_logarithmic(drawing, values)
-    else:  # an efficiency
+    else:  # an efficiency in percent
         drawing.axes.axhline(100, color=MUTED, linewidth=0.8)
         drawing.start_at_zero([100.0, *values])
     device_counts: set[float] = set()
@@ -385,27 +389,30 @@ def scaling(
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
-    """Let the vertical axis be logarithmic around the values, with more ticks per decade if it spans fewer decades."""
+    """Let the vertical axis be logarithmic, with room below and above the values.
+
+    The fewer decades the axis spans, the more ticks it has in each, so that there are always several.
+    """
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    low = min(values) / 1.25  # room below and above the curves
+    low = min(values) / 1.25
     high = max(values) * 1.25
-    ticks_per_decade: tuple[int, ...] = (1,)  # each is multiplied by the powers of ten
+    ticks_of_decade: tuple[int, ...] = (1,)  # times each power of ten: 1, 10, 100
     if high / low < 15:  # about one decade
-        ticks_per_decade = (1, 2, 3, 5, 7)
+        ticks_of_decade = (1, 2, 3, 5, 7)
     elif high / low < 200:  # about two decades
-        ticks_per_decade = (1, 3)
+        ticks_of_decade = (1, 3)
     axes = drawing.axes
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=ticks_per_decade))
+    axes.yaxis.set_major_locator(LogLocator(subs=ticks_of_decade))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _set_device_counts(drawing: Plot, device_counts: Sequence[float]) -> None:
     """Let the horizontal axis be logarithmic to base 2, with ticks at the device counts, or at some if there are many.
 
-    `device_counts` are in ascending order.
+    `device_counts` are in ascending order. A single one stands in the middle of the axis.
     """
     from matplotlib.ticker import FixedLocator, NullLocator
 

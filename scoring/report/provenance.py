@@ -59,7 +59,11 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 
 
 def compliance(report: Report) -> Section:
-    """Return the section on what `python -m compliance check` found in the runs: verdicts, errors, warnings, notes."""
+    """Return the section on what `python -m compliance check` found in the runs.
+
+    It begins with a sentence on each run: the verdict, or that the run was not checked. Then come a table of the errors
+    and warnings of all runs, and a folded one of the notes.
+    """
     parts: list[Block] = []
     notes = []
     errors_and_warnings = []
@@ -141,7 +145,8 @@ def provenance(report: Report) -> Section:
 def _header_section(run: ReportedRun, name: str, first_run: int) -> list[Block]:
     """Return the section `name` of a log's header as a folded table; for `hardware` also tables of the GPUs' links.
 
-    `first_run` is the number of the first run with an equal section. A later run refers to it in a sentence.
+    `first_run` is the number of the first run with an equal section. For a later run, the result is only a sentence
+    that refers to the first.
     """
     title = TITLES_OF_SECTIONS[name]
     link = link_to_line(run, run.header_lines.get(name), "header")
@@ -157,7 +162,7 @@ def _header_section(run: ReportedRun, name: str, first_run: int) -> list[Block]:
 def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return what is known of a run as (name, value) pairs: its log, settings, seed, code and data.
 
-    A value that a line of the log says is a link to that line. `record.problems` are what could not be read in the log.
+    A value that a line of the log says is a link to that line. What could not be read in the log stands at the end.
     """
     record = run.record
     facts: list[tuple[str, Inline]] = [
@@ -196,14 +201,15 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return the size and the SHA-256 of each set of files that a run read its data from, as (title, value) pairs.
+    """Return which files a run read its data from, as (title, value) pairs: a pair for each set of files.
 
-    A set that the log's header does not describe has no pair.
+    The value is the set's passport: its number of files, its size and its SHA-256. A set that the log's header does not
+    describe has no pair.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
     facts: list[tuple[str, Inline]] = []
-    for name, title in TITLES_OF_PASSPORTS.items():  # a passport is the count, size and SHA-256 of a set of files
+    for name, title in TITLES_OF_PASSPORTS.items():
         passport = dataclass_of(schema.Passport, dataset.get(name))
         if passport is not None:
             facts.append((title, link_to_line(run, line, _passport_in_words(passport))))
@@ -283,7 +289,7 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 
 
 def _command_to_repeat(run: ReportedRun) -> Paragraph:
-    """Return a paragraph with the shell command that repeats a run of ours.
+    """Return a paragraph with the shell command that repeats a run of ours, after a checkout of its commit if known.
 
     A log may hold anything, so its values are quoted for the shell.
     """
@@ -314,7 +320,11 @@ def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
 
 
 def _variables_to_repeat(run: ReportedRun) -> dict[str, object]:
-    """Return the environment variables that repeat a run: DGXSYSTEM, what the user had set, and SEED if it is known."""
+    """Return the environment variables that repeat a run of ours.
+
+    These are DGXSYSTEM, the variables that the user had set in the environment, without those of NOT_REPEATED, and SEED
+    if the log says the seed.
+    """
     config = config_of(run.record)
     variables: dict[str, object] = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
     for name, entry in config.items():
@@ -351,13 +361,14 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 
 
 def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
-    """Return the options that tell `score` the devices and the batch that a group's logs do not say.
+    """Return the options that tell `score` what a group's logs do not say, such as "--devices", "16".
 
-    The report's own --devices and --batch cannot be copied, because they may have a number for each of several systems.
+    The record has these values from the description of a submission's system, or from the report's own --devices and
+    --batch. These options cannot be copied, because they may have a number for each of several systems.
     """
     options: list[str] = []
-    devices_are_described = bool(record.described_by)  # a submission has a description of its system
-    devices_were_given = "devices" in record.from_options  # on the command line
+    devices_are_described = bool(record.described_by)
+    devices_were_given = "devices" in record.from_options
     if (devices_are_described or devices_were_given) and record.devices is not None:
         options += ["--devices", str(record.devices)]
     if "batch_per_device" in record.from_options:
@@ -373,11 +384,11 @@ def log_lines(report: Report, rest_of_page: Sequence[object]) -> Section:
 
     `rest_of_page` has the other parts of the page: blocks, or lists of blocks. The logs are read again.
     """
-    lines_of_runs: dict[int, set[int]] = {run.number: set() for run in report.runs}  # {number of a run: its lines}
+    lines_by_run: dict[int, set[int]] = {run.number: set() for run in report.runs}  # line numbers by the run's number
     for run_number, line in blocks.linked_lines(rest_of_page):
-        lines_of_runs[run_number].add(line)
-    parts = [_quoted_lines(run, lines_of_runs[run.number]) for run in report.runs]
-    count = sum(len(lines) for lines in lines_of_runs.values())
+        lines_by_run[run_number].add(line)
+    parts = [_quoted_lines(run, lines_by_run[run.number]) for run in report.runs]
+    count = sum(len(lines) for lines in lines_by_run.values())
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)
 

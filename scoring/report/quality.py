@@ -14,13 +14,14 @@ from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 def figure(report: Report) -> Figure | Paragraph:
     """Return the plot of the quality after each evaluation, with a table of all evaluations.
 
-    It has a line for each run and each measure, such as accuracy. If the logs have no evaluations, a sentence says so.
+    It has a line for each run and each measure, such as accuracy, and a level for the target that all runs share. If
+    the logs have no evaluations, a sentence says so.
     """
     evaluated = [run for run in report.runs if run.record.quality]
     if not evaluated:
         return Paragraph(text=f"Quality: {NOT_MEASURED}; the logs hold no evaluation.", absent=True)
     targets = {recipe_target(run.record) for run in evaluated}
-    target = targets.pop() if len(targets) == 1 else None
+    target = targets.pop() if len(targets) == 1 else None  # drawn only if it is the same for all runs
     measures = _measures(evaluated)
     series = _quality_series(evaluated, measures)
     axis_name = visible(measures[0], 40) if len(measures) == 1 else "quality"

@@ -53,7 +53,7 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     return {
         **_summary(report),
         **parts_with_links,
-        # The quoted log lines that the parts link to. Only HTML shows them.
+        # Made last, because it quotes the log lines that the parts link to. Only HTML shows it.
         "lines": provenance.log_lines(report, list(parts_with_links.values())),
         "footnotes": notes_in_order(itertools.chain.from_iterable(footnotes)),
         "folder": report.folder,
@@ -117,10 +117,10 @@ def _code(value: object) -> Markup:
 
 
 def _environment(folder: str, finalize: Callable[[object], object]) -> jinja2.Environment:
-    """Return the jinja2 environment for the templates of a folder, `html` or `markdown`.
+    """Return the jinja2 environment that renders the templates of a folder, `html` or `markdown`.
 
-    `finalize` makes each value that a template shows printable. Its result is then escaped for HTML, unless it is
-    Markup.
+    Each value that a template shows is first given to `finalize`, which makes it printable. What `finalize` returns is
+    then escaped for HTML, unless it is Markup, the type of text that needs no escaping.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
@@ -132,7 +132,8 @@ def _environment(folder: str, finalize: Callable[[object], object]) -> jinja2.En
         keep_trailing_newline=True,
     )
     environment.filters["code"] = _code
-    # matplotlib is an optional package. If `drawn` is None, the page says in place of a plot that it is not drawn.
+    # The templates call `drawn` to draw a plot. It is None without matplotlib, which is an optional package: they then
+    # say in place of a plot that it is not drawn.
     environment.globals["drawn"] = plots.drawn if find_spec("matplotlib") else None
     return environment
 

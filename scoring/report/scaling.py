@@ -33,9 +33,10 @@ class _AllReduce(NamedTuple):
 
 
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups of one system, each with the parts of its mean step as its `step_time`.
+    """Return the groups of one system, each with its `step_time`: what the time of its mean step is spent on.
 
-    A group whose logs do not say how long a step takes is returned unchanged.
+    The time of the all-reduce can be estimated only by comparison with a group that ran on a single device. A group
+    whose logs do not say how long a step takes is returned unchanged.
     """
     mean_steps = [_mean_step(group) for group in groups]
     single_device_step_s = _step_on_single_device(groups, mean_steps)
@@ -62,14 +63,15 @@ def _step_on_single_device(groups: Sequence[Group], mean_steps: Sequence[_MeanSt
 
 
 def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
-    """Return the parts of a mean step: its wait for data, its all-reduce, and a rest.
+    """Return the parts of a mean step: its wait for data, its all-reduce, and the rest of its time.
 
-    `rest` names what the rest is: "computation", or "computation and all-reduce" if the all-reduce is not known.
+    The rest is computation, and any of the other two parts that is not known: "computation", "computation and
+    all-reduce", "computation and data wait" or "computation and all-reduce and data wait".
     """
     all_reduce_s = all_reduce.exposed_s
     if all_reduce_s is not None:
         without_wait_s = mean_step.total_s - (mean_step.data_wait_s or 0.0)
-        all_reduce_s = min(all_reduce_s, without_wait_s)  # it is an estimate, and may be too long
+        all_reduce_s = min(all_reduce_s, without_wait_s)  # an estimate, which may be longer than what is left
     rest = "computation"
     if all_reduce_s is None:
         rest += " and all-reduce"
@@ -89,7 +91,8 @@ def _estimated_all_reduce(
 ) -> _AllReduce:
     """Estimate the time of the all-reduce in a step: how much longer the step takes than one on a single device.
 
-    `step_s` is the mean step of the runs of `record`, in seconds. Without an estimate the note says why.
+    `step_s` is the mean step of the runs of `record`, in seconds. On one device there is no all-reduce, so its time is
+    0. Without an estimate the time is None, and the note says why.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
@@ -105,14 +108,19 @@ def _estimated_all_reduce(
 
 
 def _mean_step(group: Group) -> _MeanStep | None:
-    """Return the mean step over the measured windows of all runs of a group; None if it is not known."""
+    """Return the mean step over the measured windows of all runs of a group.
+
+    It comes from the first of these that is known: the times and steps of the windows, the step times that the logs
+    print for them, or the images of a step and the group's score in images/s. Only the first of these has the wait for
+    data. None is returned if none is known.
+    """
     windows = group.measured
     if windows:
-        mean_step = _mean_of_windows(windows)  # by their times and steps, and with the wait for data
+        mean_step = _mean_of_windows(windows)
         if mean_step is not None:
             return mean_step
         printed_s: list[float] = values_of(windows, "printed_step_time_s")
-        if len(printed_s) == len(windows):
+        if len(printed_s) == len(windows):  # each window says it
             return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), data_wait_s=None)
 
     batch = group.record.global_batch  # images of a step, on all devices
@@ -125,8 +133,8 @@ def _mean_step(group: Group) -> _MeanStep | None:
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
     """Return the mean step of windows: the sum of their times divided by the sum of their steps.
 
-    None unless each window says its time and its steps. The mean wait for data is None unless each says its wait. There
-    must be at least one window.
+    None is returned unless each window says its time and its steps. The mean wait for data is None unless each window
+    says its wait. There must be at least one window.
     """
     seconds: list[float] = []
     waits_s: list[float] = []
@@ -149,17 +157,15 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
-    """Return a row for each group of a system: its throughput compared with that on the smallest number of devices.
+    """Return a row for each group of a system: its throughput compared with that of the first row, the base.
 
-    The groups come by ascending number of devices. A group without a throughput in images/s, or
-    without a known number of devices, has no row.
-
-        speedup = images/s / images/s on the smallest number
-        efficiency = speedup / (devices / smallest number)
+    The groups come by ascending number of devices, so the base has the smallest number. A group without a throughput in
+    images/s, or without a known number of devices, has no row. If the base has 400 images/s on 1 device, 720 images/s
+    on 2 devices are a speedup of 1.8 and an efficiency of 0.9.
     """
     rows: list[ScalingRow] = []
-    base: Score | None = None  # of the group with the smallest number of devices
-    base_devices = 1
+    base: Score | None = None
+    base_devices = 1  # set together with `base`
     for group in groups:
         score = group.score
         devices = group.record.devices
@@ -203,9 +209,9 @@ def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | No
 
 
 def published_curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
-    """Return the published tables to show beside a run: those of its model and kind of precision.
+    """Return the published tables to show as curves beside a run: those of its model and kind of precision.
 
-    `published` has all published figures. There are no curves for a run on a CPU, or of an unknown model or precision,
+    `published` has all published figures. For a run on a CPU, or of an unknown model or precision, there are no curves,
     and the note says why.
     """
     if section(record, "hardware").get("device") == "cpu":
@@ -244,8 +250,8 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
 def _warning_of_other_data(record: Record) -> str:
     """Return a warning that the published figures were measured on other images than these runs, or "".
 
-    The published figures are of full-size images: 224 px. The warning begins with a space, because it follows another
-    sentence.
+    It is empty if the run read full-size images (224 px), as the published ones did, or if its log does not say its
+    data set. It begins with a space, because it follows another sentence.
     """
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
@@ -263,10 +269,10 @@ def _label_of_table(rows: Sequence[Published]) -> str:
     "Paddle (FleetX)" on V100 at batch 256, strategy "auto" -> "FleetX Paddle V100 bs256 auto"
     """
     first_row = rows[0]  # the rows agree in all that the label says, except the framework's version
-    frameworks_with_version = {row.framework for row in rows}  # `framework_name` below is without the version
+    frameworks_with_version = {row.framework for row in rows}
     parts: list[str | None] = [_short_framework(first_row.framework_name)]
-    if len(frameworks_with_version) > 1:
-        parts.append("mixed")  # several versions
+    if len(frameworks_with_version) > 1:  # the rows were measured with several versions of the framework
+        parts.append("mixed")
     parts.append(first_row.accelerator)
     if first_row.batch_per_device:
         parts.append(f"bs{first_row.batch_per_device}")

@@ -60,11 +60,11 @@ def throughput(report: Report) -> Section:
 def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
     """Return the blocks of the page that show the runs' plots: the first SHOWN_PANELS of them, and the others folded.
 
-    A single plot is not repeated, because the page begins with a plot of the same run.
+    Of a single plot, only the caption and the table are shown, because the page begins with a plot of the same run.
     """
     if not figures:
         return []
-    if len(figures) == 1:  # the caption and the table alone
+    if len(figures) == 1:
         table_of_windows = figures[0].numbers
         assert table_of_windows is not None  # `_plot_of_run` gives each plot one
         return [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[table_of_windows])]
@@ -83,7 +83,7 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
     points = rates_over_time.points
     axis_unit = rates_over_time.axis_unit  # "s", "step" or "row"
     rate_unit = unit_of_rates(run)
-    level = None  # where to draw a horizontal line
+    level = None  # the run's figure, drawn as a horizontal line
     if report.protocol.figure == "throughput" and run.figure is not None:
         level = run.figure.value
     window_count = sum(len(point.windows) for point in points)
@@ -121,10 +121,10 @@ def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int
     return f"{caption}."
 
 
-def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, unit: str) -> list[Cell]:
+def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, rate_unit: str) -> list[Cell]:
     """Return the row of a point in the table of a run's windows. A point is a window, or several put together.
 
-    `axis_unit` is what the point's start and end count: "s", "step" or "row". `unit` is that of its rate.
+    `axis_unit` is what the point's start and end count: "s", "step" or "row". `rate_unit` is the unit of its rate.
     """
     first = point.windows[0]
     last = point.windows[-1]
@@ -135,7 +135,7 @@ def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, unit: str) -
         Cell("last step", last_step, numeric=True),
         Cell(f"start {axis_suffix}", _place_on_axis(point.start), numeric=True),
         Cell(f"end {axis_suffix}", _place_on_axis(point.end), numeric=True),
-        Cell(unit, number(point.images_per_s), numeric=True),
+        Cell(rate_unit, number(point.images_per_s), numeric=True),
         Cell("ms a step", _milliseconds(point), numeric=True),
         Cell("measured", "yes" if point.measured else "no"),
     ]
@@ -162,11 +162,12 @@ def _milliseconds(point: Point) -> str:
 def step_time(report: Report) -> Section:
     """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
 
-    If no group has a step time, a sentence says so.
+    The gist, which is shown beside the title, is the mean step of the last group in the table. If no group has a step
+    time, a sentence says so.
     """
     title = "Where a step's time goes"
     rows = []
-    gist = NOT_MEASURED  # shown beside the section's title
+    gist = NOT_MEASURED
     for group in report.groups:
         if group.step_time is not None:
             rows.append(_cells_of_step(group, group.step_time))
@@ -220,7 +221,7 @@ def scaling(report: Report) -> Section:
     if report.scaling or report.curves:
         parts += _scaling_figures(report)
     for system_number, rows in enumerate(report.scaling, 1):
-        of_system = f" of system {system_number}" if len(report.scaling) > 1 else ""
+        of_system = f" of system {system_number}" if len(report.scaling) > 1 else ""  # for the caption
         parts += _scaling_table(rows, of_system)
     if report.curves:
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
@@ -316,7 +317,7 @@ def _with_names(curves: Sequence[plots.Points]) -> plots.Series:
 def _throughput_figure(report: Report, our_rates: Sequence[plots.Points], first_published_style: int) -> Figure:
     """Return the plot of throughput over the number of devices: the curves of our systems, then the published ones.
 
-    `first_published_style` chooses the colour and marker of the first published curve.
+    `first_published_style` is the number of the colour and marker that the first published curve has.
     """
     plot = _PlotByDevices(
         name="scaling",
@@ -333,7 +334,7 @@ def _throughput_figure(report: Report, our_rates: Sequence[plots.Points], first_
 def _efficiency_figure(report: Report, first_published_style: int) -> Figure:
     """Return the plot of scaling efficiency, in percent, over the number of devices: our systems, then published ones.
 
-    `first_published_style` chooses the colour and marker of the first published curve.
+    `first_published_style` is the number of the colour and marker that the first published curve has.
     """
     our_efficiencies = [_efficiencies_of_rows(rows) for rows in report.scaling]
     plot = _PlotByDevices(
@@ -380,8 +381,8 @@ def _efficiencies_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float
 def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figure:
     """Return a plot over the number of devices as a part of the page, with all its values in words for screen readers.
 
-    `first_published_style` numbers the colour and marker of the first published curve; the next curves count on from
-    it.
+    `first_published_style` is the number of the colour and marker that the first published curve has. The next
+    published curves have the next numbers.
     """
     words = []
     for label, points in (*plot.ours, *plot.published):
@@ -411,8 +412,7 @@ def _published(curves: Sequence[Curve]) -> Table:
 def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
     """Return the row of one published figure, with the line of published.csv that it comes from.
 
-    `curve` is the published table with the figure. The efficiency compares the figure with that of one device in the
-    table.
+    `curve` is the published table that has the figure. Its figure on one device is what the efficiency compares with.
     """
     memory = "?"
     if figure.accelerator_memory_gib is not None:

@@ -27,20 +27,22 @@ _UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^
 
 
 def for_page(svg: str, figure: Figure) -> str:
-    """Adapt matplotlib's SVG to the page: its ids, colours and fonts, and a title for screen readers.
+    """Return matplotlib's SVG of a figure, changed so that it can stand in the page.
 
-    Ids must differ between plots of a page: `url(#clip)` -> `url(#loss-clip)`. Colours follow the page: `#010101` ->
-    `var(--ink)`.
+    - Ids differ between the plots of a page: `url(#clip)` becomes `url(#loss-clip)`.
+    - Colours are the page's variables: `#010101` becomes `var(--ink)`.
+    - Text keeps its size, and takes the font of the page.
+    - A new opening tag has the title and the description that screen readers read.
     """
     text = _METADATA.sub("", svg)
-    text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<0>{figure.name}-", text)  # \g<0> is the start itself
+    text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<0>{figure.name}-", text)  # \g<0>: what the expression has matched
     for color, variable in VARIABLES.items():
         text = text.replace(color, f"var(--{variable})")
     text = _FONT.sub(r"font-size: \g<size>", text)
-    svg_tag = _UP_TO_END_OF_SVG_TAG.match(text)
-    assert svg_tag is not None, "matplotlib's SVG has a viewBox"
-    after_svg_tag = text[svg_tag.end() :]
-    return _svg_head(svg_tag["view_box"], figure) + after_svg_tag
+    old_opening = _UP_TO_END_OF_SVG_TAG.match(text)
+    assert old_opening is not None, "matplotlib's SVG has a viewBox"
+    drawing = text[old_opening.end() :]
+    return _svg_head(old_opening["view_box"], figure) + drawing
 
 
 def _svg_head(view_box: str, figure: Figure) -> str:

@@ -16,6 +16,7 @@ KINDS_OF_LINK = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # page.css shades ea
 
 # A row of the table that `nvidia-smi topo` prints: a device's name, and then its link to each device.
 _LinksOfDevice = tuple[str, ...]
+_LinkMatrix = tuple[_LinksOfDevice, ...]  # a row for each device of a node
 
 
 def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
@@ -23,15 +24,11 @@ def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
 
     A cell is the link between two devices, such as "NV12" or "SYS". If no links are known, a sentence says so.
     """
-    hosts_by_links: dict[tuple[_LinksOfDevice, ...], list[str]] = {}
-    for node in nodes_of(run.record):
-        matrix = _link_matrix(node.get("topology"))
-        if matrix:
-            hosts_by_links.setdefault(matrix, []).append(str(node.get("host")))
-    if not hosts_by_links:
+    hosts_by_matrix = _hosts_by_link_matrix(run)
+    if not hosts_by_matrix:
         return [Paragraph(text=f"Topology of the GPUs: {NOT_MEASURED}.", absent=True)]
     parts: list[Block] = []
-    for matrix, hosts in hosts_by_links.items():
+    for matrix, hosts in hosts_by_matrix.items():
         nodes = counted(len(hosts), "node")
         caption = f"Links between GPUs and network cards of {nodes}: {', '.join(hosts[:NAMED_HOSTS])}"
         devices = [row[0] for row in matrix]  # a row begins with the name of its device
@@ -40,20 +37,39 @@ def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
     return parts
 
 
-def _link_matrix(topology: Any) -> tuple[_LinksOfDevice, ...]:
-    """Return a row for each device of a node: its name, then its link to each device.
+def _hosts_by_link_matrix(run: ReportedRun) -> dict[_LinkMatrix, list[str]]:
+    """Return the names of the nodes that have the same links between their devices, by the matrix of these links.
 
-    `topology` is what a log says of the node, and may be anything. Empty if that is not a square table, or has more
-    than MOST_DEVICES devices.
+    Nodes whose links the log does not say are left out.
+    """
+    hosts_by_matrix: dict[_LinkMatrix, list[str]] = {}
+    for node in nodes_of(run.record):
+        matrix = _link_matrix(node.get("topology"))
+        if matrix:
+            hosts_by_matrix.setdefault(matrix, []).append(str(node.get("host")))
+    return hosts_by_matrix
+
+
+def _link_matrix(topology: Any) -> _LinkMatrix:
+    """Return how the devices of a node are linked, from what a log says of the node: a row for each device.
+
+    {"devices": ["GPU0", "GPU1"], "links": [["X", "NV12"], ["NV12", "X"]]} gives
+    (("GPU0", "X", "NV12"), ("GPU1", "NV12", "X")).
+
+    The result is empty if `topology` has another form, if a device does not have one link to each device, or if there
+    are more than MOST_DEVICES devices.
     """
     rows = []
     try:
         for name, links in zip(topology["devices"], topology["links"], strict=True):
             rows.append((str(name), *map(str, links)))
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError):  # a log may hold anything
         return ()
-    is_square = all(len(row) == 1 + len(rows) for row in rows)  # 1: the name
-    return tuple(rows) if is_square and len(rows) <= MOST_DEVICES else ()
+    row_length = 1 + len(rows)  # the device's own name, and a link for each device
+    is_square = all(len(row) == row_length for row in rows)
+    if not is_square or len(rows) > MOST_DEVICES:
+        return ()
+    return tuple(rows)
 
 
 def _cells_of_links(row: _LinksOfDevice, devices: Sequence[str]) -> list[Cell]:

@@ -25,7 +25,12 @@ def applies(check: Verdict) -> bool:
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the status of the whole report and a sentence on it. The worst of the checks that apply decides."""
+    """Return the status of the whole report, and a sentence on it.
+
+    The status is the worst one of the checks that apply: fatal, unknown, warning or ok, from worst to best. Unless it
+    is fatal, the sentence names the checks with warnings. If the status is a warning and the figure is not steady, the
+    sentence only says that.
+    """
     applying = [check for check in checks if applies(check)]
     statuses = {check.status for check in applying}
     warning_checks = [check.check for check in applying if check.status == WARNING]
@@ -82,12 +87,15 @@ def _verdict_that_does_not_apply(check: str, why: str) -> Verdict:
 
 
 def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on whether the runs passed the compliance check. A single failed run makes it fatal.
+    """Return the verdict on whether the runs passed the compliance check.
 
-    Else it is unknown if a run that needs the check was not checked. It does not apply if no run was or needs to be.
+    - fatal: a run failed it
+    - unknown: none failed, but a run that needs the check was not checked
+    - ok: all runs that were checked passed, and no other run needs the check
+    - not applicable: no run was checked, and none needs to be
     """
     checked = [run for run in runs if run.findings]
-    failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
+    failed = [run for run in runs if run.findings and run.findings["verdict"] == "fail"]
     unchecked = [run for run in runs if not run.findings and _needs_check(run)]
     if failed:
         found = f"{_numbers_in_words(failed, runs)} failed the check, {counted(_count_errors(checked), 'error')}"
@@ -127,8 +135,8 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield a verdict on how the training runs ended: on the failed ones if there are any, else on the final quality.
 
-    Only runs that trained, and whose log says how they ended, count. There is no verdict on the quality unless all of
-    them have one.
+    A run counts if it trained and its log says how it ended. Nothing is yielded if no run counts, or if none failed but
+    one of them has no evaluation.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
@@ -145,19 +153,25 @@ class _Failures(NamedTuple):
     failed: int
     allowed: int | None  # None: unknown
 
+    @property
+    def are_too_many(self) -> bool:
+        """Return whether more runs failed than are allowed; false if that is unknown."""
+        return self.allowed is not None and self.failed > self.allowed
+
 
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
     """Return the verdict on the `failed` runs, which ended without success.
 
-    It is fatal if more runs of a group failed than the benchmark's rules allow, unknown if a group has failed runs and
-    it is not known how many may fail, else a warning.
+    - fatal: in one of the groups, more runs failed than the benchmark's rules allow
+    - else unknown: in one of the groups runs failed, and it is not known how many may fail
+    - else a warning
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
-    all_failures = [_Failures(_count_failures(group), _allowed_failures(group, protocol)) for group in groups]
-    if any(failures.allowed is not None and failures.failed > failures.allowed for failures in all_failures):
+    failures_of_groups = [_Failures(_count_failures(group), _allowed_failures(group, protocol)) for group in groups]
+    if any(failures.are_too_many for failures in failures_of_groups):
         return Verdict(check="quality", status=FATAL, found=text, fix=fix)
-    if any(failures.allowed is None and failures.failed > 0 for failures in all_failures):
+    if any(failures.allowed is None and failures.failed > 0 for failures in failures_of_groups):
         text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
         return Verdict(check="quality", status=UNKNOWN, found=text, fix=fix)
     text += "; the benchmark's rules drop as many of its runs"
@@ -173,24 +187,27 @@ def _count_failures(group: Group) -> int:
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail; None if that is unknown.
 
-    A result drops some of its slowest runs, and a failed run counts as a slow one.
+    A result drops some of its slowest runs, and a failed run counts as one of these. How many are dropped is a rule of
+    the MLPerf round. A log does not say its round, so the number is known only if all rounds with this benchmark agree.
+    For a benchmark of no round, the protocol decides.
     """
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
-    if not submission_by_round:  # no round has rules for it
+    if not submission_by_round:
         return _dropped_by_protocol(len(group.runs), protocol)
     dropped_in_rounds: set[int] = set()
     for submission in submission_by_round.values():
-        has_enough_runs = len(group.runs) >= submission.runs
+        has_enough_runs = len(group.runs) >= submission.runs  # for a result of this round; else no run can be dropped
         dropped_in_rounds.add(submission.dropped if has_enough_runs else 0)
-    if len(dropped_in_rounds) > 1:  # a log does not say its round
+    if len(dropped_in_rounds) > 1:
         return None
     return dropped_in_rounds.pop()
 
 
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the lowest final quality of the `trained` runs: fatal if it is below their common target.
+    """Return the verdict on the lowest final quality of the `trained` runs: fatal if it is below their target, else ok.
 
-    Without a common target the quality is only named. `runs` are all runs of the report.
+    Without a target that all of them share, the quality is compared with none, and the verdict is ok. `runs` are all
+    runs of the report.
     """
     lowest = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {recipe_target(run.record) for run in trained}
@@ -220,15 +237,22 @@ def _dropped_by_protocol(runs: int, protocol: Protocol) -> int:
 
 
 def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on how the figures were measured, and a warning if some of them are not steady."""
-    warnings = warnings_of_scores(groups)
-    problems = [group.problem for group in groups if group.problem]
-    other_checks = {warning.check for warning in warnings if warning.check not in UNSTEADY_WARNINGS}
-    yield _judge_measurement(problems, sorted(other_checks))
+    """Yield the verdict "measurement" on the problems and warnings of all groups' figures.
 
-    unsteady = [warning for warning in warnings if warning.check in UNSTEADY_WARNINGS]
+    Warnings that a figure is not steady make a verdict of their own, "steadiness". Without any it is left out.
+    """
+    problems = [group.problem for group in groups if group.problem]
+    names_of_other_warnings: set[str] = set()
+    unsteady: list[str] = []  # what the warnings of UNSTEADY_WARNINGS have found
+    for warning in warnings_of_scores(groups):
+        if warning.check in UNSTEADY_WARNINGS:
+            unsteady.append(warning.found)
+        else:
+            names_of_other_warnings.add(warning.check)
+
+    yield _judge_measurement(problems, sorted(names_of_other_warnings))
     if unsteady:
-        found = _first_and_count([warning.found for warning in unsteady])
+        found = _first_and_count(unsteady)
         fix = "Look for other load on the machine, waits for data and throttling; then measure again."
         yield Verdict(check="steadiness", status=WARNING, found=found, fix=fix)
 
@@ -237,7 +261,7 @@ def _judge_measurement(problems: Sequence[str], warning_checks: Sequence[str]) -
     """Return the verdict on how the figures were measured: fatal with problems, a warning with warnings, else ok.
 
     `problems` are sentences on why a group does not have the figure that the protocol asks for. `warning_checks` are
-    names of warnings.
+    the names of the warnings, each once.
     """
     if problems:
         fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
@@ -253,10 +277,11 @@ def _judge_measurement(problems: Sequence[str], warning_checks: Sequence[str]) -
 
 
 def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a verdict for each doubt about where the runs come from.
+    """Yield a verdict for each doubt about where the runs come from; none if there is no doubt.
 
-    Figures without a system or a date cannot be published. Organisation and commit are only named if one of those two
-    is missing as well.
+    - unknown: a log does not say its system or its date, so that the figures cannot be published. If a log also lacks
+      its organisation or commit, the same verdict names these. They make no verdict alone.
+    - a warning: the source tree of a run had uncommitted changes
     """
     missing = [name for name in ("system", "date", "organisation", "commit") if _is_missing_in_a_log(name, runs)]
     if "system" in missing or "date" in missing:

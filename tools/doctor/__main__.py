@@ -41,29 +41,26 @@ def _clock_offsets_s(comm: "MPI.Comm", is_leader: bool) -> list[float]:
 def over_mpi(job: env.Job) -> list[Verdict] | None:
     """Look at every node of the job. Return the verdicts on rank 0, and None on every other rank.
 
-    Every rank must call this, because all of them exchange messages. The leader of a node, its first rank, looks at the
-    node.
+    Each node has a leader, its first rank, which looks at the node. Rank 0 judges what the leaders found. Every rank
+    must call this, because all of them exchange messages.
     """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    is_leader = ranks_of_node.Get_rank() == 0
-    is_rank_0 = comm.Get_rank() == 0
 
-    # Every rank takes part in the three exchanges below, in this order.
-    cores_of_ranks = ranks_of_node.gather(own_cores())  # to the leader
+    # Every rank takes part in three exchanges, in this order: of cores, of facts, and of the time.
+    cores_of_ranks = ranks_of_node.gather(own_cores())  # the leader gets a list, the other ranks of its node None
+    is_leader = cores_of_ranks is not None
     facts = None
-    if is_leader:
-        assert cores_of_ranks is not None, "MPI gathers to rank 0 of a node"
+    if cores_of_ranks is not None:
         node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
         facts = probe(job, rank_cores=cores_of_ranks, node=node_number)
-    seen_by_ranks = comm.gather((socket.gethostname(), facts))  # to rank 0; only leaders have facts
+    seen_by_ranks = comm.gather((socket.gethostname(), facts))  # rank 0 gets a list, the other ranks None
     clock_offsets_s = _clock_offsets_s(comm, is_leader)
 
-    if not is_rank_0:
+    if seen_by_ranks is None:  # on a rank other than rank 0
         return None
-    assert seen_by_ranks is not None, "MPI gathers to rank 0"
     hosts_of_ranks = [host for host, _ in seen_by_ranks]
     facts_of_nodes = [facts_of_node for _, facts_of_node in seen_by_ranks if facts_of_node is not None]
     return judge_all(facts_of_nodes, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)
@@ -80,10 +77,10 @@ def alone(job: env.Job) -> list[Verdict]:
 def mpirun_failure() -> str:
     """Return why mpirun cannot start two ranks on this node that add a number over MPI; empty if it can.
 
-    The reason is mpirun's own message, or that there was no answer.
+    The reason is the beginning of mpirun's own message, or that there was no answer in MPIRUN_S seconds.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []  # without it mpirun refuses to run as root
     options = [*as_root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     script = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"
     # The command `timeout` sends a signal that mpirun passes on to its ranks. Python's own timeout kills only mpirun.

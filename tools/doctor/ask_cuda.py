@@ -73,10 +73,10 @@ def call_and_print(driver: ctypes.CDLL, step: str, function: str, *arguments: ob
 
 
 def try_gpu(driver: ctypes.CDLL, number: int) -> None:
-    """Make a context on a GPU, which a process needs to compute there, and destroy it again.
+    """Make a context on a GPU, and destroy it again. A process needs a context to compute on a GPU.
 
-    `number` counts the GPUs from 0 in CUDA's order. Raises AttributeError if the driver does not have a function that
-    is called.
+    `number` counts the GPUs from 0 in CUDA's order. If a call fails, the calls after it are left out. Raises
+    AttributeError if the driver does not have a function that is called.
     """
     step = f"gpu {number}"
     device = ctypes.c_int()
@@ -126,9 +126,10 @@ def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
 
 
 def main() -> None:
-    """Load CUDA's driver, start it, and make a context on each GPU from FIRST to END (arguments), END excluded.
+    """Load CUDA's driver, start it, and try to make a context on each GPU from FIRST to END, END excluded.
 
-    A JSON line is printed before and after each call of the driver:
+    The command line gives FIRST and END. A JSON line is printed before and after a call of the driver, so that the last
+    line shows in which call this process hung or died:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}

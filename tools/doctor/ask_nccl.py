@@ -35,8 +35,8 @@ def text_of(function: Any, argument: int | None) -> str:
 def main() -> None:
     """Load NCCL and have it make the id of a communicator, by which ranks find each other.
 
-    A JSON line is printed before and after the call. In the second, a `code` of null means that NCCL could not be
-    called.
+    A JSON line is printed before and after the call. The second one has NCCL's result as its `code`, which is null if
+    NCCL could not be called.
     """
     say(begin="ncclGetUniqueId")
     try:

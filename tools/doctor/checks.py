@@ -57,8 +57,8 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
         name, _, _ = file_name.partition(".")  # "libnccl"
         loads = not answer.startswith("error: ")
         result = answer.removeprefix("error: ")
-        if_absent = WARNING if name == "libnvcuvid" else FATAL  # without libnvcuvid an A100 decodes JPEGs more slowly
-        status = ok_if(loads, otherwise=if_absent)
+        is_optional = name == "libnvcuvid"  # without it an A100 decodes JPEGs, but more slowly
+        status = ok_if(loads, otherwise=WARNING if is_optional else FATAL)
         yield judge_check(job, f"cuda.{name}", status, found=result, capabilities=CAPABILITIES)
         if name == "libnccl" and loads:
             version = int(answer)
@@ -178,10 +178,10 @@ def _port_states(ports: dict[str, str]) -> str:
 def _judge_infiniband_ports(
     ports: dict[str, str], inactive_ports: list[str], job: env.Job, *, can_open_devices: bool
 ) -> Verdict:
-    """Return the verdict on a node's InfiniBand ports. NCCL uses `inactive_ports`, but they are not ACTIVE.
+    """Return the verdict on a node's InfiniBand ports: a warning if it has none or some cannot be used, else ok.
 
-    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}. That NCCL uses none of
-    them is the matter of the check "nccl.ports".
+    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}. `inactive_ports` are
+    those that NCCL would use but that are not ACTIVE. Whether NCCL uses any port is judged by the check "nccl.ports".
     """
     found = _port_states(ports)
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"
@@ -222,7 +222,8 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on the page cache, which a timed run flushes, and on each part of the job's data set.
 
-    A job that reads no data set of the user has one good verdict in place of the latter.
+    If the job reads no data set of the user, one verdict takes the place of those on the parts: it is ok, and names the
+    data that the job uses.
     """
     yield _judge_page_cache(facts["drop_caches"], job)
     if facts["data"] is None:
@@ -234,9 +235,9 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
-    """Return the verdict on whether the page cache can be flushed before a timed run, if the job asks for that.
+    """Return the verdict on whether the page cache can be flushed before a timed run.
 
-    It is also ok if the launcher has flushed the cache already.
+    It is a warning if the job asks for that, the launcher has not flushed the cache already, and this user cannot.
     """
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
     found = flushed_by
@@ -250,7 +251,7 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on one part of a data set, `train` or `val`. `part` is what harness/data_check.py found.
 
-    A part that could not be read has only a fatal verdict on its list.
+    A part that could not be read has only a fatal verdict on its list. The labels have a verdict only if one is wrong.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -262,8 +263,8 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     for note in part["notes"]:
         yield judge_check(job, "data.content", WARNING, found=note)
     fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can be
-    found = fault or f"{part['decoded']} samples decoded"
-    yield judge_check(job, "data.decode", ok_if(not fault, otherwise=FATAL), found=f"{part['name']}: {found}")
+    decoding = fault or f"{part['decoded']} samples decoded"
+    yield judge_check(job, "data.decode", ok_if(not fault, otherwise=FATAL), found=f"{part['name']}: {decoding}")
     label_fault = part["label_fault"]  # of the first label that is no class; empty if all are
     if label_fault:
         yield judge_check(job, "data.labels", FATAL, found=f"{part['name']}: {label_fault}")
@@ -273,9 +274,9 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
-    """Return the verdicts on all nodes: on each node, on what must be the same on all, and on the code's changes.
+    """Return the verdicts on each node, on what must be the same on all nodes, and on whether the code is as committed.
 
-    Equal verdicts appear once. With several nodes, what was found begins with the host's name.
+    Equal verdicts on a node appear once. With several nodes, what was found on a node begins with the host's name.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -314,7 +315,7 @@ def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
 def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
     """Return the facts that must be the same on all nodes, by the names of their checks, with a value for each node.
 
-    A value that a node does not know is None or empty.
+    A value that a node does not know is None or empty. The digests of the data set are left out if no node has one.
     """
     values_by_check: dict[str, list[str | None]] = {
         "code.commit": [node["source"]["commit"] for node in nodes],

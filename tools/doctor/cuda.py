@@ -57,19 +57,19 @@ class CudaStart:
 
     library: str = ""  # the file that was loaded as libcuda.so.1
     version: int | None = None  # of CUDA, as the driver has it: 12000 is 12.0
-    count: int | None = None  # GPUs that CUDA shows
+    shown_gpus: int | None = None  # how many GPUs CUDA shows; None: it did not say
     failed_driver_step: Step | None = None  # the step of the driver itself that failed
-    gpus: Mapping[int, Step] = field(default_factory=dict)  # the last step on each GPU, by CUDA's number
+    step_by_gpu: Mapping[int, Step] = field(default_factory=dict)  # the last step on each GPU tried, by CUDA's number
 
     @property
     def failed_steps_of_gpus(self) -> dict[int, Step]:
         """Return the GPUs that gave no context, by CUDA's number, each with the step that failed."""
-        return {number: step for number, step in self.gpus.items() if step.code != CUDA_SUCCESS}
+        return {number: step for number, step in self.step_by_gpu.items() if step.code != CUDA_SUCCESS}
 
     @property
     def is_sound(self) -> bool:
         """Return whether every GPU that was tried has given a context."""
-        return self.failed_driver_step is None and bool(self.gpus) and not self.failed_steps_of_gpus
+        return self.failed_driver_step is None and bool(self.step_by_gpu) and not self.failed_steps_of_gpus
 
     def runs(self, version: int) -> bool:
         """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was tried."""
@@ -90,40 +90,40 @@ class System:
     fabric_manager: str | None  # version of the one installed here; a container mostly has none
 
 
-def try_start(environ: Mapping[str, str], gpus: int) -> CudaStart:
-    """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpus` GPUs.
+def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
+    """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpu_count` GPUs.
 
-    A call of CUDA may hang or kill its process, so child processes make the calls, until ALL_S seconds have passed. The
-    last one says what CUDA itself did.
+    A call of CUDA may hang or kill its process, so a child process makes the calls. If it hangs or dies on a GPU,
+    another child goes on with the next GPU, unless ALL_S seconds have passed. The result has the last step on each GPU
+    that was tried; the rest of it is what the last child found.
     """
     until_s = time.monotonic() + ALL_S
-    step_of_gpus: dict[int, Step] = {}
+    step_by_gpu: dict[int, Step] = {}
     first_gpu = 0
     while True:
-        child = talk(ASK_CUDA, str(first_gpu), str(gpus), environ=environ, silent_s=SILENT_S)
-        result = _read_answers(child)
-        step_of_gpus.update(result.gpus)
-        next_gpu = _next_gpu(child, result, gpus)
+        child = talk(ASK_CUDA, str(first_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
+        start = _read_answers(child)
+        step_by_gpu.update(start.step_by_gpu)
+        next_gpu = _next_gpu(child, start, gpu_count)
         if next_gpu is None or time.monotonic() > until_s:
-            return replace(result, gpus=dict(sorted(step_of_gpus.items())))
+            return replace(start, step_by_gpu=dict(sorted(step_by_gpu.items())))
         first_gpu = next_gpu
 
 
-def _next_gpu(child: Talk, result: CudaStart, gpus: int) -> int | None:
+def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
     """Return the GPU with which another child process must go on, after this one hung or died; None if none must.
 
-    `gpus` is how many GPUs the job uses.
+    `start` is what this child found, and `gpu_count` how many GPUs the job uses.
     """
-    if not child.hang_or_death:
+    if not child.hang_or_death:  # the child has ended by itself
         return None
-    if result.failed_driver_step is not None:  # not on a GPU: another child would fail as well
+    if start.failed_driver_step is not None:  # not on a GPU: another child would fail as well
         return None
-    stopped_on_gpu = max(result.gpus)  # GPUs are tried in ascending order, so the last one that was tried
+    stopped_on_gpu = max(start.step_by_gpu)  # the child tries GPUs in ascending order, so it is the last one
     next_gpu = stopped_on_gpu + 1
-    gpus_to_try = min(gpus, result.count or 0)
-    if next_gpu >= gpus_to_try:  # GPUs count from 0
-        return None
-    return next_gpu
+    shown_gpus = start.shown_gpus or 0
+    is_left_to_try = next_gpu < min(gpu_count, shown_gpus)  # GPUs count from 0
+    return next_gpu if is_left_to_try else None
 
 
 def _read_answers(child: Talk) -> CudaStart:
@@ -132,29 +132,25 @@ def _read_answers(child: Talk) -> CudaStart:
     If the child hung or died, the call that had begun and not ended has failed; if there is none, the child's exit.
     """
     answers = child.answers()
-    gpus: dict[int, Step] = {}
-    failed_driver_step = None
-    for step_name, step in _last_ended_calls(answers).items():
-        gpu = _gpu_of_step(step_name)
-        if gpu is not None:
-            gpus[gpu] = step
-        elif step.code != CUDA_SUCCESS:
-            failed_driver_step = step  # the only one, because the child starts no further step after it
-
+    step_by_name = _last_ended_calls(answers)
     if child.hang_or_death:
         running = _running_call(answers)
-        step = Step(call=running.function, hang_or_death=child.hang_or_death)
-        gpu = _gpu_of_step(running.step_name)
+        step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
+
+    step_by_gpu: dict[int, Step] = {}
+    failed_driver_step = None
+    for step_name, step in step_by_name.items():
+        gpu = _gpu_of_step(step_name)
         if gpu is not None:
-            gpus[gpu] = step
-        else:
-            failed_driver_step = step  # a death at the exit replaces an error that the driver returned earlier
+            step_by_gpu[gpu] = step
+        elif step.code != CUDA_SUCCESS:
+            failed_driver_step = step  # the last one counts: after a failed step of the driver the exit may fail, too
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
-        count=_last_value(answers, "count"),
+        shown_gpus=_last_value(answers, "count"),
         failed_driver_step=failed_driver_step,
-        gpus=gpus,
+        step_by_gpu=step_by_gpu,
     )
 
 
@@ -166,12 +162,13 @@ def _gpu_of_step(step_name: str) -> int | None:
 
 
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
-    """Return the last call of each step that has ended, with its result, by the step's name. A call has two lines:
+    """Return for each step, by its name, the last of its calls that has ended, with the result of the call.
+
+    All earlier calls of the step have succeeded, because the child goes on only after a success. Two of `answers` are
+    of one call:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
-
-    All earlier calls of a step have succeeded, because the child goes on only after a success.
     """
     begun_call_of_step: dict[str, str] = {}
     ended_calls: dict[str, Step] = {}

@@ -70,9 +70,9 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether NVML shows as many GPUs as the job needs. A run counts its GPUs by NVML.
+    """Return the verdict on whether NVML shows as many GPUs as the job needs: fatal if not, as a run counts by NVML.
 
-    CUDA may show GPUs that NVML does not: a container can be started with the one and without the other.
+    CUDA may show GPUs that NVML does not, because a container can be started with CUDA and without NVML.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
@@ -94,9 +94,9 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 def _count_by_cuda(facts: Facts) -> int:
     """Return how many GPUs CUDA shows; 0 if it was not started or does not say it."""
     start: CudaStart | None = facts.get("cuda_start")
-    if start is None or start.count is None:
+    if start is None or start.shown_gpus is None:
         return 0
-    return start.count
+    return start.shown_gpus
 
 
 def _advice_on_nvml(reason: str) -> str:
@@ -113,7 +113,8 @@ def _advice_on_nvml(reason: str) -> str:
 def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    Code that was made for an earlier compute capability also runs, but not at the GPU's best.
+    It is ok if there is code for the GPU's own compute capability, and fatal if there is none that it runs. Code made
+    for an earlier capability runs, but not at the GPU's best, so it is a warning, as is an unknown capability.
     """
     verdict = functools.partial(
         judge_check,
@@ -136,7 +137,9 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    An older or unknown driver is ok if CUDA has started on this node all the same.
+    - OK: the driver is new enough (DRIVERS), or CUDA has started on this node with an older or unknown one.
+    - WARNING: its version is unknown, and CUDA has not started.
+    - FATAL: it is too old, and CUDA has not started.
     """
     driver = _driver_version(gpu, facts)
     shown_driver = driver or "unknown"
@@ -151,7 +154,8 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
         return verdict(OK, found=f"{shown_driver}: {why_it_runs}")
     if _cuda_has_started(facts):
         start: CudaStart = facts["cuda_start"]
-        # NVIDIA's package cuda-compat has a newer libcuda, which runs on an old driver. An unknown one may be new.
+        # On an old driver CUDA runs by a newer libcuda, that of NVIDIA's package cuda-compat. An unknown driver may be
+        # new, and then its own libcuda runs.
         library = start.library if driver is None else f"{start.library} (cuda-compat)"
         return verdict(OK, found=f"{shown_driver}: {library} runs CUDA {start.version_words} on it")
     if driver is None:
@@ -216,7 +220,7 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on the memory errors that ECC has counted since the driver was loaded.
 
-    Uncorrected errors are fatal, corrected ones a warning, as is ECC that is off, which has no count.
+    Uncorrected errors are fatal, and corrected ones a warning. ECC that is off has no count, which is a warning, too.
     """
     uncorrected = gpu.ecc_uncorrected
     if uncorrected is None:
@@ -233,12 +237,13 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on whether the broken parts of the GPU's memory are out of use.
 
-    GPUs from Ampere on replace broken rows of memory, and earlier ones retire broken pages, both at the next reset.
+    GPUs from Ampere on replace broken rows of memory, and earlier ones retire broken pages, both at the next reset. An
+    earlier GPU without a page to retire has no verdict.
     """
-    is_before_ampere = gpu.capability is not None and gpu.capability < ROW_REMAPPING_FROM
+    should_report_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
     if gpu.remapped_rows is not None:
         yield _judge_remapped_rows(gpu_name(gpu), gpu.remapped_rows, job)
-    elif not is_before_ampere:
+    elif should_report_rows:
         yield judge_check(job, "gpu.remapped_rows", WARNING, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
 
     if gpu.retired_pages_pending:
@@ -301,10 +306,11 @@ def _judge_compute_mode(gpu_name: str, mode: int, job: env.Job) -> Verdict:
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdict on whether the job's training fits into the GPU's memory.
+    """Yield the verdict on whether the job's training fits into the GPU's memory, else a warning.
 
-    Nothing is yielded if this memory is unknown, or if the peak of the job's program was never measured. The rest of
-    the need is estimated.
+    The need is estimated: the peak of the job's program by measured ones, cuDNN's workspace, the input pipeline, and
+    the context with its libraries. A margin must be left over. Nothing is yielded if the size of the memory is unknown,
+    or if no peak of such a program was measured.
     """
     program_mib = memory.program_mib(job)
     if gpu.memory_gib is None or program_mib is None:

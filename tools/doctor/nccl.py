@@ -108,7 +108,8 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
     """Return the devices of `ports` that `setting`, a value of NCCL_IB_HCA, matches by accident, sorted.
 
-    NCCL compares beginnings of names. If there are mlx5_1 and mlx5_10:
+    A setting that has the full name of a device is meant for that device alone, but NCCL matches every name that begins
+    so. If there are mlx5_1 and mlx5_10:
 
         "mlx5_1"  -> ["mlx5_10"]
         "mlx5"    -> [], because it is meant for all
@@ -119,12 +120,13 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         return []
     devices = {_device(port) for port in ports}
     devices_in_setting = {_device(entry) for entry in choice.entries}
-    devices_named_in_full = tuple(devices & devices_in_setting)  # as `startswith` takes several
+    meant = devices & devices_in_setting  # the setting has their full names
 
     by_accident: set[str] = set()
     for port in _names_matched(choice, ports):
         device = _device(port)
-        if device not in devices_named_in_full and device.startswith(devices_named_in_full):
+        begins_like_one_meant = any(device.startswith(name) for name in meant)
+        if begins_like_one_meant and device not in meant:
             by_accident.add(device)
     return sorted(by_accident)
 

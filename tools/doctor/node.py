@@ -80,7 +80,7 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
     # NVML, NVIDIA's library for monitoring, is asked first: later its memory in use would include what CUDA takes. NVML
     # stays open until CUDA's start has ended, because on a driver without persistence closing NVML unloads the driver.
     with _gpus_of_open_nvml(job) as nvml, ThreadPoolExecutor() as pool:
-        # These take seconds, so they run in threads while the other facts are gathered.
+        # The imports and the starts take seconds, so they run in threads while the other facts are gathered.
         import_attempts = {name: pool.submit(_try_import, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node)
         facts = {
@@ -97,9 +97,10 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
             **_network_devices(),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
-        imports = {name: attempt.result() for name, attempt in import_attempts.items()}
+        imports = {name: attempt.result() for name, attempt in import_attempts.items()}  # waits for the imports
         facts["imports"] = imports
-        facts["data"] = data_facts(job, has_packages=not any(failure.error for failure in imports.values()))
+        has_packages = not any(failure.error for failure in imports.values())
+        facts["data"] = data_facts(job, has_packages=has_packages)
         return facts | library_starts.result()  # waits for the starts while NVML is open
 
 
@@ -134,9 +135,10 @@ def _topology() -> JsonObject:
 
 
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
-    """Start CUDA and NCCL in the environment that the ranks of node number `node`, this one, will have.
+    """Start CUDA and NCCL in the environment that the ranks of this node will have; return facts on these starts.
 
-    Returns what came of it, and what may explain a failure, by name. Empty for a job on CPUs.
+    The facts, by name, are what came of the starts and what may explain a failure. `node` is this node's number in
+    HOSTS. For a job on CPUs nothing is started, and the result is empty.
     """
     if job.cluster.device != "gpu":
         return {}
@@ -166,8 +168,9 @@ def _address_in_hosts(job: env.Job, node: int) -> str:
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
     """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA); empty if nothing does.
 
-    `modules` is the folder /sys/module, `kernel` the release of Linux ("5.15.0-91-generic"), and `driver` what NVIDIA's
-    kernel module says about itself.
+    It is a kernel module, "nvidia_peermem", or Linux's DMA-BUF together with NVIDIA's open kernel module. `modules` is
+    the folder /sys/module, `kernel` the release of Linux ("5.15.0-91-generic"), and `driver` what NVIDIA's kernel
+    module says about itself.
     """
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():
@@ -189,7 +192,8 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
 def _try_import(name: str) -> _ImportFailure:
     """Import a package in a child process, and return why that failed and what to do; both are empty if it worked.
 
-    A broken library may kill or hang the child. The advice is then a command that shows where.
+    If the import raises an error, the advice says what to install. If a broken library kills or hangs the child, the
+    advice is a command that shows where.
     """
     command = [sys.executable, "-c", f"import {name}"]
     # If Python hangs, `timeout` ends it by ABRT. At this signal faulthandler prints the traceback, as at SEGV and ILL.
@@ -252,8 +256,9 @@ def own_cores() -> list[int]:
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
     """Return for each local rank the cores that launch/bind.sh would give it, by the setting RANK_NUMA.
 
-    RANK_NUMA names a NUMA node for each rank, such as "0,0,1,1": an unknown node has no cores, and ranks that it leaves
-    out have no list. Without it, each rank may use all cores of this process.
+    RANK_NUMA names a NUMA node for each rank, such as "0,0,1,1". A rank on a NUMA node that does not exist has an empty
+    list, and a rank that RANK_NUMA does not reach has none. Without RANK_NUMA each rank may use all cores of this
+    process.
     """
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
@@ -328,15 +333,15 @@ def _interfaces() -> dict[str, str]:
 def _infiniband(root: Path) -> dict[str, str]:
     """Return the state and the rate of each InfiniBand port under `root`, which is /sys/class/infiniband.
 
-    An example is {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}. A port of Ethernet (RoCE) has ", Ethernet" at the end;
-    one that cannot be read is "unreadable (Permission denied)", by the error.
+    An example is {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}. A port of Ethernet (RoCE) has ", Ethernet" at the end. A
+    port that cannot be read has the error in place of its state: "unreadable (Permission denied)".
     """
     state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):
         device = port.parts[-3]
         name = f"{device}:{port.name}"
         try:
-            _, _, state = (port / "state").read_text().partition(":")  # "4: ACTIVE"
+            _, _, state = (port / "state").read_text().partition(":")  # the file has "4: ACTIVE"
             rate = (port / "rate").read_text()
             words = f"{state.strip()} {rate.strip()}"
             link_layer = port / "link_layer"

@@ -15,10 +15,10 @@ RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML report
 def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU is free for the job.
 
-    It is FATAL if another job computes on the GPU, or something takes much of its memory, and WARNING if that is a
-    display, if a service holds the GPU, or if the memory in use is not known.
+    - FATAL: another job computes on the GPU, or too much of its memory is in use and no display runs on it.
+    - WARNING: a display runs on it and too much memory is in use, a service holds it, or the memory in use is unknown.
     """
-    memory_in_use = _memory_in_use(gpu)  # maybe without a process: a container sees none outside it
+    memory_in_use = _memory_in_use(gpu)  # may show a process that is not listed: a container sees none outside it
     # NVML may list the process of a display as one that computes.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
@@ -64,9 +64,10 @@ class _MemoryInUse:
 
 
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
-    """Return how much of a GPU's memory is in use before a run, and the most that is tolerated.
+    """Return how much of a GPU's memory is in use before a run, and the most that is tolerated: FOREIGN_MIB.
 
-    If the driver reports only a sum that includes what it keeps for itself, or nothing, RESERVE_MIB more are tolerated.
+    Some drivers report only a sum that includes the memory that they keep for themselves. Then RESERVE_MIB more are
+    tolerated. If nothing is reported, the memory in use is None.
     """
     used_mib = gpu.memory_used_mib
     if used_mib is not None:

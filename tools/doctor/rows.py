@@ -28,13 +28,13 @@ def ok_if(good: bool, *, otherwise: str) -> str:
 
 
 def judge_check(job: env.Job, check: str, status: str, *, found: str, fix: str = "", **values: Any) -> Verdict:
-    """Return the verdict on a check, with the texts of its row in checks.yaml. `found` says what was seen.
+    """Return the verdict on a check. `found` says what was seen; what is wanted is in the check's row of checks.yaml.
 
-    The job and `values` fill the placeholders of the texts: most=500 fills "under {most} MiB". A given `fix` replaces
-    that of the row.
+    The job and `values` fill the placeholders of the row: most=500 fills "under {most} MiB". A verdict other than ok
+    also has a fix: `fix` if it is given, else the fix of the row.
     """
-    group, _, _ = check.partition(".")  # "python" of "python.dali", if the check has no row of its own
-    row = ROWS.get(check) or ROWS[group]
+    group, _, _ = check.partition(".")  # "python" for "python.dali"
+    row = ROWS.get(check) or ROWS[group]  # a check without a row of its own has that of its group
     wanted = row["wanted"].format(job=job, **values)
     if status == OK:
         return Verdict(check=check, status=OK, found=found, wanted=wanted)

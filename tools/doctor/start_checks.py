@@ -49,22 +49,26 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     If nothing failed, the only verdict is on the number of GPUs: CUDA may show too few.
     """
     start: CudaStart = facts["cuda_start"]
-    if start.failed_driver_step is not None:
-        yield _judge_failed_cuda_step("", start.failed_driver_step, facts, job)
-    for number, step in start.failed_steps_of_gpus.items():
+    failed_driver_step = start.failed_driver_step
+    failed_steps_of_gpus = start.failed_steps_of_gpus
+    if failed_driver_step is not None:
+        yield _judge_failed_cuda_step("", failed_driver_step, facts, job)
+    for number, step in failed_steps_of_gpus.items():
         yield _judge_failed_cuda_step(f"{_name_of_cuda_gpu(number, facts)}: ", step, facts, job)
-    if start.failed_driver_step is None and not start.failed_steps_of_gpus:
+    nothing_failed = failed_driver_step is None and not failed_steps_of_gpus
+    if nothing_failed:
         yield _judge_context_count(start, facts, job)
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on each GPU of the job: without one a process cannot compute.
 
-    `start` is a start in which no step failed, so each GPU that was tried has its context.
+    It is fatal if CUDA shows too few GPUs, and a warning if some were not tried in time. `start` is a start in which no
+    step failed, so each GPU that was tried has its context.
     """
     needed_gpus = job.cluster.dgxngpu
-    shown_gpus = start.count or 0
-    tried_gpus = len(start.gpus)
+    shown_gpus = start.shown_gpus or 0
+    tried_gpus = len(start.step_by_gpu)
     if shown_gpus < needed_gpus:
         return _cause_verdict(f"CUDA shows {shown_gpus} GPUs", _cause_of_few_gpus(facts), facts, job)
     if tried_gpus < needed_gpus:
@@ -142,9 +146,10 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
-    """Return what NVML and the system show that may explain a fault of CUDA, as texts for faults.yaml.
+    """Return what NVML and the system show that may explain a fault of CUDA, as texts by name for faults.yaml.
 
-    Those from "lost" on are signs of a fault, and empty without it.
+    "lost", "mig", "prohibited" and "device" are signs of a fault; each is empty if its sign was not found. The other
+    texts only describe the driver.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -216,7 +221,7 @@ def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> V
         found = f"ncclGetUniqueId {start.hang_or_death}"
         fault = FAULTS["nccl"]["hang"]
     elif start.code is None:
-        found = start.message or "no answer"
+        found = start.message or "no answer"  # the message says why NCCL could not be called
         fault = FAULTS["nccl"]["load"]
     else:
         found = f"ncclGetUniqueId: {start.code}, {start.message or 'no message'}; settings: {settings}"
@@ -227,7 +232,9 @@ def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> V
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
-    `hosts_address` is the address by which HOSTS names this node; empty if HOSTS does not name it.
+    The loopback is fatal. `hosts_address`, the address by which HOSTS names this node, is ok; it is empty if HOSTS does
+    not name the node. With another address, an interface of containers or virtual machines is a warning, and so is an
+    address that the interface gave itself.
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
     if start.interface == "lo":
@@ -256,7 +263,9 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    `ports` has the state of each port of the node: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    It is a warning if the setting matches a device by accident, if no port that it takes is ACTIVE, or if some of these
+    are of Ethernet and others of InfiniBand. `ports` has the state of each port of the node:
+    {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"

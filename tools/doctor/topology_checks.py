@@ -42,7 +42,7 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     """Return the verdict on the links between the job's GPUs: a warning if some have an NVLink and others have none.
 
-    `names` are these GPUs, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of a link between two
+    `names` are these GPUs, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of link between two
     devices: "NV4" is four NVLinks.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
@@ -51,11 +51,10 @@ def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     found = f"pairs: {', '.join(counts) or 'one GPU'}"
 
     without_nvlink = [topology.devices[row] for row in gpu_rows if not _has_nvlink(topology, row, gpu_rows)]
-    no_gpu_has_nvlink = len(without_nvlink) == len(gpu_rows)
-    left_out = [] if no_gpu_has_nvlink else without_nvlink
-    if left_out:
-        found += f"; without NVLink: {', '.join(left_out)}"
-    return judge_check(job, "gpu.topology", ok_if(not left_out, otherwise=WARNING), found=found)
+    are_mixed = 0 < len(without_nvlink) < len(gpu_rows)
+    if are_mixed:
+        found += f"; without NVLink: {', '.join(without_nvlink)}"
+    return judge_check(job, "gpu.topology", ok_if(not are_mixed, otherwise=WARNING), found=found)
 
 
 def _has_nvlink(topology: Topology, row: int, columns: Sequence[int]) -> bool:
@@ -80,9 +79,10 @@ class _Binding:
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether each rank of this node may run on a core near its own GPU.
+    """Return the verdict on whether each rank of this node may run on a core near its own GPU, else a warning.
 
-    It is ok if it is unknown which cores are near. The fix is the RANK_NUMA that binds all ranks.
+    A rank counts as near its GPU if the cores near the GPU are unknown. The warning's fix is a value of RANK_NUMA: the
+    NUMA node of each rank's GPU.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]

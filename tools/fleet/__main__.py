@@ -34,7 +34,7 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     """Write the hostfile `path` with the good nodes, and `<path>.spares` with those that are not needed.
 
     `nodes` is the number of nodes that are needed; None means all good ones. The bad nodes follow in the hostfile as
-    comments.
+    comments: "# node3: warning".
     """
     good_hosts = judged.good_hosts
     wanted = len(good_hosts) if nodes is None else nodes
@@ -77,7 +77,7 @@ def _first_column(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return the report's lines on the metrics: the range of the nodes or links, and how many are unknown for a reason.
+    """Return the report's lines on the metrics: the range of the nodes or links, and how many are unknown, by reason.
 
     For example:
 
@@ -139,7 +139,9 @@ def _names_of(hosts: Sequence[str], *, all_hosts: Collection[str]) -> str:
 def _lines_on_step_of_all(record: Record) -> list[str]:
     """Return a line with the median seconds of a step of all ranks, and of a step of one rank alone.
 
-    The list is empty if one of the two was not measured.
+    The list is empty if one of the two was not measured. For example:
+
+        whole             a step of all takes 1.1500 s, alone 0.9987 s
     """
     times_alone_s: list[float] = []
     for times_of_node in record["metrics"]["step_s"]["series"]:
@@ -169,6 +171,9 @@ def report_as_json(judged: Judged, changes_since: Sequence[Change] | None) -> Js
     `changes_since` are the changes since the baseline. Without a baseline it is None, and so is "changes" in the
     result.
     """
+    changes_as_json = None
+    if changes_since is not None:
+        changes_as_json = [dataclasses.asdict(change) for change in changes_since]
     return {
         "nodes": judged.statuses,
         "good": judged.good_hosts,
@@ -176,7 +181,7 @@ def report_as_json(judged: Judged, changes_since: Sequence[Change] | None) -> Js
         "links": [verdict.as_dict() for verdict in judged.link_verdicts],
         "doubts": judged.doubts,
         "differences": [dataclasses.asdict(difference) for difference in judged.differences],
-        "changes": changes_since and [dataclasses.asdict(change) for change in changes_since],
+        "changes": changes_as_json,
     }
 
 
@@ -209,8 +214,9 @@ def explain_misuse(args: argparse.Namespace) -> str:
 def report(args: argparse.Namespace) -> int:
     """Judge a record, print the verdicts, and write the files that the options ask for.
 
-    Returns the exit status: 1 if a node or link is bad, else 0. Raises ValueError if a file or the baseline does not
-    fit, and RunError if too few nodes are good.
+    Returns the exit status: 1 if a node or link is bad, else 0. Raises ValueError if a file is not a whole record or
+    cannot be written, or, after the report, if the baseline is of other hosts or of another job. Raises RunError, also
+    after the report, if fewer nodes are good than are wanted.
     """
     judged = read(args.record)
     why_not_comparable = ""
@@ -227,7 +233,7 @@ def report(args: argparse.Namespace) -> int:
         print(report_as_text(judged, changes_since or []))
     _write_files(args, judged)
 
-    # Only now, because the report needs neither the baseline nor enough nodes.
+    # These come last, because the report is of use without the baseline and with too few nodes.
     if why_not_comparable:
         raise ValueError(f"{args.baseline}: {why_not_comparable}")
     if args.nodes and args.nodes > len(judged.good_hosts):
@@ -248,7 +254,7 @@ def _write_files(args: argparse.Namespace, judged: Judged) -> None:
 
 @one_line
 def main() -> int:
-    """Take part in the measurement if mpirun started this process; otherwise report on the record of the command line.
+    """Take part in the measurement if mpirun started this process; otherwise report on a record that was measured.
 
     Returns the exit status: 0 if no node and no link is bad, else 1. Wrong options end the process with status 2.
     """

@@ -107,17 +107,17 @@ class RankMeasurements:
         self.step_times_s: list[float] = []  # of each training step of the turn
 
     def take_turn(self, failed_metrics: Container[str]) -> Turn:
-        """Take each measurement once, except those that failed in an earlier turn, and return the values.
+        """Take each measurement once; return the values, and the reasons of those that failed.
 
-        `failed_metrics` has the metrics of those that failed. The reasons of what fails now are returned too.
+        `failed_metrics` are the metrics that failed in an earlier turn. Their measurements are left out.
         """
         values: dict[str, float] = {}
         failures: dict[str, str] = {}
-        self.step_times_s = []
+        self.step_times_s = []  # stays empty unless the measurement of steps succeeds, which sets it
         for measurement in self.measurements:
             first_metric = measurement.metrics[0]
-            has_failed = first_metric in failed_metrics  # all metrics of a measurement fail together
-            if has_failed:
+            failed_before = first_metric in failed_metrics  # all metrics of a measurement fail together
+            if failed_before:
                 continue
             WATCHDOG.beat(f"measuring {first_metric}")
             try:
@@ -133,9 +133,10 @@ class RankMeasurements:
     # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
-        """Take several training steps; return the median and the mean of their seconds.
+        """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
 
-        The seconds of all steps become `self.step_times_s`. Raises NotPossible if this machine cannot take a step.
+        There are LEAST_STEPS more steps before that time begins, and at most MOST_STEPS in all. The seconds of all
+        steps become `self.step_times_s`. Raises NotPossible if this machine cannot take a step.
         """
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
@@ -150,7 +151,7 @@ class RankMeasurements:
     def _clock_cycle_ns(self) -> float:
         """Return the nanoseconds of one clock cycle of this rank's GPU.
 
-        Raises NotPossible on a CPU, or if NVML does not know the clock.
+        Raises NotPossible on a CPU, or if NVML does not tell the clock rate.
         """
         if self.job.cluster.device == "cpu":
             raise NotPossible("no GPU: DEVICE=cpu")
@@ -163,19 +164,20 @@ class RankMeasurements:
         return 1000 / mhz
 
     def _memory_s_per_gib(self) -> float:
-        """Copy COPY_MIB within memory; return the seconds that a GiB takes at that speed."""
+        """Copy COPY_MIB within memory; return the seconds that the copy of a GiB takes at that speed."""
         began = time.perf_counter()
         np.copyto(self.copied_to, self.copied_from)
         return (time.perf_counter() - began) * 1024 / COPY_MIB
 
     def _disk_s_per_gib(self) -> float:
-        """Read files of DATADIR from the disk; return the seconds that a GiB takes at that speed.
+        """Read files of DATADIR from the disk; return the seconds that reading a GiB takes at that speed.
 
-        The files follow those of the last call, in a cycle. Raises NotPossible if there are no files, or all are empty.
+        Each call goes on with the files after those of the last call; after the last file the first one follows. Raises
+        NotPossible if there are no files, or all are empty.
         """
         read_bytes = 0
         took_s = 0.0
-        for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):  # the limit ends a cycle of empty files
+        for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):  # without a limit empty files would never end
             reading = read_uncached(path, DISK_MIB * MIB)
             read_bytes += reading.read_bytes
             took_s += reading.took_s
@@ -242,7 +244,8 @@ class RankTimes(NamedTuple):
 def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_index: int) -> RankTimes:
     """Measure on all ranks at once, in several turns; return what this rank measured.
 
-    `host_index` is the number of this rank's host. All ranks must call this together.
+    There are TURNS turns, or fewer if they take too long, but at least LEAST_TURNS. `host_index` is the number of this
+    rank's host among the compared hosts. All ranks must call this together.
     """
     until_s = time.monotonic() + TURNS * TURN_S
     warm_up = _take_turn_together(me, measurements, failed_metrics=())  # its values do not count
@@ -280,8 +283,8 @@ def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonO
 def _merge_metric(metric: str, ranks_by_host: Sequence[Sequence[RankTimes]]) -> JsonObject:
     """Return a metric's entry of the record: {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}.
 
-    "series" has each host's time of each turn, or None if no rank measured the metric there, or one failed. The keys
-    of "reasons" are indices of hosts.
+    "series" has for each host the time of its slowest rank in each turn; None if no rank of the host measured the
+    metric, or one failed. "reasons" says by the index of a host why a rank of it failed.
     """
     series: list[list[float] | None] = []
     reasons: dict[str, str] = {}

@@ -109,7 +109,7 @@ def _given_by_most(count_by_result: Mapping[ResultName, int], total: int) -> Res
 def ranks_of(record: Record) -> list[Rank]:
     """Return the ranks of a fleet's record (fleet.json) with their digests, in the record's order.
 
-    The list is empty if the record has no digests, as an old one, or one of ranks whose Paddle has no kernels.
+    The list is empty if the record has no digests: it is old, or the Paddle of a rank had no kernels for its device.
     """
     if record.get("digests") is None:
         return []
@@ -188,7 +188,11 @@ def _verdict_on_host(host: str, judgements: Sequence[Judgement]) -> Verdict:
 
 
 def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge the ranks of one class, whose results must agree; return {number of a rank: judgement}."""
+    """Judge the ranks of one class, whose results must agree; return {number of a rank: judgement}.
+
+    A rank that failed is fatal. The others are unknown if their kernels seem to sum in a random order. Otherwise they
+    are judged by the result of the majority, or each by its own repetitions if there is no majority.
+    """
     measured = [rank for rank in ranks_of_class if rank.failure is None]
     unsteady = [rank for rank in measured if not rank.is_steady]
     has_random_order = _is_order_random(measured_ranks=len(measured), unsteady_ranks=len(unsteady))
@@ -220,11 +224,11 @@ def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return a summary of the results that the ranks of one class gave.
+    """Return the majority of a class, and how many hosts gave each result at least once.
 
     `measured` are the ranks of the class that did not fail.
     """
-    # Hosts count, not ranks, because a fault of hardware is not the same on two hosts.
+    # Hosts are counted, not ranks, because a fault of hardware is not the same on two hosts.
     hosts_by_result: dict[ResultName, set[str]] = {}
     for rank in measured:
         for result in rank.count_by_result:
@@ -237,7 +241,7 @@ def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
 
 
 def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
-    """Return the usual result of more than half of a class's measured ranks, and how many ranks usually give it.
+    """Return the result that more than half of a class's measured ranks usually give, and in words how many of them do.
 
     None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured.
     """
@@ -254,9 +258,11 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
-    If only more than half of them agree, their result counts as right, and the others as wrong.
+    - All agree: unknown, because nothing confirms their result.
+    - More than half agree: their result counts as right, and the other results as wrong (`_judge_unsteady`).
+    - No result came out in more than half: unknown.
     """
-    if rank.is_steady:  # all agree, but nothing confirms their result
+    if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
@@ -280,7 +286,10 @@ def _judge_without_majority(rank_count: int) -> Judgement:
 
 
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank by the result of the majority of its class, which counts as right."""
+    """Judge a rank by the result of the majority of its class, which counts as right.
+
+    It is ok if all its repetitions gave that result.
+    """
     is_always_right = not rank.results_other_than(right.name)
     if is_always_right:
         return Judgement(OK, f"the same bits as {right.given_by}")
@@ -304,16 +313,17 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank that gave results other than the `right` one in some repetitions, but none in more than half.
+    """Judge a rank of which some repetitions gave other results than the `right` one.
 
-    A fault of hardware does not give the same wrong bits on two hosts.
+    A fault of hardware does not give the same wrong bits on two hosts. So the judgement is fatal if the rank's host
+    alone gave one of the wrong results. If other hosts gave each of them, too, the kernels seem to sum in a random
+    order, and the judgement is unknown.
     """
     wrong_results = rank.results_other_than(right.name)
-    # For each result the count includes the rank's own host. So a count of 1 says that no other host gave the result.
+    # Each count includes the rank's own host.
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
     if fewest_hosts == 1:
         return Judgement(FATAL, _describe_fault(rank, digests, right))
-    # The kernels seem to sum in a random order.
     return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {fewest_hosts} hosts have the same other bits in some repetitions")
 
 
@@ -336,9 +346,10 @@ def _describe_fault(rank: Rank, digests: Digests, right: RightResult) -> str:
 def _first_fault(
     wrong_results: Sequence[ResultName], right_result: ResultName, table_by_result: Mapping[ResultName, Table]
 ) -> Position | None:
-    """Return the first position in which any of the wrong results differs from the right one; None if it is not known.
+    """Return the first step, and the first tensor in it, in which a wrong result differs from the right one.
 
-    `table_by_result` has the digests of a few results only: those that the record holds.
+    `table_by_result` has the digests of those results that the record holds. None if it lacks the right result or all
+    wrong ones.
     """
     if right_result not in table_by_result:
         return None

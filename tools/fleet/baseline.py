@@ -49,7 +49,8 @@ def changes(now: Record, then: Record) -> list[Change]:
 def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
     """Return how one metric changed on each node that was measured both now and then, by the name of the node.
 
-    The change is between two levels (`level_of`), each an estimate of the middle of the logarithms of a node's times.
+    The change is from the level of the logarithms of the node's times then to their level now. A level (`level_of`) is
+    a robust mean.
     """
     log_times_now = _logarithms(now)
     log_times_then = _logarithms(then)
@@ -60,6 +61,7 @@ def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
         of_now = log_times_now[host]
         of_then = log_times_then[host]
         log_ratio = level_of(of_now) - level_of(of_then)
+        # The two levels are independent, so the squares of their errors add up.
         error = math.hypot(error_of_level(of_now), error_of_level(of_then))
         change_by_host[host] = NodeChange(log_ratio, error)
     return change_by_host
@@ -68,20 +70,21 @@ def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
     """Return how the metric `title` changed on a fleet: the median change, and the nodes that slowed down far more.
 
-    The result has shares of time: 0.05 is 5 % slower. `alpha` is the chance of a false alarm if all nodes changed by
-    the same share.
+    The changes in the result are fractions of the earlier time: 0.05 is 5 % slower. `alpha` is the chance that a node
+    is named although all changed alike.
     """
-    log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}  # of a node's time now over then
+    # The logarithm of each node's time now over its time then. `expm1` makes a fraction of it: log(1.05) -> 0.05.
+    log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
+    interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five nodes
     typical_error = statistics.median(change.error for change in change_by_host.values())
-    interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five
     slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)
     return Change(
         metric=title,
         nodes=len(log_ratios),
-        fleet=math.expm1(median_log_ratio),  # expm1 makes a share of a logarithm: a ratio of 1.05 is 0.05
+        fleet=math.expm1(median_log_ratio),
         interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
-        slower={host: math.expm1(log_ratios[host] - median_log_ratio) for host in slow_hosts},
+        slower={host: math.expm1(log_ratios[host] - median_log_ratio) for host in slow_hosts},  # than the fleet
     )
 
 

@@ -10,7 +10,6 @@ digests.
 """
 
 import hashlib
-import itertools
 import json
 import time
 import zlib
@@ -75,10 +74,10 @@ class RepeatableTraining:
     """
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Prepare the repetitions of a training, which all begin with the state that the program `main` has now.
+        """Copy the present weights and other state of the program `main`: the start of every repetition.
 
-        `main` has no all-reduces, so that each rank computes by itself. `rate_variable` is the variable of its learning
-        rate.
+        `main` has no all-reduces, so that each rank computes by itself. The variable `rate_variable`, its learning
+        rate, is RATE in every repetition, whatever it is now.
         """
         self._executor = executor
         self._main = main
@@ -87,7 +86,7 @@ class RepeatableTraining:
         self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
         self.tensors = digested_tensors(main)  # names of the tensors of which each step takes a digest
         values_now = {name: np.array(tensor) for name, tensor in state.tensors(main)}
-        constant_rate = np.full_like(values_now[rate_variable], RATE)
+        constant_rate = np.full_like(values_now[rate_variable], RATE)  # of the same shape and type
         self._values_at_start = values_now | {rate_variable: constant_rate}
 
     def restart(self) -> None:
@@ -217,8 +216,8 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
 def _gpu_of(local_rank: int) -> Device:
     """Return the title and the class of a rank's GPU. `local_rank` is its number among the GPUs that NVML shows.
 
-    Only GPUs of one class should compute the same bits: of one model, driver, cuDNN and Paddle. The class is None if
-    one of these is unknown.
+    The title has the GPU's number in nvidia-smi and, where they are known, its model, UUID and serial number. A GPU
+    that NVML does not show has no class, and a title by `local_rank`.
     """
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
@@ -226,18 +225,23 @@ def _gpu_of(local_rank: int) -> Device:
         gpu = nvidia.gpu_of(handles[local_rank])
         uuid = nvidia.uuid_of(handles[local_rank])
         serial = nvidia.serial_of(handles[local_rank])
-    number_of_gpu = gpu_name(gpu)  # such as "GPU3"
-    model_of_gpu = gpu.name
-    title_parts = [number_of_gpu, model_of_gpu, uuid]
+    title_parts = [gpu_name(gpu), gpu.name, uuid]
     if serial:
         title_parts.append(f"serial {serial}")
     title = ", ".join(part for part in title_parts if part)
+    return Device(title=title, class_name=_class_of_gpu(gpu))
+
+
+def _class_of_gpu(gpu: nvidia.Gpu) -> str | None:
+    """Return the class of a GPU: its model, driver, cuDNN and Paddle as text; None if one of these is unknown.
+
+    Only GPUs of one class should compute the same bits.
+    """
     cudnn = paddle.get_cudnn_version()  # None or -1 if Paddle finds no library
     has_cudnn = cudnn is not None and cudnn > 0
-    if model_of_gpu is None or gpu.driver is None or not has_cudnn:
-        return Device(title=title, class_name=None)
-    class_name = f"{model_of_gpu}, driver {gpu.driver}, cuDNN {cudnn}, Paddle {paddle.__version__}"
-    return Device(title=title, class_name=class_name)
+    if gpu.name is None or gpu.driver is None or not has_cudnn:
+        return None
+    return f"{gpu.name}, driver {gpu.driver}, cuDNN {cudnn}, Paddle {paddle.__version__}"
 
 
 # ---- the record of all ranks
@@ -264,8 +268,8 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
 
-    `mine` are this rank's. "tables" has the digests of the most common results, and "ranks" how often each rank gave
-    which result.
+    `mine` are this rank's, and `steps` is the number of steps in a repetition. The entry has the digests of the most
+    common results ("tables"), and how often each rank gave which result ("ranks").
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -277,9 +281,10 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         "failure": mine.failure,
     }
     entries = me.comm.allgather(entry_of_this_rank)
-    # The keys of a rank's "repetitions" are the results that it gave. So a rank counts once for each of its results,
-    # however many of its repetitions gave it.
-    rank_count_by_result = Counter(itertools.chain.from_iterable(entry["repetitions"] for entry in entries))
+    rank_count_by_result: Counter[str] = Counter()
+    for entry in entries:
+        results_of_rank = list(entry["repetitions"])  # each once, however many of the rank's repetitions gave it
+        rank_count_by_result.update(results_of_rank)
     # If there are more results than can be recorded, the rare ones are left out.
     most_common_first = [result for result, _ in rank_count_by_result.most_common()]
     tables = _gather_tables(me, mine.kept_tables, most_common_first)
@@ -289,22 +294,23 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
 def _gather_tables(
     me: ranks.Ranks, my_tables: Mapping[str, Table], most_common_first: Sequence[str]
 ) -> dict[str, Table]:
-    """Return the digests of the most common results that any rank has kept; all ranks must call this together.
+    """Return the tables of digests of at most MOST_TABLES_RECORDED results, by the names of the results.
 
-    `my_tables` are those that this rank has kept, by the name of the result. `most_common_first` has the names of all
-    results.
+    They are the most common of the results whose table a rank has kept. `my_tables` are those that this rank has kept,
+    and `most_common_first` has the names of all results. All ranks must call this together, and all get the same.
     """
-    # Several ranks may have kept the same result. Only the first of them sends it, because a table is large.
+    # First the ranks exchange only the names, because a table is large. If several have kept the table of a result, the
+    # first of them sends it.
     sender_by_result: dict[str, int] = {}
     for rank, kept_results in enumerate(me.comm.allgather(list(my_tables))):
         for result in kept_results:
             sender_by_result.setdefault(result, rank)
-    kept_anywhere = [result for result in most_common_first if result in sender_by_result]
-    chosen = set(kept_anywhere[:MOST_TABLES_RECORDED])
+    kept_by_a_rank = [result for result in most_common_first if result in sender_by_result]
+    recorded = set(kept_by_a_rank[:MOST_TABLES_RECORDED])
 
     tables_to_send: dict[str, Table] = {}
     for result, table in my_tables.items():
-        if result in chosen and sender_by_result[result] == me.rank:
+        if result in recorded and sender_by_result[result] == me.rank:
             tables_to_send[result] = table
     gathered: dict[str, Table] = {}
     for tables_of_rank in me.comm.allgather(tables_to_send):

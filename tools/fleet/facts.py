@@ -47,7 +47,8 @@ def _read(path: str | Path) -> str:
 def _cpu_quota(root: Path) -> str:
     """Return the CPU quota of this machine's cgroup: "<quota> <period>" in microseconds, or "max <period>" for none.
 
-    `root` is the folder of the cgroup. Its files are those of cgroup v2 or v1.
+    `root` is the folder of the cgroup. Its files are those of cgroup v2 or v1. A file that cannot be read has "not
+    readable" in place of its value.
     """
     is_v2 = (root / "cpu.max").exists()
     if is_v2:

@@ -48,20 +48,21 @@ class Judged:
 
 
 def _doubts_on_steps(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a doubt on the verdicts if the nodes' training steps differ much although no node is called slow.
+    """Return a list of one text if the nodes' training steps differ much although no node is called slow; else empty.
 
-    `verdicts` are those on the nodes by their training steps. The list has at most one text.
+    `verdicts` are those on the nodes by the metric of training steps. They differ much if a step of the slowest node
+    takes more than MOST_STEP_DIFFERENCE longer than one of the fastest.
     """
     if any(verdict.status == WARNING for verdict in verdicts):  # a node is called slow
         return []
     # {node: how much longer than the fleet's median its step takes}: 0.05 is 5 % longer
-    extra_times = {verdict.where: verdict.figures["slower"] for verdict in verdicts if "slower" in verdict.figures}
-    if not extra_times:  # no node was compared with others
+    extra_time = {verdict.where: verdict.figures["slower"] for verdict in verdicts if "slower" in verdict.figures}
+    if not extra_time:  # no node was compared with others
         return []
-    from_fast_to_slow = sorted(extra_times, key=lambda host: float(extra_times[host]))
+    from_fast_to_slow = sorted(extra_time, key=lambda host: float(extra_time[host]))
     fastest = from_fast_to_slow[0]
     slowest = from_fast_to_slow[-1]
-    difference = (1 + extra_times[slowest]) / (1 + extra_times[fastest]) - 1
+    difference = (1 + extra_time[slowest]) / (1 + extra_time[fastest]) - 1  # between the two, not from the median
     if difference <= MOST_STEP_DIFFERENCE:
         return []
     doubt = (
@@ -82,10 +83,10 @@ def _counts_for_status(verdict: Verdict) -> bool:
 
 
 def judge_record(record: Record) -> Judged:
-    """Return a fleet's record with the verdicts on its nodes and links, the status of each node, and the differences.
+    """Judge a fleet's nodes and links by its record; return the record with the verdicts and with what differs.
 
-    A node's status is the worst of its verdicts that count; "unknown" if none does. The differences are of facts, such
-    as the driver.
+    The result also has a status for each node: the worst of its verdicts that count for it (`_counts_for_status`), or
+    "unknown" if none does.
     """
     network = judge_links(record)
     node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)

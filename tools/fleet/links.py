@@ -57,17 +57,21 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the links between nodes, each LINK_TURNS times; return all links on each rank of `comm`.
 
-    `comm` has one rank of each node, and `groups` each node's switch group. A link has a time for each turn: {"a": 0,
-    "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}.
+    `comm` has one rank of each node, and `groups` each node's switch group. A link has the numbers of its two nodes,
+    whether their groups differ, and its times, a value for each turn:
+
+        {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}
+
+    All ranks of `comm` must call this together.
     """
     planned_rounds = rounds(groups)
     _take_turn(comm, planned_rounds)  # the warm-up, which does not count
-    my_times: dict[Pair, list[ExchangeTimes]] = {}  # by link: a value for each turn
+    my_times: dict[Pair, list[ExchangeTimes]] = {}  # by link: its times in each turn
     for _ in range(LINK_TURNS):
         for pair, times in _take_turn(comm, planned_rounds).items():
             my_times.setdefault(pair, []).append(times)
 
-    # Only one of the two ranks of a link has its times.
+    # Only one of the two ranks of a link has its times, so no link comes twice.
     my_links = [_link_entry(pair, times_of_turns) for pair, times_of_turns in my_times.items()]
     return list(itertools.chain.from_iterable(comm.allgather(my_links)))
 
@@ -75,13 +79,14 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
 def _take_turn(comm: MPI.Comm, planned_rounds: list[list[Pair]]) -> dict[Pair, ExchangeTimes]:
     """Exchange data with this rank's partner of each round; return the times by pair.
 
-    All ranks of `comm` must call this together. Of the two ranks of a pair only `a` returns its times.
+    Both ranks of a pair exchange data, but only the one with the lower number, `pair.a`, returns the times. All ranks
+    of `comm` must call this together.
     """
     my_number = comm.Get_rank()
     my_times: dict[Pair, ExchangeTimes] = {}
     for pairs_of_round in planned_rounds:
         WATCHDOG.beat("exchanging data in pairs")
-        ranks.wait(comm)
+        ranks.wait(comm)  # so that all pairs of the round exchange data at the same time
         for pair in pairs_of_round:  # this rank is in at most one of them
             if my_number == pair.a:
                 my_times[pair] = exchange(comm, pair.b)

@@ -27,6 +27,7 @@ from tools.fleet.alone import (
     LEAST_STEPS,
     MOST_STEPS,
     RankMeasurements,
+    RankTimes,
     measure_in_turns,
     merge_by_host,
     refuse_step,
@@ -47,8 +48,8 @@ JOB_SETTINGS = ("workload", "recipe", "precision", "layout", "batchsize", "image
 def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
     """Check this node by the doctor (tools/doctor); return the result on each rank of the node.
 
-    It is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}. All ranks must call this together, before
-    they use their GPUs, because the doctor would report that as foreign processes.
+    It is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}. Only the first rank of the node runs the
+    doctor. All ranks must call this together, before any of them uses its GPU: the doctor reports a GPU that is in use.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     result: JsonObject | None = None
@@ -57,7 +58,7 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
         probed = probe(job, rank_cores=cores_by_launcher(job), node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
         result = {"failed": failed, "facts": facts_of_node(job, probed)}
-    ranks.wait(me.comm)  # for the doctor on all nodes
+    ranks.wait(me.comm)  # so that no rank goes on before the doctor has ended on all nodes
 
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
     result = ranks_of_node.bcast(result)  # from its first rank
@@ -86,8 +87,8 @@ def time_steps_together(
 ) -> list[float]:
     """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
 
-    `times_alone_by_rank` has the seconds of steps that each rank took alone. No step is taken if a rank has none. All
-    ranks must call this together.
+    `times_alone_by_rank` has for each rank the seconds of the steps that it took alone. If a rank took none, no step is
+    taken, and the list is empty. All ranks must call this together.
     """
     if not all(times_alone_by_rank):
         return []
@@ -100,7 +101,7 @@ def time_steps_together(
         WATCHDOG.beat("computing a step together")
         times_s.append(take_step_of_all())
     times_by_rank = me.comm.allgather(times_s)
-    return slowest_of_each_turn(times_by_rank)
+    return slowest_of_each_turn(times_by_rank)  # a step is a turn here
 
 
 class ComparedHosts(NamedTuple):
@@ -115,10 +116,9 @@ class ComparedHosts(NamedTuple):
 def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
     """Return the hosts of the job that are compared: its nodes, or its ranks as "node:rank" if it has one node.
 
-    Raises ValueError if SWITCH_GROUPS does not fit the nodes.
+    Raises ValueError if SWITCH_GROUPS does not name a group for each node.
     """
-    # Called for a job of one node, too, whose groups are not used: it refuses a wrong SWITCH_GROUPS.
-    groups_of_nodes = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
+    groups_of_nodes = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)  # refuses a wrong SWITCH_GROUPS
     if job.cluster.dgxnnodes == 1:
         names = [f"{me.node}:{rank}" for rank in range(me.size)]
         same_group = [""] * me.size
@@ -132,10 +132,10 @@ def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
 
 
 def main(job: Job, origins: Origins) -> None:
-    """Take this rank's part in a fleet's measurements; rank 0 writes the record of all beside RESULT_FILE, as JSON.
+    """Take this rank's part in a fleet's measurements. Rank 0 writes the record of all: RESULT_FILE with suffix .json.
 
-    Every rank of the job must call this. Raises ValueError for a job of HRNet, or if `compared_hosts` finds that
-    SWITCH_GROUPS does not fit the nodes.
+    Every rank of the job must call this. Raises ValueError for a job of HRNet, or if SWITCH_GROUPS does not name a
+    group for each node.
     """
     if job.model.workload != "rn50":
         raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")
@@ -172,23 +172,17 @@ class TrainingResults(NamedTuple):
 
 
 def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
-    """Measure the fleet, and return its record (fleet.json) without "took_s", the seconds of the whole measurement.
+    """Measure the fleet: each rank alone, then the links between hosts, then a training of all ranks.
 
-    `node_result` is the result of `examine_node`. All ranks must call this together; only rank 0 gets the complete
-    record.
+    Returns the record (fleet.json) without "took_s", the seconds of the whole measurement. `node_result` is the result
+    of `examine_node`. All ranks must call this together; only rank 0 gets the complete record.
     """
     me = machine.me
     training_programs = _programs_if_possible(machine)
-    # `refuse_step` raises NotPossible, which the turns record as the reason why no step was measured.
-    take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
-    # First each rank is measured alone, in turns, then the links between hosts, and last a training of all ranks.
-    measurements = RankMeasurements(machine, take_step_alone, with_disk=hosts.is_representative)
-    mine = measure_in_turns(me, measurements, host_index=hosts.my_index)
-    measured_by_rank = me.comm.allgather(mine)
+    measured_by_rank = _measure_alone(machine, training_programs, hosts)
     step_times_by_rank = [of_rank.step_times_s for of_rank in measured_by_rank]
-
     network = _measure_network(me, hosts, node_result)
-    training = TrainingResults(digests=None, step_times_s=[])
+    training = TrainingResults(digests=None, step_times_s=[])  # what stands in the record if no training is possible
     if training_programs is not None:
         training = _measure_training(machine, training_programs, hosts, step_times_by_rank)
     return _header(machine.job) | {
@@ -203,17 +197,33 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
     }
 
 
+def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: ComparedHosts) -> list[RankTimes]:
+    """Measure each rank by itself, all at the same time; return what each rank measured, in the order of the ranks.
+
+    Without `training_programs` the reason why no step was measured is recorded. All ranks must call this together.
+    """
+    # `refuse_step` raises NotPossible with the reason.
+    take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
+    measurements = RankMeasurements(machine, take_step_alone, with_disk=hosts.is_representative)
+    mine = measure_in_turns(machine.me, measurements, host_index=hosts.my_index)
+    measured_by_rank: list[RankTimes] = machine.me.comm.allgather(mine)
+    return measured_by_rank
+
+
 def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject) -> NetworkResults:
     """Measure the links between the compared hosts, and gather the results of `examine_node`.
 
     All ranks must call this together. Only one rank of each host measures; the other ranks wait and get empty results.
     """
-    color = 0 if hosts.is_representative else 1  # MPI makes a communicator for each color; that of 1 is not used
+    # Split makes a communicator of all ranks that give the same color: here one of the representatives, and one of the
+    # other ranks, which is not used.
+    color = 0 if hosts.is_representative else 1
     ranks_of_color = me.comm.Split(color, me.rank)
     results = NetworkResults(links=[], nodes=None)
     if hosts.is_representative:
         links = measure_links(ranks_of_color, hosts.groups)
-        results = NetworkResults(links, gather_nodes(ranks_of_color, node_result))
+        nodes = gather_nodes(ranks_of_color, node_result)
+        results = NetworkResults(links, nodes)
     ranks.wait(me.comm)
     return results
 
@@ -224,16 +234,15 @@ def _measure_training(
     hosts: ComparedHosts,
     times_alone_by_rank: Sequence[Sequence[float]],
 ) -> TrainingResults:
-    """Train on all ranks at the same time, in two ways; return the digests of the first and the times of the second.
+    """Train on all ranks at the same time; return the digests of what they computed, and the times of steps.
 
-    All ranks must call this together.
+    First each rank repeats the same steps without all-reduces. The digests, short hashes of its tensors, show whether
+    it computes as the others do. Then all ranks take steps together, which are timed. `times_alone_by_rank` has the
+    seconds of the steps that each rank took alone. All ranks must call this together.
     """
     me = machine.me
-    # Each rank repeats the same steps without all-reduces. The digests, short hashes of its tensors, show whether it
-    # computes as the others do.
     repeated = training_programs.repeatable_training
     digests_of_all = digests.measure_all_ranks(machine.job.cluster, me, repeated, host_index=hosts.my_index)
-    # Then all ranks take steps together.
     times_s = time_steps_together(me, training_programs.step_of_all, times_alone_by_rank)
     return TrainingResults(digests_of_all, times_s)
 

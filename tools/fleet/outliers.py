@@ -60,7 +60,7 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
     A log ratio is log(time / usual time), and `noise` its standard error. `alpha` is the chance of a false alarm in a
-    healthy fleet.
+    healthy fleet. The list is empty for fewer than LEAST_NODES.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []
@@ -71,33 +71,37 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 
 
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of the slow outliers by Rosner's test (Technometrics 25, 1983).
+    """Return the names of the slow outliers by Rosner's test (Technometrics 25, 1983); empty if there are none.
 
-    `distances` are those from the median: above 0 if slower. `noise` is the standard error of a distance, and `alpha`
-    the chance of a false alarm. A name that is slower by less than healthy machines differ is no outlier.
+    `distances` are logarithms of times minus their median: above 0 if slower. `noise` is the standard error of a
+    distance, and `alpha` the chance of a false alarm in a healthy fleet. An outlier that is slower by no more than
+    healthy machines differ is not named.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
     alpha_of_a_test = alpha / ALARM_INFLATION  # because several tests together give more false alarms than one
     first_tested = len(values) // 2 + 1  # the nearer half is taken to be usual
-    # Each farther name is tested against all nearer ones. From the first outlier on, all are outliers.
+    # Each value is tested against all nearer ones. By Rosner's rule all values beyond the first outlier are outliers,
+    # too, even if their own tests would not say so: several outliers hide each other.
     for tested in range(first_tested, len(values)):
         value = float(values[tested])
         nearer = values[:tested]
         if _is_slow_outlier(value, nearer, noise=noise, alpha=alpha_of_a_test):
-            outliers = from_near_to_far[tested:]
+            outliers = from_near_to_far[tested:]  # on either side, so that the fast ones must be left out
             least_distance = smallest_difference()  # by which healthy machines of one kind differ
             return {name for name in outliers if distances[name] > least_distance}
     return set()
 
 
 def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float) -> bool:
-    """Return whether `value` is an outlier above the values of `nearer`, by a one-sided t-test.
+    """Return whether `value` is an outlier above the values of `nearer`, by a one-sided t-test against their mean.
 
-    `noise` is the standard error of a value, and `alpha` the chance of a false alarm.
+    It must lie more than LEAST_T standard errors above the mean, and the chance of so great a distance in a healthy
+    fleet must be at most `alpha`. `noise` is the standard error of a value.
     """
     count = len(nearer)
-    deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)  # few values may be near each other by chance
+    # Few values may be near each other by chance, so their deviation counts as no less than the noise.
+    deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
     error_of_difference = deviation * math.sqrt(1 + 1 / count)  # between one value and the mean of `count`
     t = (value - float(nearer.mean())) / error_of_difference
     # The value is the farthest of `count` + 1 values, any of which could have been the farthest by chance.
@@ -108,15 +112,18 @@ def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float)
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
     """Return the largest minority whose times are all far above those of all others; empty if there is none.
 
-    `distances` has for each name the logarithm of its time over the median time. `noise` is the standard error of one.
+    Far above means that the fastest of the minority takes over LEAST_MINORITY_RATIO times as long as the slowest of the
+    others, and by more than the noise explains. `distances` has for each name the logarithm of its time over the median
+    time, and `noise` is the standard error of one.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
-    # Between the fastest of the minority and the slowest of the others: a ratio, and three standard errors.
+    # A ratio of two times is a difference of their logarithms. The noise may add some standard errors to it.
     least_difference = math.log(LEAST_MINORITY_RATIO) + 3 * noise
-    largest_minority = (len(distances) - 1) // 2
+    largest_minority = (len(distances) - 1) // 2  # less than half
     for size in range(largest_minority, 0, -1):
-        fastest_inside = from_slow_to_fast[size - 1]
-        slowest_outside = from_slow_to_fast[size]
-        if distances[fastest_inside] - distances[slowest_outside] > least_difference:
-            return set(from_slow_to_fast[:size])
+        minority = from_slow_to_fast[:size]
+        fastest_of_minority = minority[-1]
+        slowest_of_others = from_slow_to_fast[size]
+        if distances[fastest_of_minority] - distances[slowest_of_others] > least_difference:
+            return set(minority)
     return set()

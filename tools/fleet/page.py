@@ -12,6 +12,7 @@ from runlog.verdict import FATAL, OK, UNKNOWN, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
+from tools.fleet.facts import Difference
 from tools.fleet.judged import BAD, Judged
 from tools.fleet.record import EXCHANGE_MIB
 from tools.fleet.verdicts import LINK_METRICS, links_of
@@ -100,7 +101,8 @@ def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
 def _cells_of_kind(links: Mapping[str, Mapping[str, Any]], metric: str, statuses: Mapping[str, str]) -> dict[str, Cell]:
     """Return the cell of each link by name; `links` are all of one kind, inside switch groups or across them.
 
-    The shade shows a link's time over the median time of these links. `statuses` has the verdicts on links, by name.
+    A cell's shade shows the link's time over the median time of these links. `statuses` has the status of each link
+    that has a verdict, by name.
     """
     times_s = {name: statistics.median(link[metric]) for name, link in links.items()}  # over the turns of each link
     if not times_s:
@@ -108,7 +110,8 @@ def _cells_of_kind(links: Mapping[str, Mapping[str, Any]], metric: str, statuses
     usual_s = statistics.median(times_s.values())
     cells = {}
     for name, time_s in times_s.items():
-        shade = bisect.bisect_left(SHADES, time_s / usual_s)  # how many of SHADES are below the ratio
+        ratio = time_s / usual_s
+        shade = bisect.bisect_left(SHADES, ratio)  # how many of SHADES are below the ratio
         cells[name] = Cell(figure=_figure_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
     return cells
 
@@ -162,8 +165,8 @@ def _status_in_words(verdict: Verdict) -> str:
 def _table_of_nodes(judged: Judged) -> Table:
     """Return the table of all nodes: a row for each, with its number, name and status, and a cell for each check.
 
-    A cell says how much slower than the fleet's median the node is, or else its status by this check. It is
-    empty without a verdict.
+    The cell of a check says how much slower than the fleet's median the node is. If it was not compared, the cell has
+    the status of its verdict; without a verdict by this check it is empty.
     """
     # The doctor has no column: only a node that fails has a verdict by the doctor, and its status shows that.
     verdicts = [verdict for verdict in judged.node_verdicts if verdict.check != "doctor"]
@@ -179,8 +182,17 @@ def _table_of_nodes(judged: Judged) -> Table:
     return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
 
 
+def _table_of_differences(differences: Sequence[Difference]) -> Table:
+    """Return the table of the facts in which the nodes differ: each with its usual value and the exceptions ("but")."""
+    rows = [(difference.fact, difference.usual, difference.but) for difference in differences]
+    return Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=rows)
+
+
 def _conclusion(judged: Judged) -> tuple[str, str]:
-    """Return the status of the whole fleet, and sentences that say it in words and name the doubts."""
+    """Return the status of the whole fleet, and sentences that say it in words and name the doubts.
+
+    It is fatal if a node or a link is bad. Else it is unknown if all nodes are, or if there is a doubt; otherwise ok.
+    """
     sentence = "No node and no link is named."
     if judged.bad_verdicts:
         status = FATAL
@@ -209,15 +221,11 @@ def _sentence_on_bad(judged: Judged) -> str:
 def report_as_page(judged: Judged) -> str:
     """Return the report as an HTML page, rendered from the template page.html.
 
-    It has tables of the bad nodes and links, of what differs between the nodes, and of all nodes, and maps of the
-    links.
+    The page begins with the conclusion. It has tables of the bad nodes and links, of what differs between the nodes,
+    and of all nodes, and a map of the links for each of MAP_TITLES.
     """
     status, sentence = _conclusion(judged)
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []
-    rows = [(difference.fact, difference.usual, difference.but) for difference in judged.differences]
-    caption = "What is not alike, first what matters most"
-    # "but": the exceptions, which are the other values and the nodes that have them.
-    table_of_differences = Table(caption=caption, head=("fact", "usual", "but"), rows=rows)
     variables = {
         "record": judged.record,
         "sentence": sentence,
@@ -229,6 +237,6 @@ def report_as_page(judged: Judged) -> str:
         "maps": {title: _map_rows(judged, metric) for metric, title in MAP_TITLES.items()},
         "figures": len(judged.statuses) <= MOST_NODES_SHOWN,  # whether the maps' cells show numbers
         "shades": SHADES,
-        "tables": [table_of_differences, _table_of_nodes(judged)],
+        "tables": [_table_of_differences(judged.differences), _table_of_nodes(judged)],
     }
     return render.html_by_template(variables, Path(__file__).with_name("page.html"))

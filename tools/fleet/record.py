@@ -32,7 +32,10 @@ def read(path: Path) -> Judged:
 
 
 def _read_format(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object; ValueError if the file cannot be read, or is not a record of this version."""
+    """Return the record in a file, of which only the format and its version are checked.
+
+    Raises ValueError if the file cannot be read, is not JSON, or is not a record of this version.
+    """
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -75,7 +78,8 @@ def _check(record: Record) -> None:
 def _check_times(record: Record) -> None:
     """Raise ValueError unless every series of times is right: of the metrics, of the links and of the whole fleet.
 
-    A series is right if `_check_series` accepts it. Besides, a link must have times.
+    A series is right if `_check_series` accepts it. A link must also have times, because only links that were measured
+    are listed, while a node may have measured nothing.
     """
     for metric in record["metrics"]:
         _check_series(metric, of_hosts(record, metric))
@@ -83,10 +87,10 @@ def _check_times(record: Record) -> None:
     for metric in LINK_METRICS:
         times_by_link = {name: link[metric] for name, link in links.items()}
         for name, times in times_by_link.items():
-            if times is None:  # a link is listed only if it was measured; only a node may have measured nothing
+            if times is None:
                 raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
         _check_series(metric, times_by_link)
-    # The last two series are of the whole fleet: "all" stands for the name of a node.
+    # The last two are of the whole fleet, so each is a series of one: "all" stands for the name of a node.
     whole_s = record["whole_s"] or None  # an empty list: not measured
     _check_series("whole_s", {"all": whole_s})
     _check_series("took_s", {"all": [record["took_s"]]})
@@ -109,17 +113,17 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 
 
 def _check_series(metric: str, series: Series) -> None:
-    """Raise ValueError unless all nodes or links have equally many values of a metric, and each value is a time.
+    """Raise ValueError unless each measured node or link has one time of each turn, by one metric.
 
-    There is at least one. A time is above 0 and finite. Nodes or links that measured nothing (None) are skipped.
+    All were measured in the same turns, so their numbers of times must be equal, and at least 1. A time must be finite
+    and above 0. Nodes or links that were not measured (None) are skipped.
     """
     measured = {name: values for name, values in series.items() if values is not None}
-    # All take part in every turn, so all have as many values as the first one; 0 if none was measured.
-    turns = len(next(iter(measured.values()), ()))
+    turns_of_first = len(next(iter(measured.values()), ()))  # 0 if nothing was measured
     for name, values in measured.items():
-        if len(values) != turns or turns == 0:
-            has = f"{metric} of {name} has {len(values)} turns, another {turns}"
-            raise ValueError(f"{has}: all are of the same turns")
+        if len(values) != turns_of_first or not values:
+            turns = f"{metric} of {name} has {len(values)} turns, another {turns_of_first}"
+            raise ValueError(f"{turns}: all are of the same turns")
         for value in values:
             if not 0 < value < math.inf:
                 raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
@@ -170,7 +174,7 @@ def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> 
 
 
 def _check_tables(digests: arithmetic.Digests) -> None:
-    """Raise ValueError unless each table has a row for each step, and each row a digest of each tensor.
+    """Raise ValueError unless each table of digests has a row for each step, and each row a digest of each tensor.
 
     Raises TypeError if the name of a tensor or a digest is not a text.
     """

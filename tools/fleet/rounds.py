@@ -30,10 +30,13 @@ def round_count(nodes: int) -> int:
 
 
 def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
-    """Return the pairs of one round, from 0 on, of a tournament in which each node meets each other node once.
+    """Return the pairs of one round of a tournament in which each node meets each other node once.
 
-    For the nodes 0 to 3 the rounds are: (3, 2) (0, 1); (3, 0) (1, 2); (3, 1) (2, 0). After the last round the list is
-    empty.
+    Rounds count from 0. For the nodes 0 to 3 there are three; after the last one the list is empty:
+
+        0: (3, 2) (0, 1)
+        1: (3, 0) (1, 2)
+        2: (3, 1) (2, 0)
     """
     # The circle method: the nodes sit in two facing rows. One stays, and the others move on by one seat each round.
     seats: list[int | None] = [*nodes]
@@ -63,7 +66,8 @@ def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
     """Return the rounds in which nodes exchange data in pairs: a list for each round, with its pairs.
 
-    `groups` has the switch group of each node. In a round a node is in at most one pair, and no pair comes twice.
+    `groups` has the switch group of each node. In a round a node is in at most one pair. No pair comes twice: what the
+    plan repeats is left out, and so is a round in which nothing is left.
     """
     met: set[Pair] = set()
     rounds_without_repeats = []
@@ -114,7 +118,8 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    The nodes are ordered by group. With the groups 01 23 45 67 the first two rounds are
+    The halves are those of all nodes, ordered by group. Before each further round the second half is rotated by some
+    places against the first. With the groups 01 23 45 67 the first two rounds are
 
         (0, 4) (1, 5) (2, 6) (3, 7)
         (0, 7) (1, 4) (2, 5) (3, 6)
@@ -124,7 +129,7 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
-    rotation = round_index * _rotation_step(len(second_half), largest_group)  # of the second half against the first
+    rotation = round_index * _rotation_step(len(second_half), largest_group)  # in places since the first round
     pairs_of_round = []
     for index, node in enumerate(first_half):
         partner = second_half[(index + rotation) % len(second_half)]

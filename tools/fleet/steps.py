@@ -43,10 +43,10 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training, and return what the fleet check times: its step, with and without the other ranks.
+    """Build the job's training program; return the steps to time, and a training that finds ranks that compute wrongly.
 
-    With them comes a repeatable training, by which a node that computes wrongly is found. All share one set of weights,
-    the same on all ranks at first. All ranks must call this together.
+    `step_of_all` runs the program itself. `step_alone` and the repeatable training run a copy without all-reduces. All
+    three use the same weights, which are equal on all ranks at first. All ranks must call this together.
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
@@ -54,18 +54,19 @@ def programs(machine: Machine) -> Programs:
     schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED)
     _start_with_same_weights(machine, model, training)
-    without_all_reduces = _without_all_reduces(training.main)  # for steps of this rank alone
-    repeatable_training = digests.RepeatableTraining(  # it starts from the weights that are set by now
+    main_alone = _without_all_reduces(training.main)  # for steps of this rank alone
+    # Made before any step is taken, because it keeps the weights of this moment as its start.
+    repeatable_training = digests.RepeatableTraining(
         machine.executor,
-        without_all_reduces,
+        main_alone,
         model,
         rate_variable=training.schedule._var_name,  # Paddle has no public attribute for the name
     )
-    # A batch of this rank's own. The repeatable training has the same one on all ranks.
+    # The timed steps have a batch of this rank's own. That of the repeatable training is the same on all ranks.
     synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + machine.me.rank)
     batch = loader.resident(synthetic, machine.executor.place)
     return Programs(
-        step_alone=Step(machine, without_all_reduces, batch),
+        step_alone=Step(machine, main_alone, batch),
         step_of_all=Step(machine, training.main, batch),
         repeatable_training=repeatable_training,
     )

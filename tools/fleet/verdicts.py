@@ -69,18 +69,19 @@ class Slowness(NamedTuple):
 
 
 def judge_slowness(
-    where: str, metric: str, slowness: Slowness, *, value: float | None = None, also: str = ""
+    where: str, metric: str, slowness: Slowness, *, value: float | None = None, suffix: str = ""
 ) -> Verdict:
     """Return the verdict on the node or link `where` by one metric: a warning if it is called slow, else ok.
 
-    `value` is the median in the metric's unit, and `also` a text that follows "5.0% (4.0% to 6.0%) slower than the
-    fleet's median".
+    Its text is "5.0% (4.0% to 6.0%) slower than the fleet's median" and then `suffix`; without an interval the brackets
+    are left out. Its figures are the slowness, the interval, and `value` if that is given: the median time in the
+    metric's unit.
     """
     interval_text = ""
     if slowness.interval_95 is not None:
         low, high = slowness.interval_95
         interval_text = f" ({percent(low)} to {percent(high)})"
-    found = f"{percent(slowness.extra_time)}{interval_text} slower than the fleet's median{also}"
+    found = f"{percent(slowness.extra_time)}{interval_text} slower than the fleet's median{suffix}"
     figures: dict[str, Any] = {}
     if value is not None:
         figures["value"] = value
@@ -101,7 +102,7 @@ def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[
     inside: dict[str, Array] = {}  # times by turn, of each node, or of each link inside a switch group
     across: dict[str, Array] = {}
     for name, times in series.items():
-        if not times:
+        if not times:  # not measured
             continue
         if name in across_links:
             across[name] = np.array(times)
@@ -129,8 +130,11 @@ def judge_metric(
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    Where `series` has None, `reasons` may say why. Fewer than LEAST_NODES are left undecided. `alpha` is the chance
-    of a false alarm in a healthy fleet. `across_links`, between switch groups, have a median of their own.
+    - Measured: it is compared with the others; if fewer than LEAST_NODES are measured, the verdict is "unknown".
+    - Not measured, so that `series` has None: "unknown", or fatal if `reasons` names an error.
+
+    `alpha` is the chance of a false alarm in a healthy fleet. `across_links` names the links from one switch group to
+    another. They are usually slower, so they have a median of their own.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
     if len(log_ratios_by_name) >= LEAST_NODES:
@@ -178,25 +182,20 @@ def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, 
 def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float) -> dict[str, Slowness]:
     """Compare the nodes of a fleet, or its links, with each other; return by name how much slower each one is.
 
-    A log ratio is log(time / the fleet's median time) in one turn. `alpha` is the chance of a false alarm in a healthy
-    fleet.
+    `log_ratios_by_name` has log(time / the fleet's median time) for each turn. The level of a node or link sums up its
+    turns, and the levels are compared. `alpha` is the chance of a false alarm in a healthy fleet.
     """
-    # A level sums up the log ratios of all turns.
     levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
-    level_of_fleet = statistics.median(levels.values())
     typical_error = statistics.median(error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values())
     slow_names = find_slow(levels, noise=typical_error, alpha=alpha)
 
+    level_of_fleet = statistics.median(levels.values())
     slowness_by_name = {}
     for name, level in levels.items():
-        interval = _interval_of_level(log_ratios_by_name[name], level, compared=len(levels))
-        interval_95: tuple[float, float] | None = None
-        if interval is not None:
-            low, high = interval
-            interval_95 = (_extra_time(low, level_of_fleet), _extra_time(high, level_of_fleet))
+        log_ratios = log_ratios_by_name[name]
         slowness_by_name[name] = Slowness(
             extra_time=_extra_time(level, level_of_fleet),
-            interval_95=interval_95,
+            interval_95=_interval_of_extra_time(log_ratios, level, level_of_fleet, compared=len(levels)),
             is_slow=name in slow_names,
         )
     return slowness_by_name
@@ -207,17 +206,22 @@ def _extra_time(level: float, level_of_fleet: float) -> float:
     return math.expm1(level - level_of_fleet)  # expm1(x) is exp(x) - 1
 
 
-def _interval_of_level(log_ratios: Sequence[float], level: float, *, compared: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a node's level, wide enough to compare it with the fleet's level; None for few turns.
+def _interval_of_extra_time(
+    log_ratios: Sequence[float], level: float, level_of_fleet: float, *, compared: int
+) -> tuple[float, float] | None:
+    """Return the 95 % interval of a node's `_extra_time`; None if the node has fewer than five turns.
 
-    `log_ratios` has the node's value for each turn, `level` is their middle, and `compared` the number of nodes.
+    `log_ratios` has the node's value for each turn, and `level` sums them up. The fleet's level is the median of the
+    levels of `compared` nodes.
     """
     interval = medians.median_interval(log_ratios)
     if interval is None:
         return None
     low, high = interval
     widening = _widening_by_error_of_median(compared)  # because the fleet's level has an error, too
-    return level + (low - level) * widening, level + (high - level) * widening
+    wide_low = level + (low - level) * widening
+    wide_high = level + (high - level) * widening
+    return _extra_time(wide_low, level_of_fleet), _extra_time(wide_high, level_of_fleet)
 
 
 def _widening_by_error_of_median(nodes: int) -> float:
@@ -261,14 +265,14 @@ class LinkTimes(NamedTuple):
 def _judge_links_by(metric: str, record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's nodes and links by one of LINK_METRICS.
 
-    A node is judged by the median slowness of its links. The links of slow nodes get no verdict of their own.
+    First each node is judged by the median slowness of its links. Then the links are judged, but not those of slow
+    nodes: they are slow because the node is.
     """
     title = LINK_METRICS[metric]
     links = _times_of_links(record, metric)
     on_nodes = judge_metric(f"network {title}", _slowness_of_links(record["hosts"], links))
     slow_hosts = {verdict.where for verdict in on_nodes if verdict.status == WARNING}
 
-    # A slow node is to blame for its links.
     links_of_others = [link for link in links if slow_hosts.isdisjoint(link.hosts)]
     times_by_name = {link.name: link.times for link in links_of_others}
     on_links = judge_metric(title, times_by_name, across_links=_names_across(links_of_others))
@@ -291,27 +295,28 @@ def _names_across(links: Sequence[LinkTimes]) -> set[str]:
 
 
 def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict[str, list[float] | None]:
-    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time; None without links.
+    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time; None if none was measured.
 
-    The usual time of a link is the median, in that turn, of all links of its kind: inside a switch group, or across.
+    This is the median over the host's links, so that a single slow link does not count against the host. The usual time
+    of a link is the median, in that turn, of all links of its kind: inside a switch group, or across.
     """
-    times_by_name = {link.name: link.times for link in links}
-    log_ratios_by_link = _log_ratios_to_median(times_by_name, _names_across(links))
-    log_ratios_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}  # a list for each of its links
-    for link in links:
-        if link.name in log_ratios_by_link:  # it was measured
-            for host in link.hosts:
-                log_ratios_by_host[host].append(log_ratios_by_link[link.name])
-
-    slowness: dict[str, list[float] | None] = {}
-    for host, log_ratios_of_links in log_ratios_by_host.items():
-        if not log_ratios_of_links:
-            slowness[host] = None
-            continue
-        # The median over the host's links, so that a single slow link does not count against the host.
+    slowness: dict[str, list[float] | None] = dict.fromkeys(hosts)
+    for host, log_ratios_of_links in _log_ratios_of_links_by_host(links).items():
         median_by_turn = np.median(log_ratios_of_links, axis=0)
         slowness[host] = np.exp(median_by_turn).tolist()  # from logarithms back to ratios of times
     return slowness
+
+
+def _log_ratios_of_links_by_host(links: Sequence[LinkTimes]) -> dict[str, list[list[float]]]:
+    """Return for each host that has a measured link a list for each such link, with its log ratio in each turn."""
+    times_by_link = {link.name: link.times for link in links}
+    log_ratios_by_link = _log_ratios_to_median(times_by_link, _names_across(links))
+    log_ratios_by_host: dict[str, list[list[float]]] = {}
+    for link in links:
+        if link.name in log_ratios_by_link:  # it was measured
+            for host in link.hosts:
+                log_ratios_by_host.setdefault(host, []).append(log_ratios_by_link[link.name])
+    return log_ratios_by_host
 
 
 class StallCount(NamedTuple):
@@ -321,13 +326,15 @@ class StallCount(NamedTuple):
     turns: int
 
 
-def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
-    """Return a verdict on each node by its stalls, which are training steps that take far longer than the others.
+def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
+    """Return a verdict on each measured node by its stalls: training steps that take far longer than usual.
 
-    `medians` and `means` have for each node the median and the mean time of its steps in each turn. Too few nodes have
-    no verdict.
+    The two series have the median and the mean time of a node's steps in each turn. A stall raises the mean and hardly
+    the median, so mean / median tells how much time stalls cost. A node is slow if it has more stalls than chance
+    explains and loses noticeably more time than is usual in the fleet. The list is empty if fewer than LEAST_NODES are
+    measured.
     """
-    ratios_by_host = _mean_over_median(medians, means)
+    ratios_by_host = _mean_over_median(median_steps, mean_steps)
     if len(ratios_by_host) < LEAST_NODES:
         return []
     count_by_host = {host: _count_stalls(ratios) for host, ratios in ratios_by_host.items()}
@@ -338,18 +345,18 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     verdicts = []
     for host, count in count_by_host.items():
         lost_time = mean_ratio_by_host[host] / usual_ratio - 1  # 0.05: 5 % more than is usual
-        is_slow = host in stalling_hosts and lost_time > smallest_difference()  # the loss must be noticeable, too
-        slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
-        also = f"; {count.stalled_turns} of {count.turns} turns have a stall"
-        verdicts.append(judge_slowness(host, "stalls", slowness, also=also))
+        is_noticeable = lost_time > smallest_difference()
+        slowness = Slowness(lost_time, interval_95=None, is_slow=host in stalling_hosts and is_noticeable)
+        suffix = f"; {count.stalled_turns} of {count.turns} turns have a stall"
+        verdicts.append(judge_slowness(host, "stalls", slowness, suffix=suffix))
     return verdicts
 
 
-def _mean_over_median(medians: Series, means: Series) -> dict[str, Array]:
+def _mean_over_median(median_steps: Series, mean_steps: Series) -> dict[str, Array]:
     """Return mean / median of each turn, by node; a node without a measurement is left out."""
     ratios_by_host: dict[str, Array] = {}
-    for host, medians_of_host in medians.items():
-        means_of_host = means[host]
+    for host, medians_of_host in median_steps.items():
+        means_of_host = mean_steps[host]
         if medians_of_host and means_of_host:
             ratios_by_host[host] = np.array(means_of_host) / np.array(medians_of_host)
     return ratios_by_host
@@ -365,14 +372,17 @@ def _count_stalls(mean_over_median: Array) -> StallCount:
 
 
 def _hosts_with_more_stalls_than_by_chance(count_by_host: Mapping[str, StallCount]) -> set[str]:
-    """Return the hosts that have more stalled turns than chance explains."""
+    """Return the hosts that have more stalled turns than chance explains.
+
+    The chance that any host of a healthy fleet has so many of the fleet's stalls must be at most OTHERS_ALPHA.
+    """
     of_fleet = StallCount(
         stalled_turns=sum(count.stalled_turns for count in count_by_host.values()),
         turns=sum(count.turns for count in count_by_host.values()),
     )
     hosts = set()
     for host, count in count_by_host.items():
-        # Bonferroni's bound on the chance that any host of a healthy fleet has at least as many stalled turns.
+        # Bonferroni's bound: the chance that any of n hosts has so many is at most n times the chance of one host.
         chance_for_any_host = _chance_of_stalls(count, of_fleet) * len(count_by_host)
         if chance_for_any_host <= OTHERS_ALPHA:
             hosts.add(host)

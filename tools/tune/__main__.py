@@ -47,7 +47,8 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
 
     verdicts, lines = _measure_and_judge(runner, chosen, args.repeats)
-    winner = next(iter(better(verdicts)), BASE)
+    faster = better(verdicts)  # the fastest first
+    winner = faster[0] if faster else BASE
     lines.append(_choice_in_words(winner))
     print("\n".join(lines), flush=True)  # before the file is written, which may fail: these took hours
 
@@ -82,10 +83,11 @@ def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Pat
 def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) -> tuple[Verdicts, list[str]]:
     """Measure the candidates, then the best of them again. Return the last verdicts, and the lines of all tables.
 
-    The best may have been faster only by luck, so their last verdicts come from new runs.
+    Among many candidates, the best may have been faster only by luck, so the verdicts on them come from new runs. If
+    none was faster than the base, nothing is measured again.
     """
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
-    # Take both out, so that only the candidates to be judged remain in `screened`.
+    # `judge_candidates` judges all that is left in `screened.runs`, so the base's and the control's runs are taken out.
     base_runs = screened.runs.pop(BASE)
     control_runs = screened.runs.pop(CONTROL)
     allowed = allowed_loss([*base_runs, *control_runs])
@@ -158,10 +160,10 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Return five lines of text that say where a search's figures come from and how to read them.
+    """Return five lines of text for the config file: where a search's figures come from, and how to read them.
 
-    `job` is the base, and `repeats` the number of turns. `record` is that of any run: all have the same machine and
-    code.
+    `job` is the user's own job (the base), and `repeats` the number of turns. `record` is that of any run: all have the
+    same machine and code.
     """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
@@ -230,7 +232,7 @@ def _batches(listed: str) -> list[Candidate]:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    """Handle a signal by raising SystemExit, so that `Runner.run` terminates the run that is going on."""
+    """Handle a signal by raising SystemExit, so that `_wait_for` terminates the run that is going on."""
     raise SystemExit(128 + number)
 
 

@@ -36,18 +36,20 @@ class Candidate:
         return self.is_auto or other.is_auto or bool(self.touches & other.touches)
 
     def exports(self, base_strategy: str) -> dict[str, str]:
-        """Return the environment variables that make a run of the base, the user's own job, one of this candidate.
+        """Return the environment variables with which the user's own job (the base) runs as this candidate.
 
-        `base_strategy` is the base's STRATEGY. If it and the candidate set the same knob, the candidate's value wins.
+        `base_strategy` is the base's STRATEGY. With "enable_inplace=0", a candidate of the knob "cuda_graph=1" gives
+        {"STRATEGY": "enable_inplace=0,cuda_graph=1"}. If both set the same knob, the candidate's value wins. Without
+        knobs the result has no STRATEGY, so that the base's remains.
         """
         variables = dict(self.variables)
         if self.is_auto:  # this mode takes no other knobs
             variables["STRATEGY"] = strategy.AUTO
         elif self.knobs:
             all_knobs = ",".join((base_strategy, *self.knobs))
-            parsed = strategy.parse(all_knobs)  # each knob once: the last value of a knob wins
+            parsed = strategy.parse(all_knobs)  # of a knob that is named twice, the last value counts
             variables["STRATEGY"] = strategy.in_words(parsed)
-        return variables  # without STRATEGY, the base's remains
+        return variables
 
 
 BASE = Candidate(name="base")
@@ -55,10 +57,13 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 
 def candidates(job: Job) -> list[Candidate]:
-    """Return the changes to the job's strategy that are worth trying on its device.
+    """Return the changes to the job that are worth trying on its device: the candidates of the search.
 
-    A strategy is a set of knobs, such as `enable_inplace`; a candidate adds one, or changes the executor or the ranks.
-    Raises ValueError if the job's own strategy is Paddle's automatic mode, to which no knob can be added.
+    - Most set one knob of STRATEGY that may make the job faster, such as `enable_inplace`.
+    - One takes the other mode of Paddle's executor.
+    - On GPUs, one is Paddle's automatic mode if it can run. On a CPU, some have fewer ranks, if the job has several.
+
+    Raises ValueError if the job's own strategy is the automatic mode, to which no knob can be added.
     """
     if job.model.knobs.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
@@ -136,7 +141,8 @@ def _gpu_knobs_to_try(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
 def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
-    Each rank takes the images of several as its batch, in as many parts. For 4 ranks with BATCHSIZE=32:
+    One rank takes the place of several. Its batch is the images of all these ranks, which it computes in parts of the
+    same size as before (gradient_merge). For 4 ranks with BATCHSIZE=32:
 
         DGXNGPU=1, BATCHSIZE=128, gradient_merge=4
         DGXNGPU=2, BATCHSIZE=64, gradient_merge=2
@@ -146,7 +152,7 @@ def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
         if ranks % fewer_ranks != 0:
             continue
         replaced_ranks = ranks // fewer_ranks  # by each rank of the candidate
-        # Each takes their images in as many parts, so batch norm takes its statistics over the same images as before.
+        # The parts stay as large as before, so batch norm takes its statistics over the same images.
         batch = job.model.batchsize * replaced_ranks
         parts = job.model.knobs.gradient_merge * replaced_ranks
         yield Candidate(

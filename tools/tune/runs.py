@@ -52,10 +52,10 @@ class Runner:
         return ["env", *assignments, str(env.ROOT / "run_and_time.sh")]
 
     def run(self, candidate: Candidate, turn: str) -> Record:
-        """Run the job once with a candidate's strategy by ./run_and_time.sh, and return the record of its log.
+        """Run the job once with the changes of a candidate, by ./run_and_time.sh, and return the record of its log.
 
-        `turn` names the run's folder, such as "screen_1". Raises RunError if the run fails, with the reason that it
-        printed.
+        `turn`, such as "screen_1", is a part of the path of the run's folder. Raises RunError, with the reason that the
+        run printed, if the run fails.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
@@ -66,13 +66,7 @@ class Runner:
             text=True,
         )
         with process:
-            try:
-                _, stderr = process.communicate()
-            finally:
-                is_still_running = process.poll() is None  # only after an exception, such as Ctrl-C
-                if is_still_running:  # it would go on without this process
-                    process.terminate()
-                    process.wait()
+            stderr = _wait_for(process)
         if process.returncode:
             raise RunError(_reason_of_failure(stderr, process.returncode))
         (only_log,) = self._logdir(candidate, turn).glob("**/result_0.txt")
@@ -81,7 +75,8 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
 
-        The runs of turn 1 have folders of the name "screen_1" if `title` is "screen". Raises RunError if the user's own
+        The control runs in the first turn only, and a candidate that has failed does not run again. With the `title`
+        "screen" the folders of the turns are "screen_1", "screen_2" and so on. Raises RunError if the user's own
         strategy (BASE) or the control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
@@ -90,16 +85,17 @@ class Runner:
             if turn % 2 == 0:  # so that a slow change, such as heat, affects all candidates equally
                 in_order.reverse()
             for candidate in in_order:
-                has_failed = candidate in measured.failures  # in an earlier turn: it would fail again
-                is_done = candidate == CONTROL and turn > 1  # it is for comparing losses, not speed
+                has_failed = candidate in measured.failures  # in an earlier turn
+                is_done = candidate == CONTROL and turn > 1  # one run is enough to compare losses
                 if not has_failed and not is_done:
                     self._measure_once(measured, candidate, f"{title}_{turn}")
         return measured
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
-        """Run a candidate once, note the outcome in `measured`, and print it on stderr.
+        """Run a candidate once, add its run to `measured.runs`, and print its images/s on stderr.
 
-        A candidate that fails loses its earlier runs, too. Raises RunError if it is the base or the control that fails.
+        If the run fails, the reason is noted in `measured.failures` and printed instead, and the candidate's earlier
+        runs are removed. If the base or the control fails, RunError is raised.
         """
         try:
             record = self.run(candidate, turn)
@@ -107,7 +103,7 @@ class Runner:
             if candidate in (BASE, CONTROL):
                 raise RunError(f"the {candidate.name} does not run: {reason}") from reason
             measured.failures[candidate] = str(reason)
-            del measured.runs[candidate]  # the base has runs of more turns, so these could not be compared with it
+            del measured.runs[candidate]  # runs are compared turn by turn with the base's, and a turn is missing now
             print(f"{turn} {candidate.name}: {reason}", file=sys.stderr, flush=True)
             return
         self.records.append(record)
@@ -118,6 +114,21 @@ class Runner:
         """Return the folder of a run, `<folder of the search>/<turn>/<name of the candidate>`."""
         name = "".join(_in_file_name(character) for character in candidate.name)
         return self.folder / turn / name
+
+
+def _wait_for(process: subprocess.Popen[str]) -> str:
+    """Wait until a run ends, and return what it printed on stderr.
+
+    If an exception ends the wait, such as that of Ctrl-C, the run is terminated. It would go on without this process.
+    """
+    try:
+        _, stderr = process.communicate()
+    finally:
+        is_still_running = process.poll() is None
+        if is_still_running:
+            process.terminate()
+            process.wait()
+    return stderr
 
 
 def _reason_of_failure(stderr: str, exit_status: int) -> str:

@@ -31,26 +31,26 @@ def losses(runs: Sequence[Record]) -> Array:
 
 
 def allowed_loss(runs: Sequence[Record]) -> Array:
-    """Return how far a candidate's loss may be from that of the first base run, for each window of steps.
+    """Return for each window of steps how far a candidate's loss may be from that of the first base run.
 
-    `runs` are the base's runs, then the control's, whose input differs by a rounding error. How far their losses differ
-    shows how far rounding alone moves a loss.
+    `runs` are those of the base, the user's own strategy, and then those of the control: the base with an input that
+    differs by a rounding error. How far their losses are apart shows how much rounding alone changes a loss. A
+    candidate may differ by CONTROL_FACTOR times as much, plus the share LOSS_ROUNDING of the loss.
     """
     losses_of_runs = losses(runs)  # [runs, windows]
     first_losses = losses_of_runs[0]
     other_losses = losses_of_runs[1:]
-    largest_of_window = np.abs(other_losses - first_losses).max(axis=0)
-    largest_so_far = np.maximum.accumulate(
-        largest_of_window
-    )  # rounding errors grow: no window allows less than an earlier one
+    largest_difference = np.abs(other_losses - first_losses).max(axis=0)  # of each window
+    # Rounding errors grow from step to step, so a window must not allow less than the windows before it.
+    largest_so_far = np.maximum.accumulate(largest_difference)
     return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_losses))
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return the verdicts on the base, the user's own strategy, and on each candidate of `measured`.
+    """Return a verdict for each candidate of `measured`, and one of status ok for the base, the user's own strategy.
 
-    `base_runs` has the base's run of each turn, which `measured` must not hold. `allowed` says for each window of steps
-    how far a loss may be from the base's.
+    The verdict on a candidate that failed is fatal. `base_runs` has the base's run of each turn; `measured` must not
+    have these. `allowed` says for each window of steps how far a loss may be from the base's.
     """
     base_rates = [rate(run) for run in base_runs]
     base_verdict = Verdict(
@@ -73,10 +73,10 @@ class _SpeedRatio(NamedTuple):
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
-    """Return the verdict on a candidate's losses and speed, compared with the base, the user's own strategy.
+    """Return the verdict on a candidate's losses and speed. Both are compared with those of the base.
 
-    `base_runs` are of the same turns as `runs`. `allowed` says for each window of steps how far a loss may be from the
-    base's.
+    The base is the user's own strategy. `runs` and `base_runs` have a run of each turn. `allowed` says for each window
+    of steps how far a loss may be from the base's.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -158,11 +158,12 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again: the fastest, and one that joins it with other faster ones.
+    """Return the candidates to measure again, because their verdicts say that they are faster than the base.
 
-    The list is empty if none is faster than the base, and has one candidate if nothing can be joined with it.
+    These are the fastest one, and a new one that joins it with those of the others that it can be joined with. The list
+    has only the first if there are no such others, and is empty if no candidate is faster than the base.
     """
-    compatible = _compatible(better(verdicts))
+    compatible = _compatible(better(verdicts))  # the fastest first
     if not compatible:
         return []
     fastest = compatible[0]
@@ -194,7 +195,7 @@ def _joined(compatible: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return a verdict of status ok that states the speed and the GPU memory of a batch size.
 
-    The speed is the mean over the turns, each of which is one of the `runs`. A CPU reports no memory.
+    The speed is the mean of the `runs`, one of each turn. The memory is the largest of all runs; a CPU reports none.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
