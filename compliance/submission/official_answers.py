@@ -13,8 +13,8 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Run mlperf-logging's tools on the package in `folder` and return their verdicts.
 
-    `manifest` is the content of its submission.json. Three of the tools know only the benchmarks of MLPerf. They are not
-    run on a package of another benchmark: their verdicts say "not applied", and each log is checked by itself instead.
+    `manifest` is the content of its submission.json. Three of the tools know only the benchmarks of MLPerf. For a
+    package of another benchmark their verdicts say "not applied", and each log is checked by itself instead.
     """
     with tempfile.TemporaryDirectory() as scratch:  # the tools get a copy, because they write into the folder
         copy = Path(scratch) / folder.name
