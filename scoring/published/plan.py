@@ -141,7 +141,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
 
 def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
-    """Return the campaign `name`, which has the `fields` of its file and the figures of that table in published.csv.
+    """Return the campaign `name`: the `fields` of its file, and the figures of the table of that name in published.csv.
 
     Raises KeyError, TypeError, AttributeError or ValueError if a field is missing or wrong.
     """
@@ -215,8 +215,8 @@ def reason_to_skip(
 ) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty if it can.
 
-    `capabilities` are the compute capabilities of its GPUs, empty if unknown. `hosts` are those that the user named. A
-    shrunk run needs none of these.
+    `gpus` are the names of its GPUs, `capabilities` their compute capabilities (empty if unknown), and `hosts` the
+    nodes that the user named. A shrunk run needs none of these: it runs on the CPU.
     """
     if shrink:
         if run.strategy == "auto":
