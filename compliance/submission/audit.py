@@ -104,8 +104,8 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return the runs of a submission that are screened for cherry-picking: closed ones that pass the official checker.
 
-    Runs whose epochs rcp_checker cannot read are left out, too. The others are compared with runs of other
-    organisations in the same `group`.
+    Runs whose epochs rcp_checker cannot read are left out, too. Submissions of one round, benchmark and global batch
+    are in one `group`, in which they are compared.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)

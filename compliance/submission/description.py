@@ -107,7 +107,8 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     """Return the number of nodes and of accelerators per node by the log's run_summary; empty if it is not plausible.
 
-    `nodes` are those of the log's header. A job on CPUs, by these nodes, has no accelerators.
+    16 devices on 2 nodes give 8 accelerators per node. `nodes` are those of the log's header. If these have no GPUs,
+    the job ran on CPUs, and its devices are no accelerators.
     """
     summary = run.summary
     if summary is None:
@@ -242,8 +243,8 @@ def _is_other_memory(node: Node, description: Description) -> bool:
 def _is_other_processor(node: Node, description: Description) -> bool:
     """Return whether a node's processor differs from the described one; False if the log or the description names none.
 
-    Two processors agree if the described name contains the node's, or if both have a model number in common, such as
-    `8480C`.
+    Two processors agree if the described name contains the node's, or if both have a model number in common:
+    `Intel(R) Xeon(R) Platinum 8480C` agrees with `Intel Xeon 8480C`.
     """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()
@@ -254,7 +255,7 @@ def _is_other_processor(node: Node, description: Description) -> bool:
 
 
 def _model_numbers(processor: str) -> set[str]:
-    """Return the words of a processor's name that have a digit."""
+    """Return the words of a processor's name that have a digit, such as `8480c` of `intel xeon 8480c`."""
     words = re.findall(r"[\w-]{3,}", processor)
     return {word for word in words if re.search(r"\d", word)}
 
