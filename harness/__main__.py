@@ -24,11 +24,11 @@ def main() -> int:
 
 
 def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
-    """Run the `main` of a module on this rank, for the job that the environment describes; return the exit status.
+    """Run a module's `main(job, origins, **options)` on this rank, for the job that the environment describes.
 
-    `main` gets the job, who set each of its values, and `options`. With `checks_precision` a GPU that lacks the job's
-    precision is refused. A ValueError, for what a user did wrong, gives 2, and any other error 1; both end all other
-    ranks, too.
+    `origins` tells who set each of the job's values. With `checks_precision` a GPU that lacks the job's precision is
+    refused. Returns the exit status: 0, 2 for a ValueError, which is for what a user did wrong, or 1 for any other
+    error. An error ends all other ranks, too.
     """
     try:
         job, origins = env.read()

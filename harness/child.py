@@ -52,9 +52,11 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     )
     assert process.stdout is not None  # it is a pipe
     output, was_silent = _listen(process.stdout.fileno(), silent_s)
+    wait_s = silent_s
     if was_silent:
         process.kill()
-    status = _status_or_kill(process, END_S if was_silent else silent_s)
+        wait_s = END_S
+    status = _status_or_kill(process, wait_s)
     process.stdout.close()
 
     lines = tuple(output.decode(errors="replace").splitlines())

@@ -135,8 +135,8 @@ def optimizer_events(
 ) -> list[tuple[schema.Point[Any], Any]]:
     """Return the optimizer's name and hyperparameters as the log's events: pairs of an event and its value.
 
-    MLPerf has events of their own for SGD and for LARS. `optimizer` and `warmup_epochs` are the recipe's; `schedule`
-    has the learning rates for the run's global batch.
+    A hyperparameter's event has one name for SGD and another for LARS. `optimizer` and `warmup_epochs` are the
+    recipe's; `schedule` has the learning rates for the run's global batch.
     """
     kind = KINDS[optimizer.kind]
     hyperparameters = {

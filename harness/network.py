@@ -24,7 +24,7 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     here = socket.gethostname()
     hosts = cluster.hosts.split(",")
     own = hosts[node]
-    other = hosts[1] if node == 0 else hosts[0]  # any other node will do
+    other = hosts[1] if node == 0 else hosts[0]  # any other node serves to look for a way out
     try:
         address = socket.gethostbyname(own)
         if address.startswith(LOOPBACK):

@@ -160,11 +160,11 @@ def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
 def passport(contents: Contents) -> schema.Passport:
     """Return the passport of a part of a data set, by which the sets of two runs can be compared.
 
-    Its digest does not depend on the order of the files: each has a line "name NUL size NUL label", and the sorted
-    lines are digested.
+    It has the number of files, the sum of their sizes and a digest. For the digest each file has a line with its name,
+    size and label, which is empty if it is not known. The lines are sorted, so the order of the files does not matter.
     """
     labels = contents.labels
-    if labels is None:  # they are not known
+    if labels is None:
         labels = [""] * len(contents.names)
     lines = []
     for name, size, label in zip(contents.names, contents.sizes.tolist(), labels, strict=True):

@@ -106,9 +106,9 @@ def start(cluster: ClusterSettings) -> Ranks:
 def _ranks_by_mpi() -> Ranks:
     """Return this process among all that mpirun started; a process that was started alone is rank 0 of one."""
     comm = MPI.COMM_WORLD
-    on_this_node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    local_rank = on_this_node.Get_rank()
-    on_this_node.Free()
+    ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)  # those that share memory with this rank
+    local_rank = ranks_of_node.Get_rank()
+    ranks_of_node.Free()  # the communicator is needed only for this
     node = socket.gethostname()
     return Ranks(
         comm=comm,

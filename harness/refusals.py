@@ -50,7 +50,10 @@ def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
 
 
 def _refusals_of_cluster(job: Job) -> Iterator[str]:
-    """Yield a sentence for each fault of LOGDIR, of the nodes and of how ranks are placed on them."""
+    """Yield a sentence for each fault of LOGDIR, HOSTS, NODE_RANK, SWITCH_GROUPS and RANK_NUMA.
+
+    The last three are this node's number, the switch group of each node, and the NUMA node of each rank on a node.
+    """
     cluster = job.cluster
     if not job.trials.logdir:
         yield "LOGDIR is empty: set it to the folder of the results, or unset it"
@@ -141,7 +144,7 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
         yield (
             f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {fitting}"
         )
-    only_measured = model.traits.only_measured  # recipes that train to no target: by each the recipe that does
+    only_measured = model.traits.only_measured  # {recipe that trains to no target: the one to train by}
     if course.trains and model.recipe in only_measured:
         recipe_that_trains = only_measured[model.recipe]
         yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_that_trains}"
@@ -269,7 +272,10 @@ def layout_of(model: ModelSettings) -> str:
 
 
 def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
-    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1)."""
+    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
+
+    The network must be one whose captured step was shown to be safe. In FP16 it must also train at a fixed loss scale.
+    """
     if not model.traits.captures_steps:
         capturing = [workload.title for workload, traits in _workloads_with_traits() if traits.captures_steps]
         yield (

@@ -23,7 +23,7 @@ _STATISTICS = ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "Running
 
 
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
-    """Yield name and tensor of all that a run must keep, sorted by name, as a parameter or an optimizer's momentum.
+    """Yield name and tensor of all the state that a run must keep, such as parameters and momenta, sorted by name.
 
     Tensors without a value yet are left out, as are those that each step computes anew.
     """
@@ -112,7 +112,7 @@ def padded(value: Array, shape: Any) -> Array:
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
-    """Set the parameters of a training program that `weights` names to their FP32 values there.
+    """Set parameters of a training program to the FP32 values in `weights`: {name of a parameter: its value}.
 
     The optimizer keeps an FP32 copy of a parameter in half precision, its master, as `NAME_fp32_master_0`. The master
     gets the value itself, and the parameter the rounded one. Every weight must be one of the program's parameters.
@@ -154,16 +154,16 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
     """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
 
-    Every rank must call this. The statistics are added up in one all-reduce, as a flat array.
+    Every rank must call this. All statistics are laid end to end in one array, so that one all-reduce adds them up.
     """
-    names = statistics_names(main)  # once: it goes through thousands of operators, and there are as many tensors
+    names = statistics_names(main)  # before the loop, because it goes through thousands of operators
     own_tensors = [tensor for name, tensor in tensors(main) if name in names]
     if ranks.size == 1 or not own_tensors:
         return
     own_values = [np.array(tensor) for tensor in own_tensors]
     own_flat = np.concatenate([value.ravel() for value in own_values]).astype(np.float64)
     mean = ranks.comm.allreduce(own_flat) / ranks.size
-    start = 0  # of a statistic in the flat array
+    start = 0  # of the next statistic in the flat array
     for tensor, value in zip(own_tensors, own_values, strict=True):
         end = start + value.size
         assign(tensor, mean[start:end].reshape(value.shape).astype(value.dtype))

@@ -136,9 +136,9 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
 def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
     """Give the training program the state that the training starts from; every rank must call this.
 
-    The start-up program sets all of the state, `first_weights`, which may be empty, replace parameters, and rank 0's
-    state goes to all ranks. If the run resumes from a checkpoint, its state then replaces all that. Raises ValueError
-    on rank 0 if the checkpoint does not fit the program.
+    First the start-up program sets all of the state. Then `first_weights`, which may be empty, replace parameters of
+    it, and rank 0 sends its state to all ranks. If the run resumes from a checkpoint, that replaces the state again.
+    Raises ValueError on rank 0 if the checkpoint does not fit the program.
     """
     # `warm_up` has run the start-up program, and so connected the ranks, which a second run must not do again.
     build.keep_communicators(training.startup)

@@ -78,18 +78,24 @@ class Recipe:
         the data set, or the warm-up as long as the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
-        schedule_epochs = epochs or self.epochs
-        total_steps = self.iterations or 0  # 0: the recipe has epochs instead
-        if schedule_epochs:
-            total_steps = schedule_epochs * per_epoch
         return Schedule(
             kind=self.schedule,
             base=self.base_learning_rate,
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=total_steps,
+            total_steps=self._schedule_steps(per_epoch, epochs),
             end=self.end_learning_rate,
             power=self.power,
         )
+
+    def _schedule_steps(self, per_epoch: int, epochs: int) -> int:
+        """Return the length of the schedule in steps, for an epoch of `per_epoch` steps.
+
+        It is that of `epochs` or, if this is 0, the recipe's own: its epochs, else its iterations.
+        """
+        schedule_epochs = epochs or self.epochs
+        if schedule_epochs:
+            return schedule_epochs * per_epoch
+        return self.iterations or 0
 
     @property
     def image_size(self) -> str:

@@ -89,36 +89,44 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
-    They are images, each label's highest class plus 1, labels and, in evaluation, which samples are valid. If
-    `renumbered`, labels are replaced by the table RENUMBERED.
+    `source` (`Loader._read`) feeds encoded images and labels, then where rows of RENUMBERED begin if labels are
+    `renumbered` by it, then what was drawn (`_Drawn`) in training (`augmented`) or which samples are valid in
+    evaluation. The outputs are images, each label's highest class plus 1, labels and, in evaluation, the valid ones.
     """
     kinds = [*_KINDS_OF_IMAGE_AND_LABEL]
     if renumbered:
         kinds.append(_KIND_OF_ROW_START)
     kinds += _KINDS_OF_DRAWN if augmented else [_KIND_OF_VALID]
-    image_bytes, label_bytes, *rest = loader.inputs(source, kinds)
-    row_start = rest.pop(0) if renumbered else None
+    image_bytes, label_bytes, *further_inputs = loader.inputs(source, kinds)
+    row_start = further_inputs.pop(0) if renumbered else None
+
     images = fn.decoders.image(image_bytes, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(label_bytes, device="cpu", output_type=types.GRAY)
-    mirror: Any = 0
-    other_outputs = rest  # which samples are valid; in training it becomes empty
     if augmented:
-        drawn = _Drawn(*rest)
+        drawn = _Drawn(*further_inputs)
         images = _with_colours_changed(_resized_window(images, drawn, types.INTERP_LINEAR), drawn)
-        labels = _resized_window(labels, drawn, types.INTERP_NN)
-        labels = fn.crop(labels, **_upper_left_corner(image), fill_values=float(IGNORED))
-        labels = fn.flip(labels, horizontal=drawn.flips)
-        mirror = drawn.flips
-        other_outputs = []
-    images = _normalized(images, image, mirror)
+        images = _normalized(images, image, mirror=drawn.flips)
+        labels = _cropped_labels(_resized_window(labels, drawn, types.INTERP_NN), drawn, image)
+        valid = []
+    else:
+        images = _normalized(images, image, mirror=0)
+        valid = further_inputs  # a list of one node
     if row_start is not None:
         labels = _renumbered(labels, row_start)
-    # It stays on the CPU, so that the host need not wait for a GPU. IGNORED, the largest number, becomes 0.
+
+    # The labels are uint8, in which IGNORED + 1 = 256 becomes 0. So an ignored pixel is never the highest one. The
+    # result stays on the CPU, so that the host need not wait for a GPU.
     highest_plus_1 = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))
-    other_outputs = [fn.squeeze(labels, axes=[2]), *other_outputs]
+    fed_to_program = [fn.squeeze(labels, axes=[2]), *valid]
     if device == "gpu":
-        other_outputs = [output.gpu() for output in other_outputs]
-    return images, highest_plus_1, *other_outputs
+        fed_to_program = [output.gpu() for output in fed_to_program]
+    return images, highest_plus_1, *fed_to_program
+
+
+def _cropped_labels(labels: Any, drawn: _Drawn, image: ImageFormat) -> Any:
+    """Return DALI's node that brings resized labels to the program's size, filled up with IGNORED, and flips them."""
+    labels = fn.crop(labels, **_upper_left_corner(image), fill_values=float(IGNORED))
+    return fn.flip(labels, horizontal=drawn.flips)
 
 
 def _upper_left_corner(image: ImageFormat) -> dict[str, Any]:
@@ -131,8 +139,11 @@ def _upper_left_corner(image: ImageFormat) -> dict[str, Any]:
     }
 
 
-def _normalized(images: Any, image: ImageFormat, mirror: Any) -> Any:
-    """Return DALI's node that brings images to the program's size and type, normalized, and mirrored where wanted."""
+def _normalized(images: Any, image: ImageFormat, *, mirror: Any) -> Any:
+    """Return DALI's node of images in the program's size and type, normalized to the range from -1 to 1.
+
+    An image that is smaller is filled up with grey. `mirror` is 1 for an image that is to be mirrored, else 0.
+    """
     return fn.crop_mirror_normalize(
         images,
         mirror=mirror,
@@ -228,18 +239,20 @@ class _Windows(NamedTuple):
 
 
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
-    """Choose the window of each image that becomes its crop.
+    """Return the window of each image that becomes its crop when the image is scaled.
 
     `sizes` [N, 2] are the heights and widths of the images in pixels, and `scales` [N] the factors by which they are
-    scaled. `drawn_corners` [N, 2], from 0 to 1, choose the windows' places.
+    scaled. `drawn_corners` [N, 2], from 0 to 1, choose the windows' places. An example, along one side: an image of 100
+    pixels is scaled by 2, to 200. A window of 50 scaled pixels can start at 0 to 150. If 0.5 is drawn, it starts at 75,
+    which is 37.5 in the unscaled image.
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
-    window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])  # of the whole image if it is smaller
+    window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])  # a smaller image is taken whole
     last_starts = scaled_sizes - window_sizes
-    place_counts = last_starts + 1  # a window can start at 0, 1, ... and the last start
-    scaled_starts = np.floor(drawn_corners * place_counts)
+    start_counts = last_starts + 1  # a window can start at 0, 1, ... and the last start
+    scaled_starts = np.floor(drawn_corners * start_counts)
     scaled_ends = scaled_starts + window_sizes
-    return _Windows(  # DALI cuts out the window before it scales
+    return _Windows(  # starts and ends in the unscaled image, because DALI cuts out the window before it scales
         starts=scaled_starts * sizes / scaled_sizes,
         ends=scaled_ends * sizes / scaled_sizes,
         sizes=window_sizes,
@@ -311,7 +324,8 @@ class Loader(loader.Loader):
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         """Return the inputs of `_pipeline` for a batch of the samples `ids`; `valid` [N] says which of them count.
 
-        Raises RunError for the first pair with a fault.
+        After images and labels come where rows of RENUMBERED begin, if labels are renumbered, and then what was drawn
+        in training, or `valid` in evaluation. Raises RunError for the first pair with a fault.
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
@@ -325,7 +339,7 @@ class Loader(loader.Loader):
             sizes = np.array([pair.size for pair in pairs])
             drawn = _draw(self._augment, self._image, sizes, seed=self._reader.seed, epoch=epoch, ids=ids)
             images = _decompressed_to_windows(pairs, drawn)
-            further_inputs += drawn
+            further_inputs += drawn  # one input for each field
         return images, labels, *further_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
@@ -344,7 +358,7 @@ class Loader(loader.Loader):
         Raises RunError if a file is not whole or of a kind that is not taken, or if a size is wrong.
         """
         (image_name, image), (label_name, label) = self._samples.encoded(number)
-        size = self._size_of_pair(number, image, label)  # first: it refuses kinds of files that the rest does not know
+        size = self._checked_size(number, image, label)  # first: it refuses kinds of files that the rest does not know
         loader.require_whole(image_name, image)
         loader.require_whole(label_name, label)
         try:
@@ -353,11 +367,11 @@ class Loader(loader.Loader):
             raise RunError(loader.undecodable(label_name, str(error))) from error
         return Pair(image, grey_label, size)
 
-    def _size_of_pair(self, number: int, image: bytes, label: bytes) -> Size:
-        """Return the size in pixels of a pair's encoded image and label.
+    def _checked_size(self, number: int, image: bytes, label: bytes) -> Size:
+        """Return the size in pixels that a pair's encoded image and label have in common.
 
-        Raises RunError if one of them is of a kind that is not taken, if their sizes differ, or if an evaluation pair
-        has another size than the first one.
+        Raises RunError if one of the two is no image or label as `pictures.py` takes it, if their sizes differ, or if a
+        pair for evaluation has another size than the first one.
         """
         image_path, label_path = self._samples.paths(number)
         is_evaluation = self._augment is None

@@ -160,8 +160,8 @@ def _head(branches: list[static.Variable], image: static.Variable, recipe: Recip
 def _module(branches: list[static.Variable], stage: int, number: int, layers: Layers) -> list[static.Variable]:
     """Append one module of a stage: BLOCKS residual blocks in each branch, then an exchange; return the new branches.
 
-    `stage` counts from 2, and `number`, the module's in its stage, from 1. The layers are named by them, as in
-    PaddleSeg.
+    `stage` is 2, 3 or 4, and `number` counts the modules of the stage from 1. Both are part of the layers' names, which
+    are PaddleSeg's.
     """
     module_name = f"st{stage}_{number}"
     prefix = f"backbone.st{stage}.stage_{module_name}"
@@ -234,7 +234,11 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 
 
 def _arrays_in(loaded: Any) -> dict[str, Array]:
-    """Return the arrays of a dictionary that Paddle saved, by name. Raises TypeError if it is anything else."""
+    """Return the arrays of a dictionary that Paddle saved, by name.
+
+    Entries whose key is no text, or that of `paddle.save`'s own table, are left out. Raises TypeError if `loaded` is no
+    dictionary, or if another entry is no array or one of Python objects.
+    """
     if not isinstance(loaded, dict):
         raise TypeError(f"a {type(loaded).__name__}")
     arrays = {}
@@ -242,7 +246,8 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
         if not isinstance(name, str) or name.endswith("@@"):  # paddle.save's table of names has such a key
             continue
         array = value
-        if isinstance(value, tuple) and len(value) == 2:  # (name, array), as paddle.save writes a tensor
+        is_pair = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes a tensor
+        if is_pair:
             array = value[1]
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise TypeError(f"{name} is no array")
@@ -253,19 +258,19 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     """Return the values that a weights file of PaddleSeg has for a program's variables, by the variables' names.
 
-    A file of the backbone alone has none for the head. Raises ValueError if the file cannot be read, or layers are
-    absent or of another shape.
+    A file of the backbone alone gives values to the backbone's variables, and none to the head's. Raises ValueError if
+    the file cannot be read, or if layers are absent or of another shape.
     """
     loaded = read_pdparams(path)
-    is_whole_model = any(name.startswith(BACKBONE) for name in loaded)  # else it is the backbone, without this prefix
+    is_whole_model = any(name.startswith(BACKBONE) for name in loaded)
     values = {}
     misfits = []
     for variable in program.list_vars():
         name_in_file = paddleseg_name(variable.name)
-        if not is_whole_model:
+        if not is_whole_model:  # the file has the backbone alone, whose names are without the prefix BACKBONE there
             name_in_file = _name_in_backbone(name_in_file)
         if not name_in_file or not variable.persistable:
-            continue  # no variable that the file should hold
+            continue  # the file need not hold this variable
         value = loaded.get(name_in_file)
         if value is None:
             misfits.append(f"{name_in_file} is absent")

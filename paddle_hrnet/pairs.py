@@ -62,10 +62,10 @@ class PairList:
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return what identifies the data set in a log: the path and the size in bytes of each image, and its label.
+        """Return what identifies the data set in a log: the path and the size in bytes of each image and each label.
 
-        `on_progress` counts the files first, then the pairs. Raises ValueError for the first file that a run would fail
-        at.
+        A label stands as a text `PATH BYTES`. The sizes in pixels are checked on the way. Raises ValueError for the
+        first file at which a run would fail. `on_progress` counts the files first, then the pairs.
         """
         images = [image for image, _ in self.pairs]
         labels = [label for _, label in self.pairs]
@@ -74,14 +74,13 @@ class PairList:
         bytes_of_all = file_sizes(self.root, images + labels, kept_sizes, on_progress)
         image_bytes, label_bytes = np.split(bytes_of_all, [len(images)])
         self._check_pixel_sizes(on_progress)
-        # A label is a file here, for which the text "PATH BYTES" stands.
         label_texts = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
         return Contents(names=images, sizes=image_bytes, labels=label_texts, is_exact=True)
 
     def _check_pixel_sizes(self, on_progress: OnProgress) -> None:
-        """Check the sizes in pixels that the heads of the images and labels state.
+        """Check the sizes in pixels of all images and labels, which the first bytes of the files state.
 
-        Raises ValueError for a file that is not taken, for a label of another size than its image, and for an
+        Raises ValueError for a file of a kind that is not taken, for a label of another size than its image, and for an
         evaluation image of another size than the first one.
         """
         first_image, _ = self.paths(0)
@@ -164,8 +163,8 @@ def find(root: Path, part: str, classes: int) -> PairList:
 def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[str, str]:
     """Return the paths of an image and its label, relative to `root`.
 
-    The label may be another file than the listed one (`_existing_label`). Raises ValueError if one of the two files
-    is absent.
+    Where only Cityscapes' file of label ids is there, it takes the place of the listed label (`_existing_label`).
+    Raises ValueError if the image or the label is absent.
     """
     image = folders.relative(listed.image)
     label = _existing_label(folders, folders.relative(listed.label))
@@ -215,8 +214,8 @@ def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
 def _pairs_in_folders(root: Path, part: str) -> Iterator[Listed]:
     """Yield the pairs of `part` (train or val) in Cityscapes' folders, each with the image's path for messages.
 
-    The label of `leftImg8bit/PART/CITY/NAME_leftImg8bit.png` is `gtFine/PART/CITY/NAME_gtFine_labelTrainIds.png`. It is
-    not looked at here. Raises ValueError if there are no images.
+    The label of `leftImg8bit/PART/CITY/NAME_leftImg8bit.png` is `gtFine/PART/CITY/NAME_gtFine_labelTrainIds.png`,
+    whether there is such a file or not. Raises ValueError if there are no images.
     """
     folder = root / "leftImg8bit" / part
     images = sorted(folder.glob(f"*/*{IMAGE_END}"))

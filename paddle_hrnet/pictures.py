@@ -64,9 +64,9 @@ def label_size(name: str, content: bytes) -> Size:
 
 
 def _jpeg_size(name: str, content: bytes) -> Size:
-    """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
+    """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES; `name` is for messages.
 
-    Raises ValueError if no size is stated in it, or if EXIF says that the picture is stored turned.
+    Raises ValueError if no size is stated in it, or if its EXIF data say that a viewer must turn the picture.
     """
     size = encoded.jpeg_size(content)
     if size is None:
@@ -121,8 +121,8 @@ class _WholeHeader(NamedTuple):
 def as_grey(content: bytes) -> bytes:
     """Return a label's PNG as a greyscale PNG with the same number in each pixel.
 
-    The decoder would turn the numbers of a palette into colours. Raises ValueError if Pillow cannot decode a palette
-    PNG of fewer than 8 bits.
+    A PNG without a palette is returned as it is. In one with a palette the numbers stand for colours, and DALI's
+    decoder would return the colours. Raises ValueError if Pillow cannot decode a palette PNG of fewer than 8 bits.
     """
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
     if colour_type != PALETTE:
@@ -159,27 +159,36 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 def inflated(content: bytes, rows: int) -> bytes:
     """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG, for speed.
 
-    ISA-L decompresses in a third of DALI's time. Any other file, or a damaged one, is returned as it is: DALI decodes
-    it, or says what is wrong.
+    ISA-L decompresses in a third of DALI's time. A JPEG, an interlaced PNG or a damaged one is returned as it is: DALI
+    decodes it, or says what is wrong.
     """
     if not content.startswith(encoded.PNG_START):
         return content
     header = _WholeHeader(*WHOLE_PNG_HEADER.unpack_from(content, PNG_HEADER_AT))
     if (header.compression, header.filtering, header.interlacing) != NOT_INTERLACED:
         return content
-    compressed = _image_data(content)
-    if compressed is None:  # damaged
-        return content
-    row_bytes = 1 + 3 * header.width  # the first byte names the row's filter
-    wanted_bytes = rows * row_bytes
-    try:
-        pixels = isal_zlib.decompressobj().decompress(compressed, wanted_bytes)
-    except isal_zlib.error:  # type: ignore[misc]
-        return content
-    if len(pixels) < wanted_bytes:
+    pixels = _first_rows(content, rows, header.width)
+    if pixels is None:  # damaged
         return content
     header_of_rows = header._replace(height=rows)
     return _png(WHOLE_PNG_HEADER.pack(*header_of_rows), pixels)
+
+
+def _first_rows(content: bytes, rows: int, width: int) -> bytes | None:
+    """Decompress the first `rows` rows of a PNG in RGB, `width` pixels wide; None if the file is damaged.
+
+    Each row begins with a byte that names its filter, as the PNG has it.
+    """
+    compressed = _image_data(content)
+    if compressed is None:
+        return None
+    row_bytes = 1 + 3 * width
+    wanted_bytes = rows * row_bytes
+    try:
+        pixels: bytes = isal_zlib.decompressobj().decompress(compressed, wanted_bytes)
+    except isal_zlib.error:  # type: ignore[misc]
+        return None
+    return None if len(pixels) < wanted_bytes else pixels
 
 
 def _image_data(content: bytes) -> bytes | None:

@@ -38,7 +38,8 @@ def write(folder: Path) -> None:
 def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], scenes: int) -> None:
     """Write `scenes` scenes into a folder in Cityscapes' layout, and their list PART.txt.
 
-    They show the `digits` at `digit_indices`. A line of the list is `image label`, as paths below the folder.
+    Each scene shows some of the `digits` at `digit_indices`. A line of the list is `image label`, as paths below the
+    folder.
     """
     indices_by_scene = _deal_out(digit_indices, scenes)
     lines = []
@@ -50,7 +51,8 @@ def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices:
             ink = digits.images[index] / embedded.FULL_INK  # from 0 to 1
             shown.append((ink, int(digits.labels[index])))
 
-        # The number of scenes differs between train and val: scenes of one number look unlike in both.
+        # The seed has the count of scenes too, which differs between train and val. So scene 0 of train and scene 0 of
+        # val are drawn with different random numbers.
         pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
         for path, array in ((image, pixels), (label, labels)):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -82,13 +84,14 @@ def _ground(rng: np.random.Generator) -> Array:
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw a scene of digits on textured ground; return its pixels [HEIGHT, WIDTH, 3] and their labels, both uint8.
 
-    `shown` has each digit's ink [8, 8], from 0 to 1, and its class.
+    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. A digit gets a random size, a random place in its
+    cell, and a random colour.
     """
     # Keep the order of the draws from `rng`: with another order the same seed gives another scene.
     pixels = _ground(rng)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)
 
-    # Each digit is brighter than its ground by a colour of its own, where there is ink.
+    # Where a digit has ink, it makes the ground brighter, by a colour of its own.
     for cell, (digit, digit_class) in enumerate(shown):  # a cell is a square of CELL pixels
         row, column = divmod(cell, WIDTH // CELL)
         size = int(rng.integers(DIGIT_MIN, DIGIT_MAX + 1))
@@ -96,7 +99,8 @@ def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Arr
         left = CELL * column + rng.integers(0, CELL - size + 1)
         window = (slice(top, top + size), slice(left, left + size))
         ink = np.clip(_enlarged(digit, size, size), 0, 1)
-        pixels[window] += ink[:, :, None] * rng.uniform(100, 150, 3)
+        colour = rng.uniform(100, 150, 3)  # of full ink, added to the ground
+        pixels[window] += ink[:, :, None] * colour
         labels[window][ink >= INK] = digit_class
     pixels += rng.normal(0, 4, pixels.shape)  # noise of each value by itself
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8), labels

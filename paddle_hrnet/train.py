@@ -51,7 +51,7 @@ class HRNet(Workload):
         height = self.image.height
         width = self.image.width
         pixels = static.data("image", [batch, 3, height, width], "float32")
-        with static.amp.fp16_guard():
+        with static.amp.fp16_guard():  # AMP at O2 casts what is inside the guard to half precision
             logits = fcn_hrnet_w18(pixels, self.recipe, training=True)
         label = static.data("label", [batch, height, width], "uint8")
         label = paddle.unsqueeze(paddle.cast(label, "int64"), 1)
@@ -124,7 +124,8 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
     """Append the evaluation of images [N, 3, H, W] to Paddle's default program; return its logits [N, K, H, W].
 
-    They are summed over the sizes of the recipe's `eval_scales` and, with `eval_flip`, over the mirrored images, too.
+    The network is run at each size of the recipe's `eval_scales` and, with `eval_flip`, on the mirrored images too. All
+    logits are brought to H x W and added up.
     """
     height, width = pixels.shape[2:]
     networks = [_logits]
@@ -134,7 +135,7 @@ def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.
     for scale in recipe.eval_scales:
         image = pixels
         if scale != 1.0:
-            image = enlarge(pixels, [int(height * scale + 0.5), int(width * scale + 0.5)])
+            image = enlarge(pixels, [int(height * scale + 0.5), int(width * scale + 0.5)])  # rounded to whole pixels
         for network in networks:
             logits = network(image, recipe)
             if scale != 1.0:

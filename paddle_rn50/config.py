@@ -71,10 +71,12 @@ class Recipe:
         the data set, or the warm-up as long as the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
-        scale = 1.0 if self.base_batch is None else global_batch / self.base_batch  # of the rate, by the batch
+        base_rate = self.base_learning_rate
+        if self.base_batch is not None:  # the recipe's rate is that of `base_batch`, and in proportion to the batch
+            base_rate *= global_batch / self.base_batch
         return Schedule(
             kind=self.schedule,
-            base=self.base_learning_rate * scale,
+            base=base_rate,
             warmup_steps=round(self.warmup_epochs * per_epoch),
             total_steps=self._steps_until_end_rate(per_epoch, epochs),
             boundaries=tuple(round(boundary * per_epoch) for boundary in self.boundaries_epochs),
@@ -150,8 +152,9 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch.
 
-    Its hyperparameters are those of the reference runs. Training ends with the first evaluation after the learning rate
-    has fallen to its end. Raises ValueError if MLPERF_POINTS has no reference point for this batch.
+    Its hyperparameters are those of the reference runs. Its length is the number of epochs in which the learning rate
+    falls to its end, rounded, or the next number that an evaluation follows. Raises ValueError if MLPERF_POINTS has no
+    reference point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(
@@ -161,11 +164,11 @@ def mlperf_lars(global_batch: int) -> Recipe:
     point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
     step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)
-    epochs_of_falling_rate = round(step_of_end_rate / per_epoch)
+    epochs_until_end_rate = round(step_of_end_rate / per_epoch)
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
-        epochs=_first_evaluated_epoch(epochs_of_falling_rate),
+        epochs=_first_evaluated_epoch(epochs_until_end_rate),
         eval_every_epochs=EVAL_EVERY,
         eval_offset_epochs=EVAL_OFFSET,
         base_learning_rate=point.base_rate,
@@ -247,13 +250,15 @@ RECIPES = sorted((*OF_ANY_BATCH, "mlperf_lars"))
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     """Return the recipe called `name`, or the default one if the name is empty.
 
-    `image_size` is the side of the crop in pixels, or 0 for the recipe's own. Raises ValueError if there is no such
-    recipe, or `mlperf_lars` has no reference point for this global batch.
+    `image_size` is the side of the crop in pixels, or 0 for the recipe's own. The size to which evaluation images are
+    resized changes in proportion to it. Raises ValueError if there is no such recipe, or `mlperf_lars` has no reference
+    point for this global batch.
     """
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
+    # `mlperf_lars` is the one recipe whose hyperparameters depend on the global batch.
     chosen = OF_ANY_BATCH[name] if name in OF_ANY_BATCH else mlperf_lars(global_batch)
-    image_size = image_size or chosen.image_size
-    resize = round(chosen.eval_resize * image_size / chosen.image_size)  # in proportion to the crop
-    return replace(chosen, image_size=image_size, eval_resize=resize)
+    crop_size = image_size or chosen.image_size
+    eval_resize = round(chosen.eval_resize * crop_size / chosen.image_size)
+    return replace(chosen, image_size=crop_size, eval_resize=eval_resize)

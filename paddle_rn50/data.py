@@ -48,8 +48,9 @@ Images = ImageList | Records
 def find(root: Path, part: str, classes: int) -> Images:
     """Return the images of `part` (train or val) of the data set in the folder `root`.
 
-    Packed images go before files. Raises ValueError if the images are absent, not whole or wrongly listed, or if
-    PART.sizes.json, which may tell more of them, is damaged.
+    If there are packed images and image files, the packed ones are taken. PART.sizes.json, if it is there, adds the
+    largest size and where packed images come from. Raises ValueError if the images are absent, not whole or wrongly
+    listed, or if this file is damaged.
     """
     images: Images | None = _packed(root, part, classes)
     if images is None:  # no packed images, so the part must be image files
@@ -69,10 +70,10 @@ class _Noted(NamedTuple):
 
 
 def _read_sizes_file(sizes_file: Path) -> _Noted:
-    """Return what PART.sizes.json, which tools.pack wrote, says of a part's images.
+    """Return the largest size and the source of a part's images, as tools.pack wrote them to PART.sizes.json.
 
-    The file is as `{"width": 500, "height": 375, "source": {...}}`, where `source` may be missing. Raises ValueError
-    for any damage.
+    The file is as `{"width": 500, "height": 375, "source": {...}}`. Without a `source`, None stands for it. Raises
+    ValueError if the file is no JSON, has no width and height, or has a `source` of other fields than a passport.
     """
     try:
         content = json.loads(sizes_file.read_bytes())
@@ -122,10 +123,12 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
-    """Build the DALI pipeline of normalized images for a program; return its outputs, images first.
+    """Build the DALI pipeline of a training, for which `augment` is given, or of an evaluation; return its outputs.
 
-    `source` feeds it encoded images, labels and more. `augment` is given for training alone; `resize`, in pixels of the
-    shorter side, counts for evaluation alone. The decoder reserves memory for the `largest` size, if known.
+    `source` (`Loader._read`) feeds encoded images and labels, and then what was drawn (`_Drawn`) in training, or which
+    samples are valid in evaluation. The outputs are normalized images, labels and, in evaluation, the valid ones. An
+    evaluation brings the shorter side of images to `resize` pixels. The decoder reserves memory for the `largest` size,
+    if known.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
@@ -203,16 +206,17 @@ class _Sides(NamedTuple):
 def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
-    The first drawn crop that fits is taken or, as in torchvision, the largest one allowed, at the centre. `image_shape`
-    is the node of the image's height and width in pixels.
+    The first drawn crop that fits into the image is taken, at the drawn place. If none fits, it is the largest crop
+    that `augment` allows, at the centre, as in torchvision. `image_shape` is the node of the image's height and width
+    in pixels.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
     tries = _in_shares_of_image(drawn, height_over_width)
-    is_chosen = _is_first_that_fits(tries)
-    any_fits = fn.reductions.sum(is_chosen)  # 1 or 0
-    height_of_first = fn.reductions.sum(tries.heights * is_chosen)  # of the first that fits; 0 if none does
-    width_of_first = fn.reductions.sum(tries.widths * is_chosen)
+    is_first_fit = _is_first_that_fits(tries)  # [CROP_TRIES]: one 1, or only zeros
+    any_fits = fn.reductions.sum(is_first_fit)  # 1 or 0
+    height_of_first = fn.reductions.sum(tries.heights * is_first_fit)  # of the first that fits; 0 if none does
+    width_of_first = fn.reductions.sum(tries.widths * is_first_fit)
     largest = _largest_within_bounds(height_over_width, augment)
 
     height = _choose(any_fits, height_of_first, largest.heights)

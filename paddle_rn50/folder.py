@@ -78,7 +78,7 @@ class ClassFolders(NamedTuple):
 def find(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) with their labels: those of its list, else of its class folders.
 
-    Raises ValueError if it has neither, or if they are wrong.
+    Raises ValueError if it has neither a list nor a folder, or if the list or the class folders have a fault.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
@@ -94,8 +94,8 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 def read_list(root: Path, part: str, classes: int) -> ImageList:
     """Return the images and labels of `part` (train or val) in the file PART_list.txt of `root`.
 
-    A line is `path label`, the path absolute or relative to `root`. Raises ValueError if the list is absent or wrong,
-    or a listed file is absent.
+    A line is `path label`, the path absolute or relative to `root`. Raises ValueError if the list is absent, empty or
+    no text, if a line has no label or one of `classes` or above, or if a listed file is absent.
     """
     list_file = root / LIST.format(part)
     if not named_files.is_file(list_file):
@@ -125,8 +125,8 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
-    Raises ValueError if there are more folders than `classes` or none, if one has no image, or if they are not those of
-    training.
+    Folders are numbered in the order of their names. Raises ValueError if there are more folders than `classes` or
+    none, if one has no image, or if val has other folders than train.
     """
     listed = class_folders(root, part)
     count = len(listed.names)
@@ -170,7 +170,7 @@ def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:
 
 
 def class_folders(root: Path, part: str) -> ClassFolders:
-    """List the images below each class folder of `part` (train or val), and other files by themselves.
+    """Return the images below each class folder of `part` (train or val) with their labels, and a list of other files.
 
     An image's label is the number of its folder, from 0 in the order of names. Raises ValueError if there is no class
     folder, or one has no image.
@@ -210,7 +210,8 @@ def _file_names(folder: Path) -> list[str]:
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder and its subfolders, as sorted paths relative to `root`.
 
-    Hidden files are left out. Raises ValueError if a folder may not be read, or a link leads back to itself.
+    Hidden files are left out. Raises ValueError if a folder cannot be read, or if a link leads back to a folder that
+    contains it.
     """
     images: list[str] = []
     others: list[str] = []
@@ -229,7 +230,7 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
                         images.append(path)
                     else:
                         others.append(path)
-        except OSError as error:  # a link in a circle ends so, too, after some 40 rounds
+        except OSError as error:  # links that lead in a circle end so, too, after some 40 rounds
             raise ValueError(named_files.explain(error)) from error
     return sorted(images), sorted(others)
 

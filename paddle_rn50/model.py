@@ -22,8 +22,8 @@ BOTTLENECK = ("1", "2", "3", "shortcut")  # names of its layers
 def resnet50(image: static.Variable, recipe: Recipe, *, layout: str = "NCHW", training: bool) -> static.Variable:
     """Append ResNet-50 to Paddle's default program; return its logits [N, K] for the recipe's K classes.
 
-    `image` is [N, C, H, W], or [N, H, W, C] with the layout NHWC. In `training`, batch normalizations use the batch's
-    statistics, else the running ones.
+    `image` is [N, C, H, W], or [N, H, W, C] if `layout` is NHWC. Batch normalizations use the statistics of the batch
+    in `training`, and otherwise the running ones.
     """
     layers = Layers(training=training, bn_momentum=recipe.bn_momentum, layout=layout, zero_gamma=recipe.zero_gamma)
     x = layers.conv_bn(image, "stem", 64, 7, stride=2)
@@ -34,13 +34,13 @@ def resnet50(image: static.Variable, recipe: Recipe, *, layout: str = "NCHW", tr
             stride = 2 if halves_the_image else 1
             x = layers.bottleneck(x, f"stage{stage}.{block}", width, stride=stride, parts=BOTTLENECK)
     x = paddle.flatten(functional.adaptive_avg_pool2d(x, 1, data_format=layout), 1)
-    first_weights: Initializer = Normal(0.0, 0.01)
+    initial_weights: Initializer = Normal(0.0, 0.01)
     if recipe.uniform_classifier:
-        bound = x.shape[1] ** -0.5
-        first_weights = Uniform(-bound, bound)
+        bound = x.shape[1] ** -0.5  # 1 / sqrt(inputs of the layer)
+        initial_weights = Uniform(-bound, bound)
     return static.nn.fc(
         x,
         recipe.classes,
-        weight_attr=paddle.ParamAttr(name="fc.w", initializer=first_weights),
+        weight_attr=paddle.ParamAttr(name="fc.w", initializer=initial_weights),
         bias_attr=paddle.ParamAttr(name="fc.b", initializer=Constant(0.0)),
     )

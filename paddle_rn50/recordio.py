@@ -37,13 +37,14 @@ HEAD_FIELDS = np.dtype(
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
     """Return where the records of the RecordIO file `packed` lie, by the offsets in its index.
 
-    A line of the index is `key offset`, in any order. `classes` is how many classes the labels may have. Raises
-    ValueError if the index is absent, or cannot be this file's.
+    A line of the index is `key offset`, and the lines may be in any order. A record ends where the next one begins.
+    `classes` is how many classes the labels may have. Raises ValueError if the index is absent or damaged, or if it
+    cannot be this file's.
     """
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
     file_bytes = packed.stat().st_size
-    sizes = np.diff(offsets, append=file_bytes)  # each record ends where the next one begins
+    sizes = np.diff(offsets, append=file_bytes)  # the last record ends with the file
     if offsets[0] != 0 or (sizes < HEAD.size).any():
         raise ValueError(f"{index}: is not the index of {packed} with its {file_bytes} bytes: {MAKE}")
     file_numbers = np.zeros_like(offsets)  # all in the one file
@@ -55,11 +56,11 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 
 
 def image_record(image: bytes, label: int, number: int) -> bytes:
-    """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
+    """Return a RecordIO record of an encoded image and its label, as MXNet's im2rec writes it.
 
-    Raises ValueError if the image is too large for a record.
+    `number` is the record's id. Raises ValueError if the image is too large for a record.
     """
-    further_labels = 0
+    further_labels = 0  # there are none: the label in the header counts
     second_id = 0
     payload = IR_HEADER.pack(further_labels, label, number, second_id) + image
     parts = _parts(payload)  # nearly always one
@@ -72,7 +73,8 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
 def _parts(payload: bytes) -> list[bytes]:
     """Cut a payload where it has the word MAGIC at a multiple of 4, and return the parts without that word.
 
-    A reader looks for MAGIC at these places to find the start of a record, and puts the word back between the parts.
+    To find the start of a record, a reader looks for MAGIC at multiples of 4, so a payload must not have it there. The
+    reader puts the word back between the parts.
     """
     parts: list[bytes] = []
     start = 0
@@ -124,7 +126,7 @@ def _flag(part: int, parts: int) -> int:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole record; a label that is no whole number becomes -1, no class.
 
-    Raises ValueError if the record is damaged, or holds anything but an image with one label.
+    Raises ValueError if the record is damaged, if it holds no image, or if it has several labels.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -171,7 +173,11 @@ class _Part(NamedTuple):
 
 
 def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _Part:
-    """Return the part of a record that begins at a byte. Raises ValueError if it is damaged or out of order."""
+    """Return the part of a record that begins at its byte `position`.
+
+    Raises ValueError if no whole part begins there, or if its flag is none of `expected_flags`, because the parts are
+    out of order.
+    """
     if position + HEAD.size > len(record):
         raise ValueError("it is damaged: it ends within its head")
     magic, flag_and_length = HEAD.unpack_from(record, position)
@@ -198,14 +204,15 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 def contents(records: Records, heads: Array) -> Contents:
     """Return names, sizes in bytes and labels of all images, almost all by the first bytes of their records.
 
-    `heads` [records, bytes] uint8 has these bytes, whose fields are HEAD_FIELDS. Raises ValueError for the first record
-    that is seen to be damaged or of another kind.
+    `heads` [records, bytes] uint8 has these bytes, whose fields are HEAD_FIELDS. A record that these do not show to be
+    one whole part with an image and a class is read whole. Raises ValueError for the first of these that is damaged, of
+    another kind, or of no class.
     """
-    fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]
+    fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]: each row of bytes as one record of named fields
     labels = _labels(fields)
     image_bytes = _image_bytes(fields)
     is_told_by_head = _is_one_part(fields, records) & _has_image_and_class(fields, records)
-    for number in np.flatnonzero(~is_told_by_head):  # in several parts, damaged, or of another kind
+    for number in np.flatnonzero(~is_told_by_head):
         parsed = _read_whole(records, int(number))
         image_bytes[number] = len(parsed.image)
         labels[number] = parsed.label

@@ -76,17 +76,18 @@ class Records:
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Return the encoded images and the labels [N] int64 of the records `ids` [N], in the order of `ids`.
 
-        Raises RunError for a record that is damaged, or whose label is no class.
+        Records are read in the order in which they lie in the files. Raises RunError for a record that is damaged, or
+        whose label is no class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
         places = [Place(*row) for row in self.places[ids].tolist()]
-        # Positions in `ids`, sorted as their records lie: by file, then by offset.
+        # The positions in `ids`, in the order in which their records lie: by file, and in a file by offset.
         order_of_reading = sorted(range(len(ids)), key=lambda position: places[position])
         for file_number, group in groupby(order_of_reading, key=lambda position: places[position].file):
             positions = list(group)
             with self.files[file_number].open("rb", buffering=0) as file:
-                # The system is told of all records before the first is waited for, so that it can read ahead.
+                # First the system is told of all records in this file, so that it can read them ahead.
                 for position in positions:
                     place = places[position]
                     os.posix_fadvise(file.fileno(), place.offset, place.size, os.POSIX_FADV_WILLNEED)
@@ -134,8 +135,8 @@ class Records:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the names and sizes of all images and, for RecordIO, their labels, by the first bytes of each record.
 
-        `on_progress` is called with the records read so far and their number. Raises ValueError for the first record
-        that is seen to be damaged or of another kind.
+        `on_progress` is called with the number of records read so far and the number of all. Raises ValueError for the
+        first record whose first bytes show that it is damaged or of another kind.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)
@@ -149,7 +150,7 @@ class Records:
     def _read_heads(self, start: int) -> Array:
         """Return the first bytes of up to HEADS_AT_ONCE records from number `start` on: [records, head_bytes] uint8.
 
-        A record that is shorter is filled up with zeros.
+        A record that is shorter than `head_bytes` is filled up with zeros.
         """
         head_bytes = self.format.head_bytes
         rows = self.places[start : start + HEADS_AT_ONCE].tolist()
@@ -167,13 +168,13 @@ class Records:
 def read_index(index: Path, how_to_make: str) -> Array:
     """Return the pairs of whole numbers in an index file, one for each record: [records, 2] int64.
 
-    Raises ValueError if the file is absent, empty or holds anything else. The message ends with `how_to_make`, which
-    tells the user how to make the index.
+    Raises ValueError if the file is absent or empty, or if it holds anything but such pairs. The message ends with
+    `how_to_make`, which tells the user how to make the index.
     """
     if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")
     try:
-        words = index.read_bytes().split()  # the ends of lines are not told from other blanks
+        words = index.read_bytes().split()  # at blanks and ends of lines alike
         numbers = np.array(words, dtype=np.int64).reshape(-1, 2)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{index}: has other lines than two whole numbers: {how_to_make}") from error

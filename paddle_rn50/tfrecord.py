@@ -59,7 +59,7 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
     """Return where the records of these TFRecord files lie, by the index of each file, FILE.idx.
 
     A line of an index is `offset size`, in bytes. `classes` is how many classes the labels may have. Raises ValueError
-    if an index is absent, or cannot be its file's.
+    if an index is absent or damaged, or if its records do not fill its file exactly.
     """
     places = []
     for file_number, file in enumerate(files):
@@ -68,7 +68,7 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
         offsets_and_sizes = read_index(index, how_to_make)
         offsets = offsets_and_sizes[:, 0]
         ends = offsets_and_sizes.sum(axis=1)
-        # The records must fill the file, from byte 0 to its end, without a gap.
+        # The records must fill the file from byte 0 to its end: each begins where the one before it ends.
         has_gap = offsets[0] != 0 or (offsets[1:] != ends[:-1]).any()
         if has_gap or ends[-1] != file.stat().st_size:
             raise ValueError(f"{index}: is not the index of {file}: restore the file, or {how_to_make}")
@@ -78,14 +78,15 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
 
 
 def parse(record: bytes) -> Parsed:
-    """Return the encoded image and the label of a whole TFRecord record; its message is a tf.train.Example.
+    """Return the encoded image and the label of a whole TFRecord record, whose message is a tf.train.Example.
 
-    TensorFlow's labels begin at 1, and the label returned is one less: -1, which is no class, for 0, the background.
-    Raises ValueError if the record is damaged, or of another kind.
+    The label returned is one less than TensorFlow's, which begin at 1. TensorFlow's 0, the background, becomes -1,
+    which is no class. Raises ValueError if the record states another length than it has, or if its message holds no
+    image and label.
     """
-    message_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
-    length_by_index = len(record) - AROUND_MESSAGE
-    if length_by_index < 0 or message_bytes != length_by_index:
+    stated_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
+    message_bytes = len(record) - AROUND_MESSAGE  # of the record as the index says where it begins and ends
+    if message_bytes < 0 or stated_bytes != message_bytes:
         raise ValueError("its length is not the index's")
     try:
         example = EXAMPLE.FromString(record[BEFORE_MESSAGE:-BEHIND_MESSAGE])
@@ -98,12 +99,13 @@ def parse(record: bytes) -> Parsed:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return each record's number as its name, and the size of its message in bytes. No labels: they lie inside.
+    """Return a name and a size for each record: its number, and the bytes of its message. No labels are returned.
 
-    `heads` [records, LENGTH_BYTES] uint8 has the lengths. Raises ValueError if one is not the index's, or if the first
-    record holds no image.
+    `heads` [records, LENGTH_BYTES] uint8 has the first bytes of each record, which state the length of its message.
+    The labels lie inside the messages, which are not read here. Raises ValueError if a stated length contradicts the
+    index, or if the first record, which alone is read, holds no image.
     """
-    lengths = heads.view(LENGTH)[:, 0]  # [records]
+    lengths = heads.view(LENGTH)[:, 0]  # [records]: each row of 8 bytes as one integer
     message_bytes = lengths.astype(np.int64)
     _require_lengths_of_index(records, message_bytes)
     _require_first_is_image(records)

@@ -194,20 +194,23 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
-        precisions.perturb_input(main)  # after `feed_half`: it moves the input in the type that is fed
+        # After `feed_half`, so that it moves the input in the type that is fed.
+        precisions.perturb_input(main)
 
     if knobs.fuse_elewise_add_act_ops:
-        gradients.simplify_sums(main)  # needed because Paddle's fused add + relu writes one gradient twice
+        # Needed because the gradient of Paddle's fused add + relu writes one gradient twice.
+        gradients.simplify_sums(main)
     gradients.spread_mean_gradients(main)
 
     if plan.start_of_gradients != 1.0:
-        updates.scale_loss(main, plan.start_of_gradients)  # before `merge_lars`: it changes updates of one parameter
+        # Before `merge_lars`, because it changes the updates of single parameters.
+        updates.scale_loss(main, plan.start_of_gradients)
     if knobs.merged_lars:
         updates.merge_lars(main)
 
     earlier_micro_steps = _split_into_micro_steps(main, startup, knobs.gradient_merge)
     if fleet.worker_num() > 1 and not knobs.auto:
-        # After the split: only the last micro-step communicates.
+        # After the split, because only the last micro-step communicates.
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, rate_name=main.lr_scheduler._var_name)
@@ -215,8 +218,9 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
     update = (*earlier_micro_steps, main)
     if knobs.enable_inplace:
+        # Last, because it decides by the last reader of each variable.
         for program in _each_once(update):
-            of_paddle.share_buffers(program)  # last, because it decides by the last reader of each variable
+            of_paddle.share_buffers(program)
     return update
 
 

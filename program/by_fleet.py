@@ -22,12 +22,12 @@ def minimize(
 ) -> None:
     """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
 
-    `startup` gets the operators that initialize what is added. With `waits_for_ranks`, fleet waits until the other
-    ranks listen on their ports.
+    `startup` gets the operators that initialize what is added. `knobs` decide which operators fleet fuses, or leave it
+    to fleet (`auto`). With `waits_for_ranks`, fleet waits until the other ranks listen on their ports.
     """
     _set_flags(knobs)  # for the rest of the process
     fleet_strategy = _fleet_strategy(auto=knobs.auto)
-    # Each context changes Paddle or the process, and sets all back at its end.
+    # Each of these contexts changes Paddle or the process, and at its end changes it back.
     with (
         fp32_statistics(),  # mixed precision leaves the statistics of `sync_batch_norm` in FP32
         _without_prints_and_files(),  # prints go to standard error, files into a temporary folder

@@ -50,8 +50,8 @@ def prepare(main: static.Program, rate_name: str) -> None:
 def _look_up_rate(main: static.Program, rate_name: str) -> None:
     """Have a program look up its learning rate at the start of each step: rate = RATES[STEP], then STEP += 1.
 
-    The rate is the variable `rate_name`. Every RATES_AT_ONCE steps the training loop must set RATES, a table, to the
-    next rates, and STEP to 0.
+    The rate is the variable `rate_name`. RATES is a table of RATES_AT_ONCE rates. When all of them are used, the
+    training loop must set RATES to the next ones, and STEP to 0.
     """
     block = main.global_block()
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
@@ -83,9 +83,10 @@ def check(main: static.Program) -> str:
 
 
 def _why_not_captured(op: Operator) -> str:
-    """Return the reason why a CUDA graph cannot hold an operator, for a message; empty if it can.
+    """Return the reason why a CUDA graph cannot hold an operator, for a message; an empty text if it can.
 
-    A graph can hold an operator that is known (SAFE) to run only on the GPU, on the one stream that is captured.
+    A graph can hold an operator if it is known to run only on the GPU (SAFE lists these types), and if it runs on the
+    one stream that is captured.
     """
     if op.type not in SAFE:
         return "nothing is known of its reads and copies on the host"

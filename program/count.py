@@ -120,12 +120,12 @@ class Work:
     def _operand_bytes(self) -> int:
         """Return the bytes of all inputs and all outputs of the operator.
 
-        A variable that is both counts twice, because it is read and written, but several slots with it count once.
-        XShape holds no data, and a variable of unknown size counts as 0.
+        A variable in several input slots counts once, and so does one in several output slots. A variable that is input
+        and output counts twice, because it is read and written. One of unknown size counts 0.
         """
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
-            slots_with_data = [slot for slot in slots if slot != "XShape"]
+            slots_with_data = [slot for slot in slots if slot != "XShape"]  # XShape holds no data
             names = set(ops.operands(self._op, *slots_with_data))
             total += sum(self._sizes.get(name, 0) for name in names)
         return total
@@ -180,10 +180,11 @@ class Work:
     def _sizes_of_twice_read_inputs(self) -> list[int]:
         """Return the bytes of each tensor that a batch normalization reads twice; an empty list for any other operator.
 
-        It reads the image for sums over the batch, and again to compute its output. So does its gradient.
+        In training it reads the image once for sums over the batch, and once more to compute its output. Its gradient
+        does the same with the image and the gradient of its output.
         """
         if self.kind == "resnet_unit":
-            return []  # its convolutions sum up what they write
+            return []  # its convolutions compute the sums while they write the image
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
         if self._forward not in ops.NORMALIZATIONS:
@@ -199,7 +200,7 @@ class Work:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
         Paddle's kernels of convolutions and batch norms compute in NCHW, except in FP16 (ConvCudnnKernel and
-        BatchNormKernel in Paddle's sources).
+        BatchNormKernel in Paddle's sources). So they transpose NHWC images in FP32. Any other operator counts 0.
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
@@ -267,17 +268,19 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that kernels of a gradient operator read once more, beyond the readings counted elsewhere.
+        """Return the bytes that a gradient operator reads once more than `moved_bytes` and `twice_read_sizes` count.
 
-        `moved_bytes` counts each input once, and `twice_read_sizes` has some second readings.
+        `moved_bytes` counts one reading of each tensor, and `twice_read_sizes` a second one of some tensors. Operators
+        that read no tensor more often count 0.
         """
-        if self.kind == "conv2d_grad":  # a kernel for each gradient; both read the output's gradient
+        if self.kind == "conv2d_grad":
+            # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
             computed = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
             has_two_kernels = len(computed) == 2
             return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
-        if self.kind == "resnet_unit_grad":
+        if self.kind == "resnet_unit_grad":  # likewise, of the one or two convolutions inside it
             return self._bytes_of_convolution_gradients()
-        if self.kind == "sync_batch_norm_grad":  # the third of its three readings
+        if self.kind == "sync_batch_norm_grad":  # it reads both three times
             return sum(self._bytes_in("X", "Y@GRAD"))
         return 0
 
@@ -306,7 +309,8 @@ def works(main: static.Program) -> list[Work]:
 def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each all-reduce (`c_allreduce_sum`) of a training program, in the order of the program.
 
-    Two shares, from 0 to 1, say how much of the backward pass can overlap with it.
+    Two of the values are shares from 0 to 1: which part of the backward pass comes before the all-reduce, by kernels,
+    and which part comes after it and can hide it, by bytes.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)
@@ -326,9 +330,9 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
                 "dtype": ops.type_in(block, buffer),
                 "gradients": len(gradients),
                 "operator": index,
-                # The share of the backward kernels that come before it in the program.
+                # The share of the backward pass's kernels that come before it in the program.
                 "issued_after_operators": len(kernels_before) / len(backward_kernels),
-                # The share of the bytes of the backward pass that are moved after it.
+                # The share of the backward pass's bytes that are moved after it.
                 "bytes_left_to_hide_it": 1 - _moved_bytes(kernels_before) / backward_bytes,
                 "ring": op.attr("ring_id"),  # the number of its communicator
                 "on_computing_stream": bool(op.attr("use_calc_stream")),

@@ -25,10 +25,10 @@ class Layers:
     def conv(
         self, x: static.Variable, name: str, channels: int, kernel: int, *, stride: int = 1, bias: bool = False
     ) -> static.Variable:
-        """Append a convolution of the image `x` to the default program and return its output variable.
+        """Append a convolution of the image `x` to the default program and return its output, with `channels` channels.
 
-        `kernel` is its side in pixels, and odd. The image is padded so that a stride of 1 keeps its size. The
-        parameters are called `name`.w and, with a `bias`, `name`.b.
+        `kernel` is the side of the square kernel in pixels, and must be odd. The image is padded so that a stride of 1
+        keeps its size. The parameters are called `name`.w and, with a `bias`, `name`.b.
         """
         initial_weights: Initializer = KaimingNormal()
         if self.weight_std is not None:
@@ -86,15 +86,16 @@ class Layers:
     ) -> static.Variable:
         """Append a bottleneck residual block and return its output, of `width` x EXPANSION channels.
 
-        It computes relu(branch(x) + shortcut(x)). `parts` names the three convolutions of the branch and that of the
-        shortcut; a layer is called `name`.PART.
+        It computes relu(branch(x) + shortcut(x)). The shortcut is x itself if x has as many channels as the output, and
+        otherwise a 1x1 convolution. `parts` names the three convolutions of the branch and that of the shortcut; a
+        layer is called `name`.PART.
         """
         out_channels = width * EXPANSION
         first_name, second_name, third_name, shortcut_name = [f"{name}.{part}" for part in parts]
         branch = self.conv_bn(x, first_name, width, kernel=1)
         branch = self.conv_bn(branch, second_name, width, kernel=3, stride=stride)
         branch = self.conv_bn(branch, third_name, out_channels, kernel=1, relu=False, ends_block=True)
-        shortcut = x  # unless it has other channels than the branch
+        shortcut = x
         channel_axis = 1 if self.layout == "NCHW" else 3
         if x.shape[channel_axis] != out_channels:
             shortcut = self.conv_bn(x, shortcut_name, out_channels, kernel=1, stride=stride, relu=False)

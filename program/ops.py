@@ -174,7 +174,7 @@ def loss_gradient_index(block: Block) -> int:
 
 
 def parameters_by_gradient(block: Block) -> dict[str, str]:
-    """Map each parameter's gradient to the parameter.
+    """Map each parameter's gradient to the parameter, as `{"fc.w@GRAD": "fc.w"}`.
 
     Paddle notes both names in the attribute `op_role_var` of the operators that compute the gradient.
     """

@@ -51,8 +51,8 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's LARS optimizer for the parameters of `program`, a program of Paddle's.
 
-    `rate` is Paddle's learning rate or scheduler. `merged` is ignored, because this optimizer makes one operator for
-    each parameter.
+    `rate` is Paddle's learning rate or scheduler. `merged` has no effect here: this optimizer makes one operator for
+    each parameter, and a later pass can merge them (`merge_lars`).
     """
     import paddle
 
@@ -135,19 +135,21 @@ class Schedule:
     def __call__(self, step: int) -> float:
         """Return the learning rate of `step`, counted from 0.
 
-        It warms up linearly to `base`, and then follows the schedule's `kind`. Cosine and polynomial stay at `end` from
-        `total_steps` on.
+        The rate first rises linearly to `base`, for `warmup_steps` steps. Then it follows the schedule's `kind`: it
+        changes by factors at the boundaries (piecewise), or falls to `end` at `total_steps` and stays there.
         """
         if step < self.warmup_steps:
             warmup_steps_done = step if self.from_zero else step + 1
             return self.base * warmup_steps_done / self.warmup_steps
         if self.kind == "piecewise":
             return self.base * self._piecewise_factor(step)
-        # share of the steps after the warm-up that is done
+        # How much of the way from the warm-up's end to `total_steps` is done, from 0 to 1.
         share_done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        remaining_factor: float  # from 1 at the warm-up's end to 0 at `total_steps`
         if self.kind == "cosine":
-            return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * share_done))
-        remaining_factor: float = (1.0 - share_done) ** self.power
+            remaining_factor = 0.5 * (1.0 + math.cos(math.pi * share_done))
+        else:  # polynomial
+            remaining_factor = (1.0 - share_done) ** self.power
         return self.end + (self.base - self.end) * remaining_factor
 
     def _piecewise_factor(self, step: int) -> float:

@@ -97,8 +97,8 @@ def _operator_lists(precision: Precision) -> Any:
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
 
-    The `minimize` of the wrapped one casts the program to half precision. With `dynamic` it also scales the loss, by a
-    factor that moves in training.
+    The `minimize` of the wrapped one also casts the program to half precision. If `dynamic`, it multiplies the loss by
+    a loss scale that grows and shrinks in training (HOW_THE_SCALE_MOVES).
     """
     if not precision.is_half:
         return optimizer
@@ -159,8 +159,8 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    AMP's casts of `image` to float16 are removed. Operators that need it in float32, as to resize it, read a copy,
-    `image.fp32`.
+    The operators that read `image` by a cast to float16, which AMP inserted, then read it directly. Those that read it
+    in float32, as to resize it, then read `image.fp32`, a copy. A program in FP32, or without `image`, stays as it is.
     """
     image = "image"
     block = main.global_block()
@@ -170,19 +170,23 @@ def feed_half(main: static.Program, precision: Precision) -> None:
     casts = [op for op in block.ops if _casts_to_half(op, image)]
     readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts]
     if readers_of_fp32:
-        fp32_image = block.create_var(
-            name="image.fp32", shape=block.var(image).shape, dtype="float32", stop_gradient=True
-        ).name
-        # Before the readers of the casts read `image` too: they must not get the float32 copy.
-        _replace_input(readers_of_fp32, image, fp32_image)
+        _read_from_copy(block, readers_of_fp32, image, "image.fp32")
     for cast in casts:
         _replace_input(block.ops, cast.output("Out")[0], image)
     remove(main, lambda op: op in casts)
     block.var(image).desc.set_dtype(paddle.float16)
-    if readers_of_fp32:
-        types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
-        insert(block, 0, "cast", {"X": [image]}, {"Out": [fp32_image]}, **types, op_role=FORWARD)
     block._sync_with_cpp()
+
+
+def _read_from_copy(block: Block, readers: Sequence[Operator], name: str, copy: str) -> None:
+    """Have operators read the variable `copy` instead of `name`, and insert the cast to float32 that fills it.
+
+    The cast takes `name` in float16, so the caller must then make it float16.
+    """
+    block.create_var(name=copy, shape=block.var(name).shape, dtype="float32", stop_gradient=True)
+    _replace_input(readers, name, copy)
+    types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
+    insert(block, 0, "cast", {"X": [name]}, {"Out": [copy]}, **types, op_role=FORWARD)
 
 
 def _replace_input(readers: Sequence[Operator], name: str, new_name: str) -> None:
@@ -199,8 +203,8 @@ def _casts_to_half(op: Operator, name: str) -> bool:
 def cast_startup(main: static.Program, startup: static.Program) -> None:
     """Append to the start-up program a cast of each parameter to the type that it has in the training program.
 
-    The start-up program draws parameters in float32. The casts come last, after the optimizer's float32 masters have
-    got the exact values.
+    The start-up program draws parameters in float32 and copies them to the optimizer's float32 masters. The casts come
+    last, so that the masters get the values before they are rounded.
     """
     block = startup.global_block()
     for parameter in main.all_parameters():
@@ -215,10 +219,10 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 
 
 def perturb_input(main: static.Program) -> None:
-    """Change a program so that it moves each floating-point input value by about one rounding error.
+    """Change a program so that it moves each value of its floating-point inputs by about one rounding error.
 
-    Its losses differ from those of the plain program by the noise of rounding. All readers of an input NAME read
-    NAME.moved instead.
+    The moved values of an input NAME are written to NAME.moved, and all operators that read NAME then read NAME.moved.
+    So the losses differ from those of the plain program by the noise of rounding.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
@@ -240,8 +244,8 @@ def _moving_steps(block: Block, variable: static.Variable, *, to: str) -> list[S
     """
     x = variable.name
     r = ROUNDING[variable.dtype]
-    # The sine varies the change from value to value. A common factor would have no effect, because the first batch norm
-    # divides by it.
+    # The sine makes the relative change differ from value to value. One common factor would have no effect, because
+    # the first batch norm divides it out again.
     wave = block.create_var(name=f"{x}.wave", shape=variable.shape, dtype=variable.dtype).name
     change = block.create_var(name=f"{x}.change", shape=variable.shape, dtype=variable.dtype).name
     return [

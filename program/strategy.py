@@ -82,8 +82,8 @@ REFUSED = {
 def parse(text: str) -> Strategy:
     """Return the strategy that a value of STRATEGY describes: `auto`, or knobs, as `enable_addto=0,gradient_merge=2`.
 
-    Knobs that are not named keep their defaults. Raises ValueError for a knob that is refused or unknown, and for a
-    value that the knob cannot have.
+    Knobs that are not named keep their defaults. Raises ValueError for an unknown knob, for one of Paddle's that is
+    refused (REFUSED has the reasons), and for a value that the knob cannot have.
     """
     if text.strip() == AUTO:
         return Strategy(auto=True)
@@ -105,9 +105,10 @@ def parse(text: str) -> Strategy:
 
 
 def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
-    """Return the value that a text gives a knob, in the type of the knob, which is a field of Strategy.
+    """Return the value that a text gives a knob: `"true"` gives True for a switch, and `"2"` gives 2 for an integer.
 
-    Numbers must be from the knob's `least` to MOST. Raises ValueError for a text that the knob cannot take.
+    `knob` is a field of Strategy, whose type decides. Raises ValueError if the text is no value of this type, or a
+    number outside the knob's `least` to MOST.
     """
     type_name = str(knob.type)  # as "bool | None"
     if "bool" in type_name:  # 0, 1, true or false
@@ -154,8 +155,8 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with undecided knobs (None) turned on or off for this device and precision.
 
-    `dtype` is that of convolutions, and `layout` that of images. Raises ValueError if the user chose a knob that cannot
-    work there.
+    An undecided knob is turned on if it can work there; those of cuDNN stay undecided. `dtype` is that of convolutions,
+    and `layout` that of images. Raises ValueError if the user chose a knob that cannot work there.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
@@ -164,7 +165,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
     _refuse_unmet(strategy, conditions)
 
-    # Undecided knobs of cuDNN have no conditions here and stay undecided.
+    # Knobs of cuDNN have no conditions here, so they stay undecided.
     decided: dict[str, bool] = {}
     for knob in dict.fromkeys(condition.knob for condition in conditions):  # each knob once
         is_undecided = getattr(strategy, knob) is None
@@ -192,10 +193,10 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
-    """Return the conditions under which knobs can be on, each with the message if it is not met.
+    """Return the conditions under which knobs can be on, each with the reason to give the user if it is not met.
 
-    A knob may have several. Knobs that can always be on are listed too, because an undecided knob
-    of this list is turned on if all its conditions are met.
+    A knob may have several. `resolve` turns on an undecided knob if all its conditions are met. So a knob that can
+    always be on is listed too, with a condition that is always met.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [

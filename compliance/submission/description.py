@@ -82,13 +82,13 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
     """
     nodes = hardware_nodes(run)
     contradicted = []
-    # The facts of the submission and its size must be the same words in both, in upper or lower case.
+    # The facts of the submission and its size must be equal in both, but for upper and lower case.
     for logged in (*_submission_fields(run, description), *_size_fields(run, nodes)):
         is_stated = logged.value is not None
         described = str(description.get(logged.field))
         if is_stated and described.casefold() != str(logged.value).casefold():
             contradicted.append(logged)
-    # Log and description may write the names of these differently, so they are compared by rules of their own.
+    # Names of hardware and software may be written differently in both, so they are compared by rules of their own.
     return [*contradicted, *_other_framework(run, description), *_other_hardware(nodes, description)]
 
 
@@ -214,12 +214,12 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 
 
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
-    """Return whether a node has fewer or more usable cores, by its log, than the described processors can have.
+    """Return whether the described processors cannot have the number of cores that the log states for a node.
 
-    False if the description or the log does not state them.
+    False if the description or the log does not state a number.
     """
     usable_cores: Any = node.get("cores")
-    # These numbers are 0 if the description does not state them.
+    # Each of these numbers is 0 if the description does not state it.
     processors = _stated_number(description, "host_processors_per_node")
     cores = processors * _stated_number(description, "host_processor_core_count")
     threads = _stated_number(description, "host_processor_vcpu_count")  # of the whole node

@@ -99,9 +99,11 @@ def read(path: Path) -> Contents:
     Raises ValueError if the file is damaged or no checkpoint, and OSError if it cannot be read.
     """
     data = path.read_bytes()
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")  # of the header, which is JSON
     header_end = LENGTH_BYTES + length
-    if len(data) < LENGTH_BYTES or length < len("{}") or header_end > len(data):
+    is_empty = length < len("{}")
+    is_cut_off = len(data) < LENGTH_BYTES or len(data) < header_end
+    if is_empty or is_cut_off:
         raise ValueError("its header is cut short")
     try:
         return _contents(json.loads(data[LENGTH_BYTES:header_end]), memoryview(data)[header_end:])

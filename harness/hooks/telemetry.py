@@ -163,14 +163,14 @@ class Sampler(Hook):
     def summary(self) -> dict[str, Any]:
         """Return what was measured on this node; `summarize` takes one such dictionary from each node.
 
-        Peaks and energy are of the job's GPUs on this node, and None if they were not measured. `images` are those of
-        all ranks.
+        Peaks and energy are of the job's GPUs on this node, and None if they were not measured. Energy counts from the
+        first step on. `images` are those of all ranks.
         """
-        begin_j = self._energy_begin_j
+        begin_j = self._energy_begin_j  # what the GPUs' counters had at the first step
         end_j = self._energy_j()
         energy_j = None
         if begin_j is not None and end_j is not None:
-            energy_j = end_j - begin_j  # from the first step on
+            energy_j = end_j - begin_j
         return {
             "samples": self._samples,
             **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},  # memory_mib and temperature_c
@@ -292,10 +292,10 @@ class Tracer(Hook):
 
         That may be a later step than PROFILE names first, if the run goes on from a checkpoint.
         """
-        has_kernels = self._kernels is not None  # as on a GPU
+        traces_kernels = self._kernels is not None  # only on a GPU
         has_started = self._profiler is not None
         is_traced = self._first <= step <= self._last
-        if has_started or not has_kernels or not is_traced:
+        if not traces_kernels or has_started or not is_traced:
             return
         from paddle import profiler
 

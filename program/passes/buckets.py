@@ -35,7 +35,7 @@ def _fill(gradients: list[str], sizes: dict[str, int], limit_bytes: float, head_
     """Fill one bucket after the other with gradients, in their order, and return the names in each bucket.
 
     A bucket is closed if the next gradient does not fit into `limit_bytes`. The first bucket is also closed as soon as
-    it holds `head_limit_bytes`.
+    it holds `head_limit_bytes` or more.
     """
     buckets: list[list[str]] = []  # those that are closed
     bucket: list[str] = []  # the one that is being filled
@@ -150,17 +150,19 @@ def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
 def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[_Bucket]:
     """Return the buckets in which these gradients are summed over the ranks, in the order in which they are completed.
 
-    The gradients of a bucket have one type, and at most `limit_mib` MiB together unless it is a single one.
+    The gradients of a bucket have one type, and at most `limit_mib` MiB together unless it is a single one. A bucket is
+    completed when its last gradient is computed.
     """
     completed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
     in_order = sorted(gradients, key=lambda name: (completed_at[name], name))
-    groups: list[list[str]] = []
+    groups: list[list[str]] = []  # the gradients of each bucket
     for gradients_of_type in _by_type(block, in_order):
         groups += _pack(gradients_of_type, sizes, limit_mib)
+    groups.sort(key=lambda group: completed_at[group[-1]])
 
     buckets = []
-    for number, group in enumerate(sorted(groups, key=lambda group: completed_at[group[-1]])):
+    for number, group in enumerate(groups):
         first_gradient = group[0]
         last_gradient = group[-1]
         buckets.append(
@@ -183,9 +185,11 @@ def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
 
 
 def remove_redundant_depends(main: static.Program) -> None:
-    """Remove each `depend` operator whose readers wait for the same all-reduce by another `depend` further down.
+    """Remove each `depend` operator that changes nothing, because others make the same operators wait.
 
-    A `depend` on a gradient makes its later readers wait for the all-reduce of its bucket.
+    A `depend` on a gradient makes the later readers of the gradient wait for the all-reduce of its bucket. It is
+    redundant if each of these readers waits for the same all-reduce by another `depend` further down. The memory of
+    Paddle's executor grows by the square of the number of operators.
     """
     block = main.global_block()
     readers = ops.readers(block)
@@ -200,7 +204,7 @@ def remove_redundant_depends(main: static.Program) -> None:
         (bucket,) = op.input("Dep")
         later_readers = {reader for reader in readers[gradient] if reader > index}
         waiting_anyway = waiting_by_bucket.get(bucket, set())
-        if later_readers <= waiting_anyway:
+        if later_readers <= waiting_anyway:  # a subset
             redundant.add(op)
         waiting_by_bucket[bucket] = waiting_anyway | later_readers
-    remove(main, lambda op: op in redundant)  # the memory of Paddle's executor grows by the square of their number
+    remove(main, lambda op: op in redundant)

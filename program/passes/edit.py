@@ -24,8 +24,8 @@ class Step(NamedTuple):
 def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Operator:
     """Insert an operator of type `kind` into a block before the one at `index`, and return it.
 
-    `inputs` and `outputs` map the operator's slots to the names of their variables. Attributes that `attrs` does not
-    name get their defaults.
+    `inputs` and `outputs` map the operator's slots to the names of their variables, as `{"X": ["fc.w"]}`. Attributes
+    that `attrs` does not name get their defaults.
     """
     desc = block.desc._insert_op(index)
     desc.set_type(kind)

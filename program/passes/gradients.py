@@ -18,7 +18,7 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Remove the operators that only copy the gradient of a sum to the gradients of its two addends.
 
-    One stays if an operator would otherwise read another value than before.
+    An operator is left in place if without it another one would read another value than before.
 
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
@@ -44,8 +44,8 @@ class _Sharing(NamedTuple):
 def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable; the block is not changed.
 
-    Variables that are to become one form a group. Each addition merges the groups of its equal gradients, where that is
-    safe.
+    A group is a set of variables that are to become one. At first each variable is a group of its own. For each
+    addition, the groups of its equal gradients are merged if one variable can take the place of all.
     """
     groups = _Groups(block)
     sharing_operators = []
@@ -53,8 +53,8 @@ def _find_shared_gradients(block: Block) -> _Sharing:
         equal_gradients = _equal_gradients(op)
         if equal_gradients and groups.merge(equal_gradients, index):
             sharing_operators.append(op)
-    # Only after all additions: in a chain, where the gradient of an addend is that of the next sum, a later merge may
-    # choose another kept variable for the group of an earlier addition.
+    # The kept variable is looked up only after all merges. In a chain of additions, where the gradient of an addend is
+    # that of the next sum, a later merge joins the group of an earlier addition, and may keep another variable.
     gradient_by_operator = {op: groups.kept(_equal_gradients(op)[0]) for op in sharing_operators}
     return _Sharing(gradient_by_operator, groups.kept_by_dropped())
 
@@ -62,7 +62,8 @@ def _find_shared_gradients(block: Block) -> _Sharing:
 def _equal_gradients(op: Operator) -> list[str]:
     """Return the variables that hold equal values once the gradient operator of an addition z = x + y has run.
 
-    The list is empty for any other operator, and if dx or dy is not computed.
+    They are dx, dy and dz or, if the addition is fused with a relu, dx and dy. The list is empty for any other
+    operator, and if dx or dy is not computed.
     """
     addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
     if len(addend_gradients) != 2 or EMPTY in addend_gradients:
@@ -70,7 +71,7 @@ def _equal_gradients(op: Operator) -> list[str]:
     if op.type == "elementwise_add_grad":
         return [*op.input("Out@GRAD"), *addend_gradients]  # dz, dx and dy
     if op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
-        return addend_gradients  # dx and dy; dz differs, because the relu comes between
+        return addend_gradients  # dx and dy; the gradient of the relu's output differs
     return []
 
 
@@ -81,6 +82,10 @@ class _Group(NamedTuple):
     members: list[str]  # all of them, the kept one included
     written_at: list[int]  # indices of the operators that write one of them, in any order
     read_at: list[int]  # indices of the operators that read one of them, in any order
+
+    def is_read_from(self, index: int) -> bool:
+        """Tell whether the operator at `index` or a later one reads a variable of the group."""
+        return any(at >= index for at in self.read_at)
 
 
 class _Groups:
@@ -103,10 +108,10 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of these variables if one variable can take the place of all, and return whether it can.
+        """Merge the groups of these variables into one, if a variable can take the place of all. Return whether it can.
 
-        The variables hold equal values once the operator at `index` has run. No operator may read another value than
-        before.
+        The variables must hold equal values once the operator at `index` has run. They cannot become one if an operator
+        would then read another value than before.
         """
         groups = [self._group_of[name] for name in names]
         kept = self._kept_of(groups, index)
@@ -126,25 +131,30 @@ class _Groups:
     def _kept_of(self, groups: list[_Group], index: int) -> str | None:
         """Return the variable that can take the place of all variables of these groups; None if none can.
 
-        All of them hold equal values once the operator at `index` has run. This value must not be overwritten before
-        its last reading.
+        Once the operator at `index` has run, all groups hold one value. There is no such variable if the groups differ
+        in shape or type, if several of them get a new value later, or if one of them does so before an operator has
+        read the old value of another group.
         """
-        variables = [self._block.var(group.kept) for group in groups]
-        if len({(variable.shape, variable.dtype) for variable in variables}) > 1:
+        if not self._have_one_form(groups):
             return None
-        written_later = [group for group in groups if max(group.written_at) > index]
-        if not written_later:
+        changing_groups = [group for group in groups if max(group.written_at) > index]  # they get a new value later
+        if not changing_groups:
             return groups[0].kept
-        if len(written_later) > 1:
+        if len(changing_groups) > 1:
             return None  # two new values cannot lie in one variable
-        # The one group that gets a new value keeps its variable. The others must be read for the last time before.
-        (changing,) = written_later
-        next_writing = min(at for at in changing.written_at if at > index)
-        # A group without readers counts as read at `index`, which is before the next writing and so does no harm.
-        last_readings = [max(group.read_at, default=index) for group in groups if group is not changing]
-        if max(last_readings) >= next_writing:
+
+        # The new value and the old one of the other groups are to lie in one variable, one after the other.
+        (changing,) = changing_groups
+        first_change = min(at for at in changing.written_at if at > index)
+        others = [group for group in groups if group is not changing]
+        if any(group.is_read_from(first_change) for group in others):
             return None
         return changing.kept
+
+    def _have_one_form(self, groups: list[_Group]) -> bool:
+        """Tell whether the variables of these groups have the same shape and data type."""
+        variables = [self._block.var(group.kept) for group in groups]
+        return len({(variable.shape, variable.dtype) for variable in variables}) == 1
 
 
 def _stop_writing_sums(block: Block) -> None:
@@ -183,8 +193,8 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
 def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    The gradient of each pixel is that of the mean / (height x width), so the image is not needed. Run this after
-    the gradients are added. Returns how many operators were replaced.
+    The image is not needed, because each pixel has the same gradient: that of the mean divided by height x width. Run
+    this after Paddle has added the gradients. Returns how many operators were replaced.
     """
     block = main.global_block()
 
@@ -205,7 +215,8 @@ def spread_mean_gradients(main: static.Program) -> int:
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that takes the place of `op`, the gradient of a global average pooling.
 
-    Every pixel becomes d / (height x width), where d is the gradient of the mean. For 2 x 2 pixels:
+    Every pixel becomes d / (height x width), where d is the gradient of the mean. Each window covers d once, and zeros
+    otherwise. For 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0
@@ -226,21 +237,22 @@ def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
 def convolve_gradients(main: static.Program) -> None:
     """Have the input gradients of 3x3 convolutions computed by forward convolutions, which are faster on CPUs.
 
-    Paddle's own kernel adds up value by value, which takes 12 % of HRNet's step. `conv2d_grad` keeps the gradient by
-    the weights.
+    Paddle's own kernel adds up value by value, which takes 12 % of HRNet's step. The operator `conv2d_grad` then
+    computes only the gradient of the weights.
     """
     block = main.global_block()
     gaining = [op for op in block.ops if _gains_by_convolving(block, op)]
     for op in gaining:
         insert_before(block, op, _input_gradient_steps(block, op), op_role=BACKWARD)
-        op.desc.set_output("Input@GRAD", [])  # `conv2d_grad` does not compute a gradient without a variable
+        op.desc.set_output("Input@GRAD", [])  # without a variable for it, `conv2d_grad` does not compute this gradient
     block._sync_with_cpp()
 
 
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
     """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
 
-    It must be that of a plain 3x3 convolution in NCHW, at stride 1, with few output channels for the size of its image.
+    It must be that of a plain 3x3 convolution in NCHW: padded by 1, with stride 1, without dilation and groups. And it
+    must have few output channels for the size of its image.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
@@ -260,8 +272,8 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     """Return the operators that compute the input gradient of the `conv2d_grad` `op` by a forward convolution.
 
-    The output's gradient is convolved with the weights, each kernel turned by 180 degrees. `op` must be of a 3x3
-    convolution with stride 1 and padding 1.
+    The output's gradient is convolved with the weights, of which each kernel is turned by 180 degrees, and input and
+    output channels are exchanged. `op` must be of a 3x3 convolution with stride 1 and padding 1.
     """
     weights = block.var(op.input("Filter")[0])
     (gradient,) = op.output("Input@GRAD")
@@ -271,7 +283,8 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     flipped = block.create_var(name=f"{gradient}.flipped", shape=turned_shape, dtype=weights.dtype).name
     unused_shape = block.create_var(name=f"{gradient}.shape", dtype=weights.dtype).name  # transpose2 demands it
 
-    turn_outputs = {"Out": [turned], "XShape": [unused_shape]}  # the channels are exchanged, the kernels are flipped
+    # The channels are exchanged by `turn`, and each kernel is turned by 180 degrees by `flip`.
+    turn_outputs = {"Out": [turned], "XShape": [unused_shape]}
     turn = Step("transpose2", {"X": [weights.name]}, turn_outputs, {"axis": [1, 0, 2, 3]})
     flip = Step("flip", {"X": [turned]}, {"Out": [flipped]}, {"axis": [2, 3]})
     convolution_inputs = {"Input": op.input("Output@GRAD"), "Filter": [flipped]}

@@ -44,9 +44,9 @@ def share_buffers(main: static.Program) -> None:
 
 
 def _apply(main: static.Program, passes: list[str]) -> None:
-    """Change a program in place by passes of Paddle's, given by name and applied in this order.
+    """Apply the passes of Paddle's with these names to a program, in this order. The program is changed in place.
 
-    No output takes the buffer of an input of the program, because the same batch may be fed again.
+    A pass that shares buffers leaves the program's inputs alone, because the same batch may be fed again.
     """
     changed_desc = paddle.base.core.ProgramDesc(main.desc)  # a copy of the program in C++, which the passes change
     unused_startup = static.Program().desc  # `apply_pass` demands one; these passes do not look at it
@@ -54,7 +54,7 @@ def _apply(main: static.Program, passes: list[str]) -> None:
     attrs = {
         "use_cuda": True,  # also for a CPU: the same passes for every device
         "nranks": 1,  # for passes over all-reduces, of which none is applied here
-        "mem_opt_skip_vars": inputs,  # no output may take their buffers
+        "mem_opt_skip_vars": inputs,  # no output takes their buffers
     }
     cpp_types_of_attrs = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
     for name in passes:

@@ -170,7 +170,8 @@ class _Matcher:
     def patterns(self) -> list[_Pattern]:
         """Return all patterns of the block, in the order of their relus.
 
-        No operator is in two patterns, because each but the relu has one reader, which is in the same pattern.
+        No operator is in two patterns: what an operator of a pattern writes, if it is not the relu, is read only by the
+        next operator of the same pattern.
         """
         patterns = []
         for op in self._block.ops:
@@ -181,10 +182,10 @@ class _Matcher:
         return patterns
 
     def _match(self, relu: Operator) -> _Pattern | None:
-        """Return the pattern that ends with this relu, relu(a) or relu(a + b); None if there is none.
+        """Return the pattern that ends with this relu: relu(a) or relu(a + b). Return None if it ends none.
 
-        a must come from a convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them). Only the
-        relu may read the sum.
+        a must be written by a batch norm after a convolution that a `resnet_unit` can compute (`_side` finds the two).
+        No other operator may read a or the sum.
         """
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
         if add is not None:
@@ -197,8 +198,9 @@ class _Matcher:
     def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
         """Return the pattern of relu(X + Y), where X and Y are the inputs of `add`; None if there is none.
 
-        X must come from a convolution and a batch norm that a `resnet_unit` can compute (`_side` finds them). Y may be
-        any image.
+        X must be written by a batch norm after a convolution that a `resnet_unit` can compute (`_side` finds the two).
+        If Y is written so too, and with the same padding, its convolution and batch norm are part of the pattern.
+        Otherwise Y may be any image.
         """
         first = self._side(add.input("X")[0])
         if first is None:
@@ -295,7 +297,7 @@ def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
 
 
 def _attributes(pattern: _Pattern) -> dict[str, Any]:
-    """Return the attributes of the `resnet_unit` that replaces a pattern, except its role and name scope."""
+    """Return the attributes of the `resnet_unit` that replaces a pattern, except `op_role` and `op_namescope`."""
     first = pattern.first
     second = pattern.second
     attrs = {name: first.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
@@ -304,7 +306,7 @@ def _attributes(pattern: _Pattern) -> dict[str, Any]:
     if second is not None:
         attrs["stride_z"] = second.convolution.attr("strides")[0]
     attrs["fuse_add"] = pattern.add is not None
-    attrs["has_shortcut"] = second is not None
+    attrs["has_shortcut"] = second is not None  # Z has a convolution of its own
     return attrs | {"data_format": "NHWC", "act_type": "relu"}
 
 
@@ -336,8 +338,8 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
 def _transpose_weights(startup: Block, weights: str) -> None:
     """Have a start-up program draw weights into a new variable, and write them transposed to `weights`.
 
-    They are still drawn as [O, I, H, W], as `weights` must be declared here, so that the same random numbers give the
-    same weights.
+    They are drawn in the shape [O, I, H, W], in which `weights` is still declared when this is called. So the same
+    random numbers give the same weights as in the plain network.
     """
     (drawing_index,) = writers(startup)[weights]  # one operator draws them
     oihw_shape = startup.var(weights).shape

@@ -133,8 +133,8 @@ class _CpuEquivalent:
     def forward(self) -> list[Step]:
         """Return the operators of a forward batch normalization over all ranks.
 
-        They compute the statistics of all ranks' images from those of each rank, normalize the image by them, and move
-        the running statistics towards them.
+        They compute the statistics of this rank's images, and from these those of all ranks' images. By the latter they
+        normalize the image, and towards them they move the running statistics.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -151,14 +151,15 @@ class _CpuEquivalent:
     def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
         """Return the operators that write the mean and the variance of this rank's images to `of_rank`.
 
-        Paddle's `batch_norm` computes them fastest: with an epsilon of 0 it saves the mean and 1 / sqrt(variance).
+        Paddle's `batch_norm` computes them fastest. With an epsilon of 0 it saves the mean and 1 / sqrt(variance). The
+        latter to the power of -2 is the variance.
         """
-        scale, bias, unused_out, unused_workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
+        scale, bias, out, workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change
-        saved = _Saved(of_rank.mean, self._var("rank_inverse_deviation", self.channels), unused_workspace)
+        saved = _Saved(of_rank.mean, self._var("rank_inverse_deviation", self.channels), workspace)
         return [
-            # The image that it normalizes to `unused_out` is overwritten by a later operator of `forward`.
-            self._batch_norm(scale, bias, running, by_given_statistics=False, epsilon=0.0, to=unused_out, saved=saved),
+            # It also writes a normalized image to `out`. A later operator of `forward` overwrites it.
+            self._batch_norm(scale, bias, running, by_given_statistics=False, epsilon=0.0, to=out, saved=saved),
             _step("pow", saved.inverse_deviation, to=of_rank.variance, factor=-2.0),
         ]
 
@@ -189,19 +190,20 @@ class _CpuEquivalent:
         ]
 
     def backward(self) -> list[Step]:
-        """Return the operators of the gradient of a batch normalization over all ranks.
+        """Return the operators that compute the gradients of a batch normalization over all ranks.
 
             d_x = f d_y - (x_hat a + b)
             f = gamma / sqrt(variance + epsilon)
             a = f / m * sum_ranks(d_gamma)
             b = f / m * sum_ranks(d_bias)
 
-        x_hat is the normalized image, gamma the scale, and m is `self.count`.
+        x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
+        (`self.count`). d_gamma and d_bias are written too.
         """
         d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
         first_term = self._var("first_term", *shape)  # f d_y: the whole gradient if mean and variance were constants
-        second_term = self._var("second_term", *shape)  # x_hat a + b: a batch norm of scale a and bias b
+        second_term = self._var("second_term", *shape)  # x_hat a + b, a batch norm whose scale is a and whose bias is b
         f_over_m = self._var("f_over_m", self.channels)
         gradient_sums = self._var("gradient_sums", 2, self.channels)  # over the ranks, of d_gamma and d_bias
         a_and_b = self._var("a_and_b", 2, self.channels)
@@ -231,10 +233,10 @@ class _CpuEquivalent:
         ]
 
     def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
-        """Return Paddle's batch norm gradient as if mean and variance of all ranks' images were constants.
+        """Return Paddle's gradient of a batch norm whose mean and variance, those of all ranks' images, are constants.
 
-        `d_gamma` and `d_bias` are those of this rank. `d_x` is only a part of the gradient by the image, which also
-        changes the mean and the variance.
+        It writes three variables. `d_gamma` and `d_bias` are sums over this rank's images alone. `d_x` is only a part
+        of the image's gradient, because in truth the image changes the mean and the variance too.
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}

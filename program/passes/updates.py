@@ -35,21 +35,28 @@ _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision"
 def merge_lars(main: static.Program) -> None:
     """Replace LARS updates of one parameter each by operators that update up to MOST_MERGED_LARS parameters each.
 
-    Updates with equal attributes and data types are split evenly among as few operators as possible: 118 become 2 of
-    59.
+    Only updates with equal attributes and data types are merged. They are split evenly among as few operators as
+    possible: 118 updates become 2 operators of 59 parameters.
     """
     substitutes: dict[Operator, list[Step]] = {}  # replaced operator: what takes its place
     for group in _mergeable_lars(main.global_block()):
-        merged_count = math.ceil(len(group) / MOST_MERGED_LARS)
-        for start in range(merged_count):
-            updates = group[start::merged_count]  # dealt out like cards: sizes differ by 1 at most
+        for updates in _split_evenly(group):
             if len(updates) == 1:
-                continue
+                continue  # there is no other one to merge it with
             # The merged operator takes the place of the last update, because only there all its gradients are computed.
             for op in updates[:-1]:
                 substitutes[op] = []  # removed
             substitutes[updates[-1]] = [_merged_lars(updates)]
     rewrite(main, substitutes.get)  # an operator without a substitute stays
+
+
+def _split_evenly(group: list[Operator]) -> list[list[Operator]]:
+    """Split operators into as few parts of at most MOST_MERGED_LARS as possible, whose sizes differ by 1 at most.
+
+    They are dealt out like cards: with 2 parts, the first one gets the operators 0, 2, 4, ... and the other the rest.
+    """
+    count = math.ceil(len(group) / MOST_MERGED_LARS)
+    return [group[first::count] for first in range(count)]
 
 
 def _mergeable_lars(block: Block) -> list[list[Operator]]:

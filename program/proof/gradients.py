@@ -38,7 +38,8 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
     """Prove that an update trains each parameter by the mean of its gradients over all ranks and micro-steps.
 
     `update` lists the program of each micro-step, in order. `scale` is the fixed loss scale. Returns the history of
-    each parameter's gradient. Raises Refused at the first difference.
+    each parameter's gradient (how it was summed and scaled). Raises Refused if a trainable parameter is not updated, or
+    if its gradient is not that mean.
     """
     histories = _histories_at_optimizer(update, ranks=ranks, scale=scale)
     main = update[-1]  # the program with the optimizer; every program of the update has all parameters
@@ -75,14 +76,15 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
     """Return, by parameter, the history of the gradient that the optimizer reads: how it was summed and scaled.
 
-    `update` lists the program of each micro-step, in order; the last one has the optimizer. Raises Refused if the
-    programs are not data-parallel training, a parameter is updated twice, or an accumulator is not cleared.
+    `update` lists the program of each micro-step, in order; the last one has the optimizer. `scale` is the fixed loss
+    scale. Raises Refused if the programs are not data-parallel training, if a parameter is updated twice, or if an
+    accumulator is not cleared at the end.
     """
     dynamic_scales = _dynamic_scales(update[-1])
     read: list[_Read] = []
-    accumulated: Histories = {}  # at the start of an update all accumulators hold zeros
-    ever_summed: frozenset[str] = frozenset()
-    # How often an update runs each program, in their order: micro-steps before the last one share a program.
+    accumulated: Histories = {}  # by accumulator; at the start of an update all of them hold zeros
+    ever_summed: frozenset[str] = frozenset()  # variables that were summed over the ranks so far
+    # All micro-steps before the last one share a program, which is followed once and counts for its number of runs.
     runs_by_program = Counter(update)
     for program, runs in runs_by_program.items():
         follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
@@ -131,10 +133,9 @@ def _by_parameter(read: list[_Read]) -> Histories:
 def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
     """Return the history of each gradient that an update operator reads, with the parameter that it updates.
 
-    A history says how a gradient was summed and scaled so far. Raises Refused for a gradient without one, which no
-    gradient of the loss reaches.
+    The operator's own factor `rescale_grad` is part of the history. Raises Refused for a variable without a history,
+    which no gradient of the loss reaches.
     """
-    # The operator itself multiplies its gradients by this factor.
     own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
     read = []
     for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
@@ -157,18 +158,18 @@ class _Follower:
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
 
     def follow(self, block: Block, accumulated: Histories, ever_summed: frozenset[str]) -> _Followed:
-        """Follow each gradient through the operators of a program, and return its history at the end.
+        """Follow the gradients through the operators of a program, and return what is known of them at its end.
 
         `accumulated` has the histories of the accumulators at the start, and `ever_summed` the variables that an
-        earlier program summed over the ranks. Raises Refused if this is not data-parallel training.
+        earlier program of the update summed over the ranks. Raises Refused if this is not data-parallel training.
         """
         histories = accumulated
-        gradients_by_buffer: dict[str, list[str]] = {}  # the gradients that lie side by side in a buffer
+        gradients_by_buffer: dict[str, list[str]] = {}
         read: list[_Read] = []
         for op in block.ops:
             if op.type in ops.ALL_UPDATES:
                 read += _read_by_update(op, histories)
-            elif op.type == "coalesce_tensor":
+            elif op.type == "coalesce_tensor":  # it puts gradients side by side into a buffer, before they are computed
                 (buffer,) = op.output("FusedOutput")
                 gradients_by_buffer[buffer] = op.output("Output")
             elif op.type == "c_allreduce_sum":
@@ -183,8 +184,9 @@ class _Follower:
     def after(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of all gradients after one operator; `histories` are those before it.
 
-        `ever_summed` has the variables that were summed over the ranks before. Raises Refused if the operator cannot be
-        part of data-parallel training.
+        The operator must be no sum over the ranks and no update: `follow` has the rules of those. `ever_summed` has the
+        variables that were summed over the ranks before it. Raises Refused if the operator cannot be part of
+        data-parallel training.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
@@ -192,7 +194,6 @@ class _Follower:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
         if role == ops.BACKWARD | ops.LOSS:
             return histories | self._started(op)
-        # Sums over the ranks and updates do not come here: `follow` has their rules.
         if ops.is_merge(op):
             return histories | _merged(op, histories)
         if ops.is_clear(op):
@@ -201,7 +202,8 @@ class _Follower:
             return histories | self._unscaled(op, histories)
         if op.type == "update_loss_scaling":
             return histories | _kept_by_scale_update(op, histories)
-        if is_in_backward or ops.is_optimizer(op):  # last, because it would take the operators of the other rules, too
+        # This rule comes last, because the operators of the rules above are in the backward pass or the update too.
+        if is_in_backward or ops.is_optimizer(op):
             return histories | self._computed_from_gradients(op, histories, ever_summed)
         return histories
 
@@ -218,15 +220,16 @@ class _Follower:
         return {op.output_arg_names[0]: GradientHistory(factor=value, micro_steps=self.runs)}
 
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes: without the loss scale.
+        """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes.
 
-        Raises Refused if it reads a gradient that is not summed over the ranks, or not computed.
+        It looks for values that are not finite, and divides by the dynamic loss scale, whose power falls by 1. Raises
+        Refused if it reads a variable that no gradient reaches, or a gradient that is not yet summed over the ranks.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
             prove(source in histories, f"{source} is unscaled but no gradient reaches it")
             history = histories[source]
-            # Before the sum over the ranks, one rank could find an infinity that the others do not.
+            # Before the sum, one rank could find an infinity that the others do not, and skip the update alone.
             prove(
                 self.ranks == 1 or history.sums == 1,
                 f"{source} is looked at for infinities before its sum over the ranks: they would differ",
@@ -235,10 +238,11 @@ class _Follower:
         return unscaled
 
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
-        """Return the histories of what an operator computes from gradients, by the variables that it writes.
+        """Return the history of each variable that an operator computes from gradients; none if it reads no gradient.
 
-        It is linear in the gradients that it reads, so it hands on their history, with its own factor (`_scaled`).
-        Raises Refused if their histories differ, or if it overwrites a sum over the ranks.
+        The operator is linear in the gradients that it reads. So each result has their history, changed by what the
+        operator multiplies with (`_scaled`). Raises Refused if the gradients have different histories, or if the
+        operator overwrites a sum over the ranks (one of `ever_summed`).
         """
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:
@@ -254,15 +258,16 @@ class _Follower:
         return dict.fromkeys(written, history_written)
 
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
-        """Return the history of a gradient after an operator, which may multiply it by a factor or a loss scale.
+        """Return the history of what an operator computes from a gradient with this history.
 
-        `gradient` is its name, for the message. Raises Refused for a `scale` that does more than multiply by a
-        constant.
+        A `scale` multiplies the factor in the history. The gradient of AMP's multiplication of the loss by its dynamic
+        scale adds 1 to the power of that scale. Any other operator changes nothing. `gradient` is the name of the
+        gradient, for the message. Raises Refused for a `scale` that does more than multiply by a constant.
         """
         if op.type == "scale":
             bias = op.attr("bias")
             has_bias = bias != 0
-            scales_by_variable = len(op.input_arg_names) > 1  # it has an input besides the gradient
+            scales_by_variable = len(op.input_arg_names) > 1  # the second input is the factor
             is_constant_factor = not has_bias and not scales_by_variable
             prove(is_constant_factor, f"scale of {gradient} is more than a constant factor: bias {six_digits(bias)}")
             return replace(history, factor=history.factor * op.attr("scale"))
@@ -273,12 +278,12 @@ class _Follower:
 
 
 def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> list[str]:
-    """Return the names of the gradients in a variable that is about to be summed over the ranks.
+    """Return the names of the gradients in the variable `name`, which is about to be summed over the ranks.
 
-    The list is empty for a variable that is no gradient. Raises Refused for a buffer that holds a gradient that is not
-    computed yet.
+    They are the gradients that lie side by side in it if it is a buffer, or else the variable itself. The list is empty
+    if it is no gradient. Raises Refused if a gradient in a buffer is not computed yet.
     """
-    if name in gradients_by_buffer:  # several gradients lie side by side in it
+    if name in gradients_by_buffer:
         gradients = gradients_by_buffer[name]
         for gradient in gradients:
             prove(gradient in histories, f"{gradient} is summed over the ranks before it is computed")
@@ -332,8 +337,8 @@ def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
 def _merged(op: Operator, histories: Histories) -> Histories:
     """Return the history of out = gradient + accumulator, which an operator of gradient accumulation computes.
 
-    The micro-steps in the two are added up. Raises Refused if they are scaled differently, or already summed over the
-    ranks.
+    It has the micro-steps of both. Raises Refused if the two are scaled differently, or if the gradient is not computed
+    yet or already summed over the ranks.
     """
     gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
     if gradient not in histories or histories[gradient].sums > 0:

@@ -116,15 +116,16 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
     """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if it has no tensors.
 
-    It is that of the first tensor that the operator reads or, if it reads none, writes, with the exceptions of
-    _TYPED_BY_OUTPUT and _SELECTORS.
+    It is the type of the first tensor in the input slots of _SELECTORS. An operator without these is selected by the
+    first tensor that it reads or, if it reads none, writes. Operators of _TYPED_BY_OUTPUT are selected by what they
+    write.
     """
-    if op.type in _TYPED_BY_OUTPUT:  # what these read does not matter
+    if op.type in _TYPED_BY_OUTPUT:
         return _first_type(declared_types, op.output_names)
-    input_slots = [slot for slot in _SELECTORS if slot in op.input_names]
-    type_of_selector = _first_type(declared_types, input_slots)
-    if type_of_selector is not None:
-        return type_of_selector
+    selecting_slots = [slot for slot in _SELECTORS if slot in op.input_names]
+    selecting_type = _first_type(declared_types, selecting_slots)
+    if selecting_type is not None:
+        return selecting_type
     return _first_type(declared_types, (*op.input_names, *op.output_names))
 
 
@@ -152,7 +153,8 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    `kernel_type` is the type by which the kernel was selected, and `declared` the tensor's type in the program.
+    A kernel reads and writes floating-point tensors in `kernel_type`, the type by which it was selected, except for
+    some slots and operators. Where it takes any type, the result is `declared`, the tensor's type in the program.
     """
     if _without_endings(slot) in _FP32_SLOTS:
         return "float32"  # in any kernel
@@ -160,13 +162,13 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
         return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")
-    if op.type == "coalesce_tensor" and slot == "Input":  # only their sizes are read
+    if op.type == "coalesce_tensor" and slot == "Input":  # it only measures its inputs
         return declared
-    if declared not in _FLOATS:
-        return declared  # integers and bools may have any type
-    if kernel_type not in _FLOATS:
-        return declared
-    return kernel_type
+    has_float_kernel = kernel_type in _FLOATS
+    is_declared_float = declared in _FLOATS
+    if has_float_kernel and is_declared_float:
+        return kernel_type
+    return declared  # integers and bools, and all tensors of a kernel for these, may have any type
 
 
 def _without_endings(slot: str) -> str:

@@ -133,14 +133,18 @@ def _sums_left_in_words(block: Block) -> list[str]:
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Count, for each knob of the strategy, the operators or shared buffers that its pass made in a program."""
+    """Count, for each knob of the strategy, what its pass made in a program.
+
+    For most knobs these are the operators of a type that only the pass makes. No type of operator shows what the pass
+    of `enable_addto` did, so for this knob the gradients are counted to which a convolution adds its result.
+    """
     count_by_type = Counter(op.type for op in block.ops)
     gradients_added_to = _gradients_added_to(block)
     return {
         "fuse_bn_act_ops": count_by_type["fused_batch_norm_act"],
         "fuse_bn_add_act_ops": count_by_type["fused_bn_add_activation"],
         "fuse_elewise_add_act_ops": count_by_type["fused_elemwise_add_activation"],
-        "enable_addto": len(gradients_added_to),  # no type of operator shows what its pass did
+        "enable_addto": len(gradients_added_to),
         "enable_inplace": _count_shared_by_inplace(block, gradients_added_to),
         "merged_optimizer": count_by_type["merged_momentum"],
         "resnet_unit": count_by_type["resnet_unit"],
@@ -171,7 +175,7 @@ def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int
 
 
 def _count_left(block: Block) -> dict[str, int]:
-    """Count, for each knob, the places of a program that its pass would still change.
+    """Count, for each knob, the places of a program that its pass would still change; 0 if it did all its work.
 
     A place is an operator or a group of operators, and may count for several knobs.
     """
@@ -334,8 +338,8 @@ def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
 
     `buckets` are those of one data type, in order. The first one and the last two are not checked.
     """
-    # The first one is closed early, and the last one is small, both on purpose. So the one before the last may have
-    # room, too: in these pairs it is only the next bucket.
+    # The first one is closed early, and the last one is kept small, both on purpose. So the one before the last may
+    # have room for the last one's first gradient. In the pairs below it is only ever the next bucket.
     without_first_and_last = buckets[1:-1]
     for bucket, next_bucket in pairwise(without_first_and_last):
         mib = sum(bucket.sizes_mib)

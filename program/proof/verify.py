@@ -32,9 +32,10 @@ def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, 
 
 
 def _check_update(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator is the optimizer of `config`, with an FP32 master of each half-precision parameter.
+    """Prove that an update operator is the optimizer of `config`, in its type, its settings and its states.
 
-    Raises Refused for the first difference in the operator's type, settings or states.
+    If a parameter is in half precision, the operator must keep an FP32 master copy of each. Raises Refused for the
+    first difference.
     """
     parameters = op.input("Param")
     prove(
@@ -51,9 +52,10 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
 
 
 def _check_decays(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator has the weight decay of `config` for each of its parameters.
+    """Prove that an update operator applies the right weight decay to each of its parameters.
 
-    It is 0 for parameters that do not decay. Raises Refused for the first parameter with another weight decay.
+    It is that of `config` for a parameter that decays by `config.decays`, and 0 for any other. Raises Refused for the
+    first parameter with another one.
     """
     for index, name in enumerate(op.input("Param")):
         decay = _decay(op, index)
@@ -91,9 +93,10 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
 
 
 def _check_lars_states(op: Operator) -> None:
-    """Prove that one LARS operator updates each of its parameters with that parameter's own state.
+    """Prove that one LARS operator updates each of its parameters with that parameter's own velocity and master copy.
 
-    The state of `fc.w` is called `fc.w_...`. Raises Refused for the first state of another parameter.
+    They are recognized by their names: the states of `fc.w` begin with `fc.w_`. Raises Refused for the first state of
+    another parameter, and for one that is not written to the variable from which it is read.
     """
     parameters = op.input("Param")
     slots = ["Param", "Velocity"]
@@ -131,7 +134,8 @@ def _decay(op: Operator, index: int) -> float:
 def check_compute_types(main: static.Program, dtype: str) -> None:
     """Prove that convolutions and matrix products have their weights in `dtype`, and the loss its logits in float32.
 
-    `dtype` is a name, as "float16". Only the declared types are looked at. Raises Refused for the first other type.
+    `dtype` is a name, as "float16". The types are those that the program declares for its variables. Raises Refused for
+    the first other type.
     """
     block = main.global_block()
     for op in block.ops:

@@ -31,8 +31,8 @@ SYSTEM = System(devices=dict.fromkeys(cuda.DEVICES, ""), kernel_module="525.105.
 SOUND = CudaStart(
     library="/usr/lib/x86_64-linux-gnu/libcuda.so.525.105.17",
     version=12000,
-    count=8,
-    gpus={number: Step(call="cuCtxDestroy_v2", code=0) for number in range(8)},
+    shown_gpus=8,
+    step_by_gpu={number: Step(call="cuCtxDestroy_v2", code=0) for number in range(8)},
 )
 ON_ETHERNET = NcclStart(code=0, message="", interface="eth0", address="10.0.0.1")
 PORTS = {f"mlx5_{number}:1": "ACTIVE 200 Gb/sec (4X HDR)" for number in range(12)}
@@ -116,8 +116,9 @@ LOST = {"error": pynvml.NVML_ERROR_GPU_IS_LOST}
 MUTE = dict.fromkeys(("capability", "persistence", "throttle", "remapped_rows", "memory", "ecc", "pages_pending"))
 SERVICE = {"pids": [812], "process_mib": 10}
 DESKTOP = {"displays": [99], "memory": (40960 * 2**20, 700 * 2**20)}
-SEVEN = {"cuda_start": dataclasses.replace(SOUND, count=7, gpus={})}
-ONE_BROKEN = dataclasses.replace(SOUND, gpus=SOUND.gpus | {7: Step(call="cuCtxCreate_v2", code=999, code_name="")})
+SEVEN = {"cuda_start": dataclasses.replace(SOUND, shown_gpus=7, step_by_gpu={})}
+BROKEN_STEP = Step(call="cuCtxCreate_v2", code=999, code_name="")
+ONE_BROKEN = dataclasses.replace(SOUND, step_by_gpu=SOUND.step_by_gpu | {7: BROKEN_STEP})
 NO_UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidia-uvm": "Operation not permitted"})
 
 

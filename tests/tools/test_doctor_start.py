@@ -94,8 +94,8 @@ def test_a_sound_machine_starts_cuda_on_every_gpu(libraries: Path) -> None:
         assert start == CudaStart(
             library=str(libraries / "libcuda.so.1"),
             version=12040,
-            count=gpus,
-            gpus={number: Step(call="cuCtxDestroy_v2", code=0) for number in range(gpus)},
+            shown_gpus=gpus,
+            step_by_gpu={number: Step(call="cuCtxDestroy_v2", code=0) for number in range(gpus)},
         )
         (verdict,) = judged(start, gpus=gpus)
         assert (verdict.check, verdict.status) == ("cuda.start", OK)
@@ -129,7 +129,8 @@ def test_a_start_that_fails_is_told_with_its_cause_and_what_to_do(
 def test_a_driver_that_dies_behind_a_failed_start_has_died(libraries: Path) -> None:
     """Its death at the process's exit says more than the result before it."""
     start = cuda.try_start(environ(libraries, "cuInit=802,unload=die"), 8)
-    assert start.failed_driver_step == Step(call="exit", hang_or_death="ended by signal 6 (SIGABRT)") and not start.gpus
+    assert start.failed_driver_step == Step(call="exit", hang_or_death="ended by signal 6 (SIGABRT)")
+    assert not start.step_by_gpu
 
 
 def test_fabric_managers_version_stands_next_to_the_drivers(libraries: Path) -> None:
@@ -163,7 +164,7 @@ def test_what_nvml_and_the_system_say_names_the_cause(
     code: int, gpu: dict[str, Any], system: System, cause: str
 ) -> None:
     step = Step(call="cuCtxCreate_v2", code=code, code_name="CUDA_ERROR")
-    (verdict,) = judged(CudaStart(count=1, gpus={0: step}), gpus=1, system=system, **gpu)
+    (verdict,) = judged(CudaStart(shown_gpus=1, step_by_gpu={0: step}), gpus=1, system=system, **gpu)
     assert verdict.status == FATAL and f"({code}): {cause}" in verdict.found
 
 
@@ -173,7 +174,7 @@ def test_a_gpu_that_hangs_or_kills_leaves_the_others_asked(
 ) -> None:
     monkeypatch.setattr(cuda, "SILENT_S", 1.0)
     start = cuda.try_start(environ(libraries, f"cuCtxCreate_v2:2={fault} cuCtxCreate_v2:3=214", gpus=5), 5)
-    assert sorted(start.gpus) == [0, 1, 2, 3, 4]
+    assert sorted(start.step_by_gpu) == [0, 1, 2, 3, 4]
     hung, ecc = judged(start, gpus=5)
     ended = {"hang": "no answer in 1 s: the driver does not answer", "die": "ended by signal 6"}[fault]
     assert hung.found.startswith(f"GPU2: cuCtxCreate_v2 {ended}") and hung.status == FATAL
@@ -189,8 +190,8 @@ def test_a_start_that_hangs_is_ended_and_told(libraries: Path, monkeypatch: pyte
 def test_no_further_gpu_is_asked_when_the_time_is_over(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "ALL_S", 0.0)
     start = cuda.try_start(environ(libraries, "cuCtxCreate_v2:1=die"), 8)
-    assert sorted(start.gpus) == [0, 1] and worst(judged(start)) == FATAL
-    assert worst(judged(CudaStart(count=8, gpus={0: Step(call="cuCtxDestroy_v2", code=0)}))) == WARNING
+    assert sorted(start.step_by_gpu) == [0, 1] and worst(judged(start)) == FATAL
+    assert worst(judged(CudaStart(shown_gpus=8, step_by_gpu={0: Step(call="cuCtxDestroy_v2", code=0)}))) == WARNING
 
 
 def test_fewer_gpus_than_ranks_and_none_of_a_driver(libraries: Path, tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
 def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
     """Return the facts that must be the same on all nodes, by the names of their checks, with a value for each node.
 
-    A value that a node does not know is None or empty.
+    A value that a node does not know is None or empty. The digests of the data set are left out if no node has one.
     """
     values_by_check: dict[str, list[str | None]] = {
         "code.commit": [node["source"]["commit"] for node in nodes],

@@ -57,19 +57,19 @@ class CudaStart:
 
     library: str = ""  # the file that was loaded as libcuda.so.1
     version: int | None = None  # of CUDA, as the driver has it: 12000 is 12.0
-    count: int | None = None  # GPUs that CUDA shows
+    shown_gpus: int | None = None  # how many GPUs CUDA shows; None: it did not say
     failed_driver_step: Step | None = None  # the step of the driver itself that failed
-    gpus: Mapping[int, Step] = field(default_factory=dict)  # the last step on each GPU, by CUDA's number
+    step_by_gpu: Mapping[int, Step] = field(default_factory=dict)  # the last step on each GPU tried, by CUDA's number
 
     @property
     def failed_steps_of_gpus(self) -> dict[int, Step]:
         """Return the GPUs that gave no context, by CUDA's number, each with the step that failed."""
-        return {number: step for number, step in self.gpus.items() if step.code != CUDA_SUCCESS}
+        return {number: step for number, step in self.step_by_gpu.items() if step.code != CUDA_SUCCESS}
 
     @property
     def is_sound(self) -> bool:
         """Return whether every GPU that was tried has given a context."""
-        return self.failed_driver_step is None and bool(self.gpus) and not self.failed_steps_of_gpus
+        return self.failed_driver_step is None and bool(self.step_by_gpu) and not self.failed_steps_of_gpus
 
     def runs(self, version: int) -> bool:
         """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was tried."""
@@ -98,15 +98,15 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
     that was tried; the rest of it is what the last child found.
     """
     until_s = time.monotonic() + ALL_S
-    step_of_gpus: dict[int, Step] = {}
+    step_by_gpu: dict[int, Step] = {}
     first_gpu = 0
     while True:
         child = talk(ASK_CUDA, str(first_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
         start = _read_answers(child)
-        step_of_gpus.update(start.gpus)
+        step_by_gpu.update(start.step_by_gpu)
         next_gpu = _next_gpu(child, start, gpu_count)
         if next_gpu is None or time.monotonic() > until_s:
-            return replace(start, gpus=dict(sorted(step_of_gpus.items())))
+            return replace(start, step_by_gpu=dict(sorted(step_by_gpu.items())))
         first_gpu = next_gpu
 
 
@@ -119,9 +119,9 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
         return None
     if start.failed_driver_step is not None:  # not on a GPU: another child would fail as well
         return None
-    stopped_on_gpu = max(start.gpus)  # the child tries GPUs in ascending order, so it is the last one
+    stopped_on_gpu = max(start.step_by_gpu)  # the child tries GPUs in ascending order, so it is the last one
     next_gpu = stopped_on_gpu + 1
-    shown_gpus = start.count or 0
+    shown_gpus = start.shown_gpus or 0
     is_left_to_try = next_gpu < min(gpu_count, shown_gpus)  # GPUs count from 0
     return next_gpu if is_left_to_try else None
 
@@ -137,20 +137,20 @@ def _read_answers(child: Talk) -> CudaStart:
         running = _running_call(answers)
         step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
 
-    gpus: dict[int, Step] = {}
+    step_by_gpu: dict[int, Step] = {}
     failed_driver_step = None
     for step_name, step in step_by_name.items():
         gpu = _gpu_of_step(step_name)
         if gpu is not None:
-            gpus[gpu] = step
+            step_by_gpu[gpu] = step
         elif step.code != CUDA_SUCCESS:
             failed_driver_step = step  # the last one counts: after a failed step of the driver the exit may fail, too
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
-        count=_last_value(answers, "count"),
+        shown_gpus=_last_value(answers, "count"),
         failed_driver_step=failed_driver_step,
-        gpus=gpus,
+        step_by_gpu=step_by_gpu,
     )
 
 

@@ -94,9 +94,9 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 def _count_by_cuda(facts: Facts) -> int:
     """Return how many GPUs CUDA shows; 0 if it was not started or does not say it."""
     start: CudaStart | None = facts.get("cuda_start")
-    if start is None or start.count is None:
+    if start is None or start.shown_gpus is None:
         return 0
-    return start.count
+    return start.shown_gpus
 
 
 def _advice_on_nvml(reason: str) -> str:

@@ -67,8 +67,8 @@ def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdic
     step failed, so each GPU that was tried has its context.
     """
     needed_gpus = job.cluster.dgxngpu
-    shown_gpus = start.count or 0
-    tried_gpus = len(start.gpus)
+    shown_gpus = start.shown_gpus or 0
+    tried_gpus = len(start.step_by_gpu)
     if shown_gpus < needed_gpus:
         return _cause_verdict(f"CUDA shows {shown_gpus} GPUs", _cause_of_few_gpus(facts), facts, job)
     if tried_gpus < needed_gpus:

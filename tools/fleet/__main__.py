@@ -34,7 +34,7 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     """Write the hostfile `path` with the good nodes, and `<path>.spares` with those that are not needed.
 
     `nodes` is the number of nodes that are needed; None means all good ones. The bad nodes follow in the hostfile as
-    comments.
+    comments: "# node3: warning".
     """
     good_hosts = judged.good_hosts
     wanted = len(good_hosts) if nodes is None else nodes
@@ -77,7 +77,7 @@ def _first_column(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return the report's lines on the metrics: the range of the nodes or links, and how many are unknown for a reason.
+    """Return the report's lines on the metrics: the range of the nodes or links, and how many are unknown, by reason.
 
     For example:
 
@@ -139,7 +139,9 @@ def _names_of(hosts: Sequence[str], *, all_hosts: Collection[str]) -> str:
 def _lines_on_step_of_all(record: Record) -> list[str]:
     """Return a line with the median seconds of a step of all ranks, and of a step of one rank alone.
 
-    The list is empty if one of the two was not measured.
+    The list is empty if one of the two was not measured. For example:
+
+        whole             a step of all takes 1.1500 s, alone 0.9987 s
     """
     times_alone_s: list[float] = []
     for times_of_node in record["metrics"]["step_s"]["series"]:

@@ -101,7 +101,7 @@ def time_steps_together(
         WATCHDOG.beat("computing a step together")
         times_s.append(take_step_of_all())
     times_by_rank = me.comm.allgather(times_s)
-    return slowest_of_each_turn(times_by_rank)
+    return slowest_of_each_turn(times_by_rank)  # a step is a turn here
 
 
 class ComparedHosts(NamedTuple):
