@@ -224,7 +224,7 @@ def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return the majority of a class, and how many hosts gave each result at least once.
+    """Return how many ranks of a class are measured, their majority, and how many hosts gave each result at least once.
 
     `measured` are the ranks of the class that did not fail.
     """
@@ -313,11 +313,11 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank of which some repetitions gave other results than the `right` one.
+    """Judge a rank that gave wrong results in some repetitions, but none of them in more than half.
 
-    A fault of hardware does not give the same wrong bits on two hosts. So the judgement is fatal if the rank's host
-    alone gave one of the wrong results. If other hosts gave each of them, too, the kernels seem to sum in a random
-    order, and the judgement is unknown.
+    Every result but the `right` one is wrong. A fault of hardware does not give the same wrong bits on two hosts. So
+    the judgement is fatal if the rank's host alone gave one of the wrong results. If other hosts gave each of them,
+    too, the kernels seem to sum in a random order, and the judgement is unknown.
     """
     wrong_results = rank.results_other_than(right.name)
     # Each count includes the rank's own host.
