@@ -143,6 +143,41 @@ def test_what_cannot_be_had_is_no_success(
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--write-hosts out --html out", "out: would be written by --html and by --write-hosts: give each a file"),
+        ("--write-hosts out --html ./out", "out: would be written by --html and by --write-hosts:"),
+        ("--write-hosts link --html out", "out: would be written by --html and by --write-hosts:"),
+        ("--write-hosts hard --html out", "out: would be written by --html and by --write-hosts:"),
+        ("--write-hosts below/../new --html new", "new: would be written by --html and by --write-hosts:"),
+        ("--html same.json", "same.json: is a fleet's record, which would be written over: give another file"),
+        ("--html then.spares --baseline then.spares", "then.spares: is a fleet's record"),
+    ],
+)
+def test_no_file_is_written_twice_or_over_a_record(
+    options: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("below").mkdir()
+    Path("out").write_text("kept")
+    Path("link").symlink_to("out")
+    Path("hard").hardlink_to("out")
+    Path("twin.spares").symlink_to("twin")
+    Path("record.spares").symlink_to("fleet.json")
+    Path("fleet.json").touch()
+    Path("same.json").hardlink_to("fleet.json")
+    Path("then.spares").write_text(json.dumps(record_of(seed=2)))
+    files = sorted(Path().iterdir())
+    record = record_of()
+    done = report(tmp_path, record, *options.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert sorted(Path().iterdir()) == files and Path("out").read_text() == "kept"
+    assert json.loads(Path("fleet.json").read_text()) == record
+    assert json.loads(Path("then.spares").read_text()) == record_of(seed=2)
+
+
+@pytest.mark.parametrize(
     ("change", "said", "status"),
     [
         ({}, "since     node1: step: 1", 1),
