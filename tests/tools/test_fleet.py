@@ -1,6 +1,7 @@
 """The report on a fleet, its page, its files and its exit status; and a real one on the ranks of this machine."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -150,8 +151,13 @@ def test_what_cannot_be_had_is_no_success(
         ("--write-hosts link --html out", "out: would be written by --html and by --write-hosts:"),
         ("--write-hosts hard --html out", "out: would be written by --html and by --write-hosts:"),
         ("--write-hosts below/../new --html new", "new: would be written by --html and by --write-hosts:"),
+        ("--write-hosts out --html out.spares", "by --html and by --write-hosts (its FILE.spares):"),
+        ("--write-hosts twin --nodes 2", "twin: would be written by --write-hosts and by --write-hosts (its FILE."),
         ("--html same.json", "same.json: is a fleet's record, which would be written over: give another file"),
         ("--html then.spares --baseline then.spares", "then.spares: is a fleet's record"),
+        ("--write-hosts then --baseline then.spares --nodes 2", "then.spares: is a fleet's record"),
+        ("--write-hosts record", "record.spares: is a fleet's record"),
+        ("--write-hosts pipe", "pipe.spares: is a pipe, a socket or a device"),
     ],
 )
 def test_no_file_is_written_twice_or_over_a_record(
@@ -167,6 +173,7 @@ def test_no_file_is_written_twice_or_over_a_record(
     Path("fleet.json").touch()
     Path("same.json").hardlink_to("fleet.json")
     Path("then.spares").write_text(json.dumps(record_of(seed=2)))
+    os.mkfifo("pipe.spares")
     files = sorted(Path().iterdir())
     record = record_of()
     done = report(tmp_path, record, *options.split())

@@ -43,7 +43,12 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     lines += [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out_hosts]
     spares = [f"{host}\n" for host in good_hosts[wanted:]]
     path.write_text("".join(lines), encoding="utf-8")
-    path.with_name(f"{path.name}.spares").write_text("".join(spares), encoding="utf-8")  # even if there are none
+    _spares_file(path).write_text("".join(spares), encoding="utf-8")  # even if there are none
+
+
+def _spares_file(hostfile: Path) -> Path:
+    """Return the file of the good nodes that are not needed, beside the hostfile: hosts -> hosts.spares."""
+    return Path(f"{hostfile}.spares")
 
 
 # ---- the report as text
@@ -204,11 +209,14 @@ def parser() -> argparse.ArgumentParser:
 def explain_misuse(args: argparse.Namespace) -> str:
     """Return a message on options that do not go together, or on files of which one would overwrite another.
 
-    The message is empty if all is right.
+    The message is empty if all is right. Raises UnusableError if FILE.spares of --write-hosts is a pipe, a socket, a
+    device or a link to itself.
     """
     if args.nodes and not args.write_hosts:
         return "--nodes goes with --write-hosts"
     outputs = _outputs(args)
+    if args.write_hosts:
+        named_files.refuse_unusable(_spares_file(args.write_hosts))  # which no option names, unlike the other files
     for option, written in outputs.items():
         for record in (args.record, args.baseline):
             if record and _is_same_file(written, record):
@@ -226,6 +234,7 @@ def _outputs(args: argparse.Namespace) -> dict[str, Path]:
         outputs["--html"] = args.html
     if args.write_hosts:
         outputs["--write-hosts"] = args.write_hosts
+        outputs["--write-hosts (its FILE.spares)"] = _spares_file(args.write_hosts)
     return outputs
 
 
