@@ -78,6 +78,10 @@ def _step(record: dict[str, Any], values: Any) -> None:
     record["metrics"]["step_s"]["series"][3] = values
 
 
+def _without_turns(record: dict[str, Any]) -> None:
+    record["metrics"]["step_s"]["series"] = [[] for _ in record["hosts"]]
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -85,6 +89,8 @@ def _step(record: dict[str, Any], values: Any) -> None:
         (lambda r: _step(r, [float("inf")] * 16), "step_s of node3 is inf: a time is above 0"),
         (lambda r: _step(r, [0.0] * 16), "step_s of node3 is 0.0: a time is above 0"),
         (lambda r: _step(r, [1.0] * 10), "step_s of node3 has 10 turns, another 16"),
+        (lambda r: _step(r, []), "step_s of node3 has no turns: at least one is needed"),
+        (_without_turns, "step_s of node0 has no turns: at least one is needed"),
         (lambda r: _step(r, ["fast"] * 16), "damaged (TypeError"),
         (lambda r: r["hosts"].__setitem__(5, "node2"), "its hosts have node2 more than once"),
         (lambda r: r["hosts"].__setitem__(5, 5), "damaged (TypeError"),
