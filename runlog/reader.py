@@ -81,7 +81,8 @@ hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 def dataclass_of(kind: type[T], value: Any) -> T | None:
     """Make an instance of the schema's dataclass `kind` from an event's value; None if the value does not fit.
 
-    It fits if it is a JSON object whose fields have the declared types. Keys of no field are ignored.
+    It fits if it is a JSON object whose fields have the declared types. A field that is absent counts as None. Other
+    keys than the fields of `kind` are ignored.
     """
     if not isinstance(value, dict):
         return None
@@ -89,7 +90,7 @@ def dataclass_of(kind: type[T], value: Any) -> T | None:
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
         item = value.get(name)  # None if it is absent, as some are in older logs
         allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
-        # An int stands for a float, too, and stays an int.
+        # JSON may have 2 for the float 2.0. It is accepted, and stays an int.
         is_int_for_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
         if type(item) not in allowed_types and not is_int_for_float:
             return None
@@ -147,13 +148,14 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open binary stream, in the order of its lines.
 
-    It is read in blocks, and of an overlong line only a part is kept: a file of any size takes little memory.
+    The stream is read in blocks, and of an overlong line only a part is kept, so that a file of any size takes little
+    memory. The first NUL byte gives a Problem, which comes before the entries of its block.
     """
     open_line = _OpenLine(text=b"", number=1, offset=0)
     bytes_read = 0
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
-        if not saw_nul and b"\0" in block:  # only the first one is a Problem, before the entries of its block
+        if not saw_nul and b"\0" in block:
             saw_nul = True
             yield _nul_problem(block, open_line.number, is_start=bytes_read == 0)
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
@@ -203,12 +205,13 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield what a line of a log holds: its events and their Problems, else the section of a header line.
+    """Yield what a line of a log holds: its events and their Problems, or else the section of a header line.
 
-    `line` is the number of the line, and `offset` where its first byte is in the file.
+    A line that is too long gives a Problem if it holds an event, and nothing else. `line` is the number of the line,
+    and `offset` the position of its first byte in the file.
     """
     raw = raw.rstrip(b"\r\n")
-    # Where in `raw` each event begins. It ends where the next one begins, or with the line.
+    # Positions in `raw`. An event ends where the next one begins, or with the line.
     starts = [token.start() for token in re.finditer(TOKEN, raw)]
     if not starts:
         header = _header(raw, line)
@@ -221,7 +224,7 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
 
     first_start = starts[0]
     rank = _rank_of(raw[:first_start])  # a launcher's prefix may name it
-    if len(starts) > 1:  # a Problem, but all are read
+    if len(starts) > 1:  # this is a Problem, but all of the events are read
         message = "several events on one line: the official parser reads the last alone"
         yield Problem("several-events", message, line, _shown(raw[first_start:]))
     ends = [*starts[1:], len(raw)]
@@ -302,7 +305,11 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Ent
 
 
 def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
-    """Yield the Problems of the text of an event, then the Event, if one can be read."""
+    """Yield the Problems of the text of an event, then the Event, if one can be read.
+
+    No Event is read from a text without a space after TOKEN, with invalid JSON, or with a key given twice. Text behind
+    the JSON is a Problem, but does not keep the Event from being read.
+    """
     if not raw.text.startswith(_TOKEN_AND_SPACE):
         yield raw.problem("json", "no space after :::MLLOG: the official parser overlooks it")
         return
@@ -316,7 +323,7 @@ def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
         return
 
     trailing = _kind_of_trailing_text(raw.text[end:])
-    if trailing:  # unlike by the official parser, the event is read all the same
+    if trailing:
         yield raw.problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
     yield from _event_of_json(raw, value)
 

@@ -317,9 +317,10 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
-    """Return a Point, which describes an event of the log, for each hyperparameter of an optimizer, by its name.
+    """Return {name of a hyperparameter: its Point} for an optimizer. A Point describes an event of the log.
 
-    `kind` is the optimizer's name in MLPerf: the "momentum" of "sgd" is logged as `sgd_opt_momentum`.
+    `kind` is the optimizer's name in MLPerf, with which the event's key begins: {"momentum": ..} of "sgd" is the event
+    `sgd_opt_momentum`.
     """
     prefix = f"{kind}_opt_"
     points = [
@@ -351,7 +352,7 @@ EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 def as_json(value: Any) -> Any:
     """Convert a value of an event or a header section into types that `json.dumps` takes.
 
-    A dataclass becomes a dictionary of its fields, without those whose value and default are both None.
+    A dataclass becomes a dictionary of its fields. A field that is None is left out if None is its default, too.
     """
     if dataclasses.is_dataclass(value):
         table = {}

@@ -15,8 +15,8 @@ def median_set(
 ) -> tuple[Sequence[_Run], str]:
     """Return the `count` consecutive runs whose score is the median, and words that say which they are.
 
-    The words are such as "runs 2 to 6 of 7 in the order of their start, ...". `score` returns the time of a set of
-    runs; infinity: it has none.
+    The words are such as "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of 5". `score` returns the
+    score of a set of runs, which is a time, or infinity if the set has no score.
     """
     # MLPerf training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
     set_count = len(runs) - count + 1  # 7 runs have 3 sets of 5
@@ -108,12 +108,11 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    `further_pairs` has (d_2, d_3), (d_4, d_5), ... The fraction is the product e_1 c_2 e_2 c_3 e_3 ... with
+    `further_pairs` yields (d_2, d_3), (d_4, d_5), ... It is read until a pair hardly changes the result. By this method
+    the fraction is the product e_1 c_2 e_2 c_3 e_3 ... with
 
-        c_1 = 1
-        c_n = 1 + d_n / c_(n-1)
-        e_1 = 1 / (1 + d_1)
-        e_n = 1 / (1 + d_n e_(n-1))
+        c_1 = 1                 c_n = 1 + d_n / c_(n-1)
+        e_1 = 1 / (1 + d_1)     e_n = 1 / (1 + d_n e_(n-1))
     """
     c = 1.0
     e = 1 / (1 + d_1)
@@ -123,7 +122,7 @@ def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]
             c = 1 + d_n / c
             e = 1 / (1 + d_n * e)
             fraction *= c * e
-        change_by_last = abs(c * e - 1)  # by the pair's second coefficient, as a share
-        if change_by_last < 1e-15:  # about the precision of a float
+        relative_change = abs(c * e - 1)  # of the fraction, by the pair's second coefficient
+        if relative_change < 1e-15:  # about the precision of a float
             break
     return fraction

@@ -54,8 +54,8 @@ class RunLog:
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
         """Open the log of a run for writing. If `path` is None, nothing is ever written.
 
-        With `append`, lines are added to a file that exists. Without it the file must be new, because results are never
-        overwritten. Raises ValueError if the file cannot be opened so.
+        With `append`, the file may exist already, and lines are added to it. Without, it must be new, because results
+        are never overwritten. Raises ValueError if it is not, or if it cannot be opened.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 

@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command that the first argument names, and return its exit status.
 
     `argv` are the words after the program's name; None takes those of this process. The status is 2 for an argument or
-    file that cannot be used, 1 for too few runs, and 0 if a reader closes the pipe.
+    file that cannot be used, 1 for too few runs, and 0 if a reader closes the pipe. Otherwise it is the command's own.
     """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
@@ -49,10 +49,10 @@ def _print_error(command: str | None, error: str) -> None:
 
 
 def _parser(chosen_name: str | None) -> argparse.ArgumentParser:
-    """Return the parser of all commands. Only the chosen command has its options and its `main`.
+    """Return the parser of all commands, in which only the command `chosen_name` has its options and its `main`.
 
-    Only that command's module is imported, because some take long to import. None, or a word that is not a command,
-    chooses no command.
+    The modules of the other commands are not imported, because some take long to import. If `chosen_name` is None or no
+    command's name, no module is imported.
     """
     parser = argparse.ArgumentParser(prog=text.called("scoring"), description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -237,7 +237,8 @@ class Record:
     def _kinds_of_nodes(self) -> set[NodeKind]:
         """Return the kinds of nodes that the header describes; none for logs that are not our own.
 
-        All GPUs of a node are taken to be of the first one's model. A node with neither GPUs nor a CPU is left out.
+        All GPUs of a node are taken to be of the same model as its first GPU, which is a table with a `name`, or the
+        name alone. A node with neither GPUs nor a CPU is left out.
         """
         kinds = set()
         for node in nodes_of(self):

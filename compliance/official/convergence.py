@@ -170,9 +170,9 @@ def _least_mean_as_stored(point: ReferencePoint) -> float:
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
     """Return the reference point that runs with the global batch `batch` are compared with, and why this one.
 
-    It is the point of this batch. If there is none, it is interpolated between the two next ones, or for a small batch
-    it is the point of the least batch. Return None for a batch above all. `points` are all of `reference` or some of
-    them, sorted by batch.
+    It is the point of this batch. If there is none, it is interpolated between the next lower and the next higher one.
+    For a batch below all points it is the lowest point. Return None for a batch above all points. `points` are all
+    points of `reference` or some of them, sorted by batch.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]

@@ -176,8 +176,8 @@ def archived(name: str) -> str:
 def text_of(name: str) -> str:
     """Return the text of a rule file: of this project's file, else of mlperf-logging's.
 
-    A workload of ours without a file of its own gets the text of WORKLOAD_RULES, in which its name replaces the word
-    BENCHMARK. Raises KeyError if there is no rule file of this name.
+    A workload of ours without a file of its own gets the text of WORKLOAD_RULES, in which the name of its benchmark
+    replaces the word BENCHMARK. Raises KeyError if there is no rule file of this name.
     """
     file_of_ours = RULES / name
     if file_of_ours.is_file():
@@ -265,8 +265,7 @@ class _Block(NamedTuple):
 def _blocks(name: str) -> list[_Block]:
     """Return the blocks of a rule file in their order.
 
-    Raises ValueError for a block that is not of the kind KEY, BEGIN or END, or that has a field which is unknown in a
-    block of its kind.
+    Raises ValueError for a block that is not of the kind KEY, BEGIN or END, or whose fields are not those of its kind.
     """
     blocks = []
     for table in yaml.load(text_of(name), Loader=_LOADER) or ():  # noqa: S506  it makes texts, lists and tables alone

@@ -117,8 +117,9 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write the rule files that check our own benchmarks into `folder`, and return the path of common.yaml in it.
 
-    The files refer to each other by relative paths, which the official checker would look for in its own package. In
-    the written files, `training_4.0.0/closed_common.yaml` has become `FOLDER/closed_common.yaml`.
+    These are mlperf-logging's common files, and ours. They refer to each other by relative paths, which the official
+    checker would look for in its own package. So `training_4.0.0/closed_common.yaml` in their text becomes
+    `FOLDER/closed_common.yaml`.
     """
     names_of_common = [f"training_{ruleset}/{name}.yaml" for name in ("common", "closed_common", "open_common")]
     names_of_ours = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]

@@ -72,8 +72,9 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on the first thing that is equal in two runs: the start, else all times, else all accuracies.
 
-    An example is "its times are those of result_1.txt". It is "" if nothing is equal. Call it only for this project's
-    benchmarks, because logs of others have coarser times and fewer accuracies.
+    An example is "its times are those of result_1.txt". It is "" if nothing is equal, or only few different times or
+    accuracies are. Call it only for this project's benchmarks, because logs of others have coarser times and fewer
+    accuracies.
     """
     if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is that of {name_of_other}"

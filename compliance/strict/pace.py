@@ -117,7 +117,7 @@ def _check_evaluations(
     """Report a breach if the `shortest` evaluation took far less time than training takes on as many images.
 
     `training_ms_per_image` is the time of an image in the fastest epoch. Nothing is checked if the log has no
-    eval_samples, no run_stop, or no evaluation with a time above 0.
+    eval_samples, no run_stop or no evaluation, or if the shortest one took no time.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)
     if not images or run.stop is None or shortest is None or shortest.took_ms <= 0:

@@ -99,27 +99,27 @@ class ProjectLog:
         return faults
 
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
-        """Yield a fault for each kind of event that is missing, or that the log has too often.
-
-        An optimizer that the schema does not have is a fault, too, unless Paddle chose the optimizer.
-        """
+        """Yield a fault for each kind of event that is missing, or that the log has too often."""
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
             count = run.number_of_events(written_once)
             if count > 1:
                 yield Fault(run.first_event(written_once).line, f"{count} {written_once.key}; a run writes one")
-        epochs = run.number_of_events(schema.EPOCH_STOP)  # each has one epoch_throughput
-        throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)
+        epochs = run.number_of_events(schema.EPOCH_STOP)
+        throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)  # one for each epoch
         if throughputs != epochs:
             yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
-
-        optimizer = run.stated_text(schema.OPT_NAME)
-        if optimizer not in schema.OPTIMIZER and not self._is_planned_by_paddle:
-            line = run.first_event(schema.OPT_NAME).line or None
-            yield Fault(line, f"opt_name is {printable(optimizer) or 'absent'}")
+        yield from self._unknown_optimizer()
         for key in self._needed_keys():
-            if not run.event_counts[key]:
+            if run.event_counts[key] == 0:
                 yield Fault(None, f"no {key}")
+
+    def _unknown_optimizer(self) -> Iterator[Fault]:
+        """Yield a fault if the schema does not have the optimizer, or if none is stated, unless Paddle chose it."""
+        optimizer = self.run.stated_text(schema.OPT_NAME)
+        if optimizer not in schema.OPTIMIZER and not self._is_planned_by_paddle:
+            line = self.run.first_event(schema.OPT_NAME).line or None  # the line of a missing event is 0
+            yield Fault(line, f"opt_name is {printable(optimizer) or 'absent'}")
 
     def _needed_keys(self) -> list[str]:
         """Return the keys of which the log must have at least one event.

@@ -20,7 +20,7 @@ from compliance.submission.audit_forms import Envelope, Question, Submission
 from compliance.submission.audited_tree import Folder, question_for_submitter, read_tree
 from compliance.submission.description import findings_over_peak
 from compliance.submission.group import NOT_KNOWN, Comparison, ConvergenceTest, convergence_test, standing_of
-from compliance.submission.repeated_runs import ask_about_repeated_runs, organisation_of_submitter
+from compliance.submission.repeated_runs import LogInTree, ask_about_repeated_runs, organisation_of_submitter
 from compliance.submission.runs import by_number, check_between_runs
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, find_unusually_early
@@ -69,13 +69,21 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
     question_by_repeated_run = ask_about_repeated_runs(folders)
     submissions = []
     for folder in folders:
-        questions_by_log: dict[str, list[Finding]] = {}
-        for report in folder.logs:
-            about_run = question_by_repeated_run.get((folder.name, report.path.name))
-            questions_by_log[report.path.name] = _questions_about_log(report, folder, about_run)
+        questions_by_log = _questions_by_log(folder, question_by_repeated_run)
         submissions.append(_row_of_submission(folder, questions_by_log, envelope=envelope))
     candidates = [_candidate_for_screen(folder) for folder in folders]
     return _ask_about_unusually_early_runs(submissions, candidates)
+
+
+def _questions_by_log(
+    folder: Folder, question_by_repeated_run: Mapping[LogInTree, Finding]
+) -> dict[str, list[Finding]]:
+    """Return a reviewer's questions about each log of a submission, by the name of the log."""
+    questions_by_log: dict[str, list[Finding]] = {}
+    for report in folder.logs:
+        about_repeated_run = question_by_repeated_run.get((folder.name, report.path.name))
+        questions_by_log[report.path.name] = _questions_about_log(report, folder, about_repeated_run)
+    return questions_by_log
 
 
 def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Finding | None) -> list[Finding]:
@@ -96,8 +104,8 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return the runs of a submission that are screened for cherry-picking: closed ones that pass the official checker.
 
-    Runs whose epochs rcp_checker cannot read are left out, too. The others are compared with runs of other
-    organisations in the same `group`.
+    Runs whose epochs rcp_checker cannot read are left out, too. Submissions of one round, benchmark and global batch
+    are in one `group`, in which they are compared.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
@@ -129,10 +137,16 @@ def _ask_about_unusually_early_runs(
 
 
 def _question_about_early_runs(submission: Submission, chance: float) -> Question:
-    """Return the question about a submission whose runs converge so early by chance with this probability."""
-    unusual = f"unusual (p = {significant(chance, digits=2)})"
-    pool = "these and other organisations' runs in its round and at its batch"
-    drawn = f"p is the chance that as many runs, drawn at random from {pool}, are as early"
+    """Return the question about a submission whose runs converged unusually early.
+
+    `chance` is how likely this is by accident, times the number of submissions compared.
+    """
+    p = significant(chance, digits=2)
+    actual = (
+        f"unusual (p = {p}): its runs converged early; p is the chance that as many runs, drawn at random from these "
+        "and other organisations' runs in its round and at its batch, are as early, times the number of submissions "
+        "compared"
+    )
     return Question(
         rule="selected-runs",
         kind="plausibility",
@@ -141,7 +155,7 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
         logs=submission.logs,
         file="",
         line=None,
-        actual=f"{unusual}: its runs converged early; {drawn}, times the number of submissions compared",
+        actual=actual,
     )
 
 
@@ -151,16 +165,16 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return the row of one submission: its verdicts, scores, convergence test and the questions to ask.
 
-    `questions_by_log` has questions by the name of a log. Division and batch are those of the first log that can be
-    read. What is not known is None.
+    `questions_by_log` has the questions about each log by the log's name. Division and batch are those of the first log
+    that can be read. What is not known is None.
     """
-    logs = sorted(folder.logs, key=lambda report: by_number(report.path))
-    compared = check_between_runs(logs, folder.ruleset)
+    logs = sorted(folder.logs, key=lambda report: by_number(report.path))  # each checked by itself
+    compared = check_between_runs(logs, folder.ruleset)  # with the findings of the comparison
     official = _score_if_possible(compared, folder.ruleset, "official")
     strict = _score_if_possible(compared, folder.ruleset, "strict")
     test = _test_if_possible(logs, folder.ruleset, official)
-    judged = _judged_reports(folder, compared, questions_by_log)
-    asked = _ask_about_other_factor(judged, folder.scaling, test)
+    judged = _judged_reports(folder, compared, questions_by_log)  # with the questions, without logs of v0.5 and v0.6
+    reports_with_questions = _ask_about_other_factor(judged, folder.scaling, test)
     readable = [report for report in logs if report.run is not NOTHING]
     first_run = readable[0].run if readable else NOTHING
     return Submission(
@@ -184,7 +198,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         standing=standing_of(readable, folder.ruleset) if readable else None,
         envelope=_test_against_envelope(test) if envelope else None,
         problem=_problem_of_submission(judged, len(logs), official, strict),
-        questions=tuple(_questions(asked)),
+        questions=tuple(_questions(reports_with_questions)),
     )
 
 
@@ -253,13 +267,14 @@ def _test_if_possible(logs: Sequence[Report], ruleset: Ruleset, official: _Score
 def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _Scored, strict: _Scored) -> str:
     """Return what is wrong with a submission as a whole; empty if nothing is.
 
-    `judged` are the reports on logs of the form that is read; `log_count` counts all logs.
+    `judged` are the reports on all logs but those of v0.5 and v0.6, and `log_count` counts all. The first of these
+    problems is returned: there is no other log, there is no score, or the number of logs is wrong.
     """
     if not judged:
         return "logs of v0.5 and v0.6 have another form"
-    no_minutes_because = strict.problem or official.problem
-    if no_minutes_because:
-        return no_minutes_because
+    why_no_score = strict.problem or official.problem
+    if why_no_score:
+        return why_no_score
     if official.score is not None and log_count != official.score.runs_wanted:
         return f"{log_count} logs; a submission has {official.score.runs_wanted}"
     return ""
@@ -268,9 +283,10 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
 def _ask_about_other_factor(
     judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
 ) -> Sequence[Report]:
-    """Return the reports; the first has one more question if scaling.json has another factor than the convergence test.
+    """Compare the two factors by which the minutes may be multiplied; if they differ, ask for the reason.
 
-    `scaling_file` is the file's factor; None if there is no such file.
+    One is that of the convergence test. The other, `scaling_file`, is set by a review committee in a scaling.json; None
+    if there is no such file. The reports are returned, and the first of them gets the question.
     """
     if not judged or scaling_file is None or test is None or test.scaling is None:
         return judged
@@ -296,15 +312,15 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
-    """Return the outcome of the convergence test, repeated with other reference points; None if it cannot be repeated.
+    """Repeat the convergence test with other reference points, and return its outcome; None if it cannot be repeated.
 
-    rcp_checker means to keep only the reference points on their lower convex envelope, but keeps others too
-    (mlcommons/logging #368). The repeated test keeps only those.
+    The test of rcp_checker is meant to use only the reference points on their lower convex envelope, but it uses others
+    as well (mlcommons/logging #368). The repeated test uses those on the envelope alone.
     """
     if test is None or test.comparison is None:
         return None
     comparison = test.comparison
-    point_of_tool = comparison.result.point
+    point_of_tool = comparison.result.point  # that the runs were compared with in the first test; None if with none
     repeated = _compare_with_envelope(comparison)
     point_of_envelope = repeated.point
     if point_of_tool is None or point_of_envelope is None:

@@ -76,8 +76,9 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 def _read_files(root: Path, wanted_version: str | None) -> _Files:
     """Read the files of a results repository, and check each log by the rules for its folder.
 
-    These are the rules of `wanted_version`, else of the round that the folder's path names, else, for logs of this
-    project, the newest. Raises ValueError if another project's log has no round, or an archive cannot be read.
+    These are the rules of `wanted_version`. If that is None, they are those of the round that the folder's path names.
+    If the path names none, a log of this project is checked by the rules of NEWEST, and a log of another project raises
+    ValueError. So does an archive that cannot be read.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -88,10 +89,10 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
         elif file.name.match(results_tree.SCALING):
             files.scalings[folder] = _read(_read_scaling, file.content)
         else:
-            known_version = wanted_version or results_tree.ruleset_named(root, folder)
-            ruleset = load_once(known_version or NEWEST)
+            version = wanted_version or results_tree.ruleset_named(root, folder)
+            ruleset = load_once(version or NEWEST)
             log = _check_log(file, ruleset, root)
-            if known_version is None:  # NEWEST is right only for logs of this project, which belong to no round
+            if version is None:  # then NEWEST was taken, which is right only for a log of this project
                 _refuse_log_of_other_project(log.report, file, root)
             files.rulesets[folder] = ruleset
             files.logs[folder].append(log)
@@ -101,7 +102,7 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
 def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
     """Return a folder of logs in the tree `root`, with its owner, its system's description and its scaling factor.
 
-    A description or factor that cannot be read leaves a question for the submitter.
+    If the description or the factor cannot be read, the folder has a question for the submitter instead.
     """
     logs = files.logs[name]
     reports = [log.report for log in logs]
@@ -134,17 +135,20 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 
 
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
-    """Check a log of the tree `root`. The report has only the log's name as its path, without the folders.
+    """Check a log of the tree `root`, and find out whether it is of MLPerf v0.5 or v0.6.
 
-    The report on a log that cannot be read has one finding, which asks the submitter for the log.
+    The path of the report is the name of the log, without its folders. If the log cannot be read, the report has only
+    a question, which asks the submitter for the log.
     """
-    check = functools.partial(check_file, ruleset=ruleset)
-    checked = _read(check, file.content)
+    name = Path(file.name.name)
+    checked = _read(functools.partial(check_file, ruleset=ruleset), file.content)
     if isinstance(checked, Unreadable):
         question = question_for_submitter("log", checked.reason, "ask for the log", severity="error")
-        checked = Report(path=Path(file.name.name), findings=(question,), run=NOTHING)
-    report = replace(checked, path=Path(file.name.name))
-    is_of_old_form = report.run is NOTHING and results_tree.is_of_old_form(root, file)  # no event was read
+        report = Report(path=name, findings=(question,), run=NOTHING)
+    else:
+        report = replace(checked, path=name)
+    has_no_events = report.run is NOTHING
+    is_of_old_form = has_no_events and results_tree.is_of_old_form(root, file)
     return _CheckedLog(report, is_of_old_form)
 
 
@@ -178,12 +182,13 @@ class _Described(NamedTuple):
 
 
 def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
-    """Return the description of a submission's system, or the question that asks for it, or neither.
+    """Return the description of a submission's system; if it is missing or unreadable, the question that asks for it.
 
-    `descriptions` has each description in the tree by its path.
+    `descriptions` has each description in the tree by its path. The tree may be only a part of a repository. So nothing
+    is asked if it has no descriptions at all, or if this one would lie outside the tree.
     """
     path = _path_of_description(folder)
-    if not descriptions or path is None:  # without any, the tree may be only a part of a repository: nothing is asked
+    if not descriptions or path is None:
         return _Described(description={}, question=None)
     found = descriptions.get(path, Unreadable(reason=f"{path}: missing"))
     if isinstance(found, Unreadable):
@@ -233,7 +238,7 @@ def _read_scaling(path: Path) -> float:
 def question_for_submitter(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
     """Return a question to the submitter as a finding: what was seen (`actual`), and what to ask for (`fix`).
 
-    With the severity `error` the finding also fails the official verdict.
+    With the severity `error`, the log also fails the official verdict.
     """
     return Finding(
         rule=rule,

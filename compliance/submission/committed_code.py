@@ -26,12 +26,10 @@ class CodeFile(NamedTuple):
 
 
 def code_of(commit: str) -> dict[str, CodeFile]:
-    """Return the files of a commit of this repository, from git's history, by their names.
+    """Return the files of a commit of this repository, from git's history, by their paths in the repository.
 
-    Hidden files and those with a blank in their name are left out.
-
-    Raises UnknownCommitError if this checkout does not have the commit, and ValueError without git, or for a link or a
-    file that is too large.
+    Hidden files and those with a blank in their path are left out. Raises UnknownCommitError if this checkout does not
+    have the commit, and ValueError if git cannot be asked for it, or if it has a link or a file over 50 MB.
     """
     files = {}
     with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:
@@ -40,7 +38,7 @@ def code_of(commit: str) -> dict[str, CodeFile]:
             has_refused_name = re.search(r"(^|/)\.| ", member.name)
             if member.isdir() or has_refused_name:
                 continue
-            content = archive.extractfile(member) if member.isfile() else None
+            content = archive.extractfile(member) if member.isfile() else None  # None for a link
             if content is None or member.size > LARGEST_BYTES:
                 raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
             is_executable = bool(member.mode & stat.S_IXUSR)
@@ -49,7 +47,7 @@ def code_of(commit: str) -> dict[str, CodeFile]:
 
 
 def _archive_of(commit: str) -> bytes:
-    """Return a tar archive of a commit's files, as `git archive` makes it.
+    """Return a tar archive of all files of a commit, as `git archive` makes it.
 
     Raises UnknownCommitError if this checkout does not have the commit, and ValueError if `commit` is no hash, git is
     not installed, or this is no checkout.
@@ -61,7 +59,7 @@ def _archive_of(commit: str) -> bytes:
         done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
         raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
-    if done.returncode:
+    if done.returncode:  # not 0: git could not make the archive
         message = printable(done.stderr.decode("utf-8", "replace").strip())
         is_checkout = (REPOSITORY / ".git").exists()
         error_class = UnknownCommitError if is_checkout else ValueError

@@ -82,13 +82,13 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
     """
     nodes = hardware_nodes(run)
     contradicted = []
-    # The facts of the submission and its size must be the same words in both, in upper or lower case.
+    # The facts of the submission and its size must be equal in both, but for upper and lower case.
     for logged in (*_submission_fields(run, description), *_size_fields(run, nodes)):
         is_stated = logged.value is not None
         described = str(description.get(logged.field))
         if is_stated and described.casefold() != str(logged.value).casefold():
             contradicted.append(logged)
-    # Log and description may write the names of these differently, so they are compared by rules of their own.
+    # Names of hardware and software may be written differently in both, so they are compared by rules of their own.
     return [*contradicted, *_other_framework(run, description), *_other_hardware(nodes, description)]
 
 
@@ -107,7 +107,8 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     """Return the number of nodes and of accelerators per node by the log's run_summary; empty if it is not plausible.
 
-    `nodes` are those of the log's header. A job on CPUs, by these nodes, has no accelerators.
+    16 devices on 2 nodes give 8 accelerators per node. `nodes` are those of the log's header. If these have no GPUs,
+    the job ran on CPUs, and its devices are no accelerators.
     """
     summary = run.summary
     if summary is None:
@@ -214,12 +215,12 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 
 
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
-    """Return whether a node has fewer or more usable cores, by its log, than the described processors can have.
+    """Return whether the described processors cannot have the number of cores that the log states for a node.
 
-    False if the description or the log does not state them.
+    False if the description or the log does not state a number.
     """
     usable_cores: Any = node.get("cores")
-    # These numbers are 0 if the description does not state them.
+    # Each of these numbers is 0 if the description does not state it.
     processors = _stated_number(description, "host_processors_per_node")
     cores = processors * _stated_number(description, "host_processor_core_count")
     threads = _stated_number(description, "host_processor_vcpu_count")  # of the whole node
@@ -242,8 +243,8 @@ def _is_other_memory(node: Node, description: Description) -> bool:
 def _is_other_processor(node: Node, description: Description) -> bool:
     """Return whether a node's processor differs from the described one; False if the log or the description names none.
 
-    Two processors agree if the described name contains the node's, or if both have a model number in common, such as
-    `8480C`.
+    Two processors agree if the described name contains the node's, or if both have a model number in common:
+    `Intel(R) Xeon(R) Platinum 8480C` agrees with `Intel Xeon 8480C`.
     """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()
@@ -254,7 +255,7 @@ def _is_other_processor(node: Node, description: Description) -> bool:
 
 
 def _model_numbers(processor: str) -> set[str]:
-    """Return the words of a processor's name that have a digit."""
+    """Return the words of a processor's name that have a digit, such as `8480c` of `intel xeon 8480c`."""
     words = re.findall(r"[\w-]{3,}", processor)
     return {word for word in words if re.search(r"\d", word)}
 

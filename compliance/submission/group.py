@@ -77,16 +77,16 @@ class ConvergenceTest:
 
         The first mean is the submission's; `least` is the smallest that passes.
         """
-        if self.status not in (PASSED, FAILED):
-            return f"{self.status}: {self.reason}"
-        words = f"{self.status}ed: {self.reason}"  # "passed" or "failed"
-        if self.comparison is not None:
-            mean = self.comparison.result.mean
-            point = self.comparison.result.point
-            if mean is not None and point is not None:
-                means = f"{mean:.4f} {self.comparison.reference.unit}, reference {point.mean:.4f}"
-                words = f"{words}; {means} (least {point.least:.4f})"
-        return words
+        status_in_words = {PASSED: "passed", FAILED: "failed"}.get(self.status, self.status)
+        outcome = f"{status_in_words}: {self.reason}"
+        if self.comparison is None:
+            return outcome
+        mean = self.comparison.result.mean
+        point = self.comparison.result.point
+        if mean is None or point is None:
+            return outcome
+        means = f"{mean:.4f} {self.comparison.reference.unit}, reference {point.mean:.4f}"
+        return f"{outcome}; {means} (least {point.least:.4f})"
 
 
 def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
@@ -99,8 +99,8 @@ def one_submission(
 ) -> SubmittedBenchmark:
     """Return the one benchmark that all logs are of, and how many runs make a result of it.
 
-    Raises ValueError if a log has no events, its benchmark is not scored, or the logs are of different submissions.
-    Messages name the originals of copies.
+    Raises ValueError if a log has no events, if its benchmark is not scored, or if the logs are of different
+    submissions. If the logs are copies, `original_of_copy` has the path of each original, which the message names.
     """
     shown_logs = [report.path for report in checked]
     if original_of_copy is not None:
@@ -150,8 +150,9 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test whether the runs of a submission needed far fewer epochs to the target than the MLPerf reference.
 
-    Runs that did have not trained the same model in the same way. Open runs, and benchmarks without reference points,
-    are not tested. The rules are those of mlperf-logging's rcp_checker.
+    Runs that did have not trained the same model in the same way. Open runs, and runs of benchmarks that are not of
+    MLPerf, are not tested. If there are no reference points, the outcome is not known. The rules are those of
+    mlperf-logging's rcp_checker.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -170,8 +171,9 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Compare the epochs that closed runs took to the target with those of the MLPerf reference at the same batch.
 
-    Its `scaling`, by which the minutes are multiplied, is 1 if the runs fail, and None if they cannot be tested. The
-    test is that of rcp_checker, mlperf-logging's tool.
+    The test is that of rcp_checker, a tool of mlperf-logging. Its outcome is not known if the tool cannot read a log.
+    The runs fail if they do not state one common batch, if no reference point covers this batch, if too few of them
+    converged, or if they converged faster than chance explains.
     """
     epochs_of_runs: list[float] = []
     for report in checked:
@@ -182,8 +184,8 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         epochs_of_runs.append(reading.to_target)
 
     stated_batches = _stated_batches(checked)
-    batch = checked[0].run.as_tools_read.batch  # that of all runs, if they state one
-    has_one_batch = len(stated_batches) == 1 and is_number(batch)
+    batch = checked[0].run.as_tools_read.batch
+    has_one_batch = len(stated_batches) == 1 and is_number(batch)  # then `batch` is that of all runs
     if not has_one_batch:
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)

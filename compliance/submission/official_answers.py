@@ -11,27 +11,45 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 
 
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
-    """Return the verdicts of mlperf-logging's tools on the package in `folder`, whose submission.json is `manifest`.
+    """Run mlperf-logging's tools on the package in `folder` and return their verdicts.
 
-    The tools check a copy, because they write into the folder.
+    `manifest` is the content of its submission.json. Three of the tools know only the benchmarks of MLPerf. For a
+    package of another benchmark their verdicts say "not applied", and each log is checked by itself instead.
     """
-    ruleset = manifest["ruleset"]
-    benchmark = manifest["benchmark"]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch:  # the tools get a copy, because they write into the folder
         copy = Path(scratch) / folder.name
         shutil.copytree(folder, copy)
-        description = copy / "systems" / f"{manifest['system']}.json"
-        description_verdict = official.ask_tool("system_desc_checker", str(description), "training", ruleset)
-        repository_verdict = official.ask_tool("repo_checker", str(copy), "training", ruleset)
-        if not mlperf.is_mlperf_benchmark(benchmark):  # the other tools do not know it; check each log instead
-            log_verdicts = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
-            return [description_verdict, repository_verdict, *log_verdicts, *_not_asked_about(benchmark)]
+        if mlperf.is_mlperf_benchmark(manifest["benchmark"]):
+            return _answers_on_mlperf_benchmark(copy, manifest)
+        return _answers_on_other_benchmark(copy, manifest)
 
-        convergence_verdict = _check_convergence(copy, manifest)
-        package_verdict = official.ask_tool("package_checker", str(copy), "training", ruleset)
-        # result_summarizer is asked last: it leaves a file in the copy, which the other tools would find.
-        score_verdict = official.ask_for_score(copy, ruleset, benchmark, manifest["minutes"])
-        return [package_verdict, description_verdict, repository_verdict, convergence_verdict, score_verdict]
+
+def _answers_on_mlperf_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
+    """Return the verdicts of all five tools on a package of an MLPerf benchmark. They write into `folder`."""
+    ruleset = manifest["ruleset"]
+    description_verdict = _check_description(folder, manifest)
+    repository_verdict = official.ask_tool("repo_checker", str(folder), "training", ruleset)
+    convergence_verdict = _check_convergence(folder, manifest)
+    package_verdict = official.ask_tool("package_checker", str(folder), "training", ruleset)
+    # result_summarizer is asked last: it leaves a file in the folder, which the other tools would find.
+    score_verdict = official.ask_for_score(folder, ruleset, manifest["benchmark"], manifest["minutes"])
+    return [package_verdict, description_verdict, repository_verdict, convergence_verdict, score_verdict]
+
+
+def _answers_on_other_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
+    """Return the verdicts of the tools that can check a package of a benchmark that is not one of MLPerf."""
+    ruleset = manifest["ruleset"]
+    benchmark = manifest["benchmark"]
+    description_verdict = _check_description(folder, manifest)
+    repository_verdict = official.ask_tool("repo_checker", str(folder), "training", ruleset)
+    log_verdicts = [_check_log(folder / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
+    return [description_verdict, repository_verdict, *log_verdicts, *_not_asked_about(benchmark)]
+
+
+def _check_description(folder: Path, manifest: JsonObject) -> Verdict:
+    """Return system_desc_checker's verdict on the system description of a package."""
+    description = folder / "systems" / f"{manifest['system']}.json"
+    return official.ask_tool("system_desc_checker", str(description), "training", manifest["ruleset"])
 
 
 def _not_asked_about(benchmark: str) -> list[Verdict]:

@@ -59,7 +59,7 @@ class Content:
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance package`: build a package, and print what it holds.
 
-    Returns 1 if the logs may not be published; then no package is left.
+    Returns 1 if the logs may not be published. Then the reasons are printed, and no package is left.
     """
     ruleset = load(options.ruleset)
     try:
@@ -107,10 +107,10 @@ class Built(NamedTuple):
 
 
 def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset) -> Built:
-    """Build the package of a submission's logs in the folder `out`/`org`.
+    """Build the package of a submission's logs in the folder `out`/`org`, and check it by mlperf-logging's tools.
 
     `system` is the name of a description in the folder systems/, or the path of one. Raises ValueError for wrong use,
-    and RefusedError if the logs may not be published.
+    such as an `out`/`org` that exists. Raises RefusedError if the logs may not be published, or if a tool refuses them.
     """
     for name in (org, Path(system).stem):
         if not NAME.fullmatch(name):
@@ -121,7 +121,7 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
         raise ValueError(f"{target}: exists; packages are never overwritten, name another --out")
 
     out.mkdir(parents=True, exist_ok=True)
-    # The package is moved to its place once the tools accept it, so a refused one leaves nothing.
+    # The package is moved to its place when the tools have accepted it. So a refused one leaves nothing.
     with tempfile.TemporaryDirectory(dir=out, prefix="building-") as scratch:
         stage = Path(scratch) / org
         stage.mkdir()
@@ -148,7 +148,7 @@ def _description_path(system: str) -> Path:
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     """Write all files of a package into the empty folder `stage`. Return its manifest, report and choice of runs.
 
-    The logs and the description are written first: manifest and report are made of the copies.
+    The logs and the description are written first, because manifest and report are computed from these copies.
 
     Raises RefusedError if the logs may not be published, and ValueError if the logs, the description or the code in git
     cannot be used.
@@ -201,7 +201,8 @@ def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: 
 def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
     """Return the benchmark of the copied logs, and how many runs make a result of it.
 
-    Raises RefusedError if the logs cannot be scored together, and ValueError if there are too few of them.
+    Raises RefusedError if the logs cannot be scored together: these may not be published. Raises ValueError if there
+    are too few of them, which is wrong use.
     """
     try:
         benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
@@ -243,10 +244,11 @@ def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[st
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
-    """Return the manifest and the report that the package at `folder` must have, and the reasons to refuse it.
+    """Compute the manifest and the report of the package at `folder`. Return them, and the reasons to refuse it.
 
-    `checked` has the report on each log by itself: the runs are compared here. Nothing outside the folder is read, so
-    `verify` can compute them again. Raises ValueError if the description cannot be read or the logs cannot be scored.
+    `checked` has the reports on the logs in the package, each checked by itself. Only files in the folder are read, so
+    `verify` can compute the same again. Raises ValueError if the system description is not readable, or if the logs
+    cannot be scored together.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
@@ -263,7 +265,7 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # any refusal so far explains why there is no score
+    if score.minutes is None and not refusals:  # if there are refusals, they explain why there is no score
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)
@@ -271,9 +273,9 @@ def contents_of(
 
 
 def _manifest(folder: Path, checked: Sequence[Report], system: str, score: Score, ruleset: Ruleset) -> JsonObject:
-    """Return the manifest of the package at `folder`, computed from its logs: names, score and runs.
+    """Return the manifest of the package at `folder`, computed from the reports on its logs: names, score and runs.
 
-    A manifest that is in the folder already is not read, because it may have been altered.
+    If the folder has a manifest already, that is not read, because it may have been altered.
     """
     first_run = checked[0].run
     return {

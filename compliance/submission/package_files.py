@@ -17,10 +17,10 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 def strange_files(folder: Path) -> list[Verdict]:
-    """Return a failed verdict for each file or folder that no package may have; empty if all may be read.
+    """Return a failed verdict for each file or folder that no package may have; empty if all files may be read.
 
-    Otherwise the caller must read none: a link may lead elsewhere, a pipe may never end, and a large file may fill the
-    memory.
+    If there is one, the caller must read no file: a link may lead elsewhere, a pipe may never end, and a large file may
+    fill the memory. Files that are too large together give one more verdict.
     """
     answers = []
     total_bytes = 0
@@ -81,7 +81,8 @@ def judge_differences(
 ) -> list[Verdict]:
     """Return a failed verdict for each file that is not wanted, is missing, or was altered; empty if there is none.
 
-    `wanted` and `present` have the hash of each file by its name. The verdicts have the name `check`.
+    `wanted` and `present` have the hash of each file by its name. The verdicts are of the check named `check`, and
+    `problems` has their words.
     """
     answers = []
     for name in sorted({*wanted, *present}):

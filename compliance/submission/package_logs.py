@@ -67,7 +67,8 @@ class PlacedLogs(NamedTuple):
 def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
     """Move the copies of the scored logs, in their order, to `results`/result_N.txt, with the framework's log of each.
 
-    The result has the user's original log by the name of its copy, so that messages can name it.
+    The reports that are returned have the new paths. `original_by_name` has the user's log for each result_N.txt, so
+    that messages can name it.
     """
     results.mkdir(parents=True)
     reports: list[Report] = []
@@ -83,9 +84,10 @@ def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> P
 
 
 def _copy_framework_log(log: Path, copy: Path) -> None:
-    """Copy the framework's log of a run, if there is one, to the same name as `copy` with the suffix `.stderr`.
+    """Copy what the framework printed in a run, if there is a file of it next to the run's `log`.
 
-    It lies next to `log`, the user's log of the run. It is cut to the size that MLCommons' repo_checker takes.
+    This file has the name of the log with the suffix `.stderr`. It goes next to `copy`, the copy of the log. If it is
+    larger than MLCommons' repo_checker allows, it is cut.
     """
     source = log.with_suffix(FRAMEWORK_LOG)
     if source.is_symlink() or not source.is_file():

@@ -22,8 +22,8 @@ from runlog.verdict import FATAL
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance publish`: copy packages into a new folder, with a page and a table of their results.
 
-    Returns 1, and writes nothing, if a package does not verify. Raises ValueError for wrong use, or if the key cannot
-    sign.
+    Returns 1, and writes nothing, if a package fails `verify`. Raises ValueError for wrong use, such as a folder --out
+    that exists, or if the key cannot sign.
     """
     out: Path = options.out
     for folder in options.folders:

@@ -40,9 +40,10 @@ _SYSTEM_COLUMNS = {  # column: field of the description
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """Return the texts of the table `results.json` and the page `index.html` of a published folder, by file name.
+    """Return the texts of a published folder's table and page: {"results.json": text, "index.html": text}.
 
-    Raises ValueError if a package's manifest or system description is no JSON, and OSError if it cannot be read.
+    Both are made from the packages in the folder `root`. Raises ValueError if a package's manifest or system
+    description is no JSON, and OSError if it cannot be read.
     """
     results = []
     for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):

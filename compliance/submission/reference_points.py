@@ -13,24 +13,26 @@ from runlog.text import printable
 
 
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield the findings of a comparison of closed runs of one submission with the reference of MLPerf.
+    """Compare the closed runs of one submission with the reference runs of MLPerf; yield the findings on each run.
 
-    At the same global batch, a run must have the reference's hyperparameters, and must not converge faster than chance
-    explains.
+    Runs at a global batch of the reference must have its hyperparameters (`rcp-hyperparameters`). No run may converge
+    faster than chance explains (`rcp-convergence`). Nothing is yielded for open runs, or for benchmarks that are not of
+    this project.
     """
-    first_run = members[0].run  # all runs of a submission state the same benchmark and division
+    first_run = members[0].run  # a submission has one benchmark and one division, those of its first run
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
     benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
     if not is_closed or benchmark is None:
         return
     yield from _notes_on_rules_not_in_force(members, ruleset)
-    if not benchmark.reference_points:
+    if not benchmark.reference_points:  # in this ruleset MLPerf has none of the benchmark
         return
     test = convergence_test(members, ruleset)
     if test.reference is not None:
         for report in members:
             for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):
                 yield BlamedRun(report, finding)
+    # The test is of all runs together, so each of them gets its finding.
     finding_of_test = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
     if finding_of_test is not None:
         for report in members:
@@ -48,9 +50,10 @@ def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) ->
 def _finding_of_test(
     test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, rule: StrictRule
 ) -> Finding | None:
-    """Return what a convergence test found on closed runs: a breach if it failed, None if they passed.
+    """Return the finding of a convergence test: a breach of `rule` if the closed runs failed, None if they passed.
 
-    If the test cannot be applied to these runs, the finding is a note that says why.
+    It is a note, with the reason, if nothing can be said: the runs have different batches, there are not as many as the
+    benchmark asks for, or the outcome of the test is not known.
     """
     batches = {report.run.global_batch for report in members}
     if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
@@ -59,25 +62,26 @@ def _finding_of_test(
         return note(rule, f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given")
     if test.status == NOT_KNOWN:
         return note(rule, f"not applied: {test.reason}")
-    return None if test.status == PASSED else breach(rule, test.in_words())
+    if test.status == PASSED:
+        return None
+    return breach(rule, test.in_words())
 
 
 def _other_hyperparameters(
     run: LoggedRun, points: Sequence[convergence.ReferencePoint], ruleset: Ruleset
 ) -> list[Finding]:
-    """Return a breach for each hyperparameter in which a run differs from the reference at the same global batch.
+    """Return a breach for each hyperparameter of a run that differs from the reference at the run's global batch.
 
-    Without a reference point at this batch, or with one of another optimizer, a note says that nothing was compared.
-    `points` has at most one for each batch.
+    `points` has at most one reference point for each batch. If there is none at the run's batch, or if the reference
+    used another optimizer, the only finding is a note that says so.
     """
     rule = ruleset.strict["rcp-hyperparameters"]
     batch = run.first_values.get(schema.GLOBAL_BATCH_SIZE.key)
-    optimizer = run.first_values.get("opt_name")
-    wanted_by_batch = {point.global_batch: point.hyperparameters for point in points}
-    if not is_number(batch) or batch not in wanted_by_batch:
+    hyperparameters_by_batch = {point.global_batch: point.hyperparameters for point in points}
+    if not is_number(batch) or batch not in hyperparameters_by_batch:
         return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]
-    wanted = wanted_by_batch[batch]
-    if wanted["optimizer"] != optimizer:
+    wanted = hyperparameters_by_batch[batch]
+    if run.first_values.get("opt_name") != wanted["optimizer"]:
         return [note(rule, f"not applied: the reference point is of {wanted['optimizer']}")]
     return _differences_from_reference(run, wanted, rule)
 

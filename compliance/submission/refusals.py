@@ -45,11 +45,13 @@ def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refu
 def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
     """Yield a refusal for each finding on a run that forbids a package.
 
-    Errors of a run that only missed the target are left out, because some runs of a submission may miss it.
+    The findings are those on the log itself, on its differences from the other runs, and on its contradictions to the
+    system description. A run that only missed the target gives no refusal by its own log, because some runs of a
+    submission may miss it.
     """
     for run in runs:
         report = run.report
-        # `refusals_by_missed_target` decides about runs that only missed the target.
+        # `refusals_by_missed_target` decides whether too many runs missed it.
         own_findings = () if _has_only_missed_target(report) else report.findings
         contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
         for finding in [*own_findings, *run.findings_between_runs, *contradictions]:
@@ -84,7 +86,8 @@ def _has_only_missed_target(report: Report) -> bool:
 def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
     """Yield a refusal for each reason why logs may not be published as those of the organisation `org`.
 
-    `run` is that of the first log. `org` is a folder's name, with `_` for each blank of the organisation's name.
+    `run` is that of the first log. `org` is the name of a folder, in which `_` stands for each blank of the
+    organisation's name: `Some_Lab` for `Some Lab`.
     """
     if not run.is_project_log:
         yield Refusal("logs", "they are not logs of this project, whose code a package holds")

@@ -27,10 +27,10 @@ class _FirstSeen:
 
 
 def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Finding]:
-    """Return a question for each run that an earlier submission also has, by the run's log.
+    """Return a question for each run that stands in an earlier submission, too: {log of the run: question}.
 
-    Earlier means earlier in `folders`. Two logs are of the same run if they share a mark, such as the exact times of
-    its parts.
+    A submission is earlier if it comes before the other in `folders`. Two logs are of the same run if they share a
+    mark: values that two different runs hardly have in common, such as the exact times of all parts of a run.
     """
     question_by_log: dict[LogInTree, Finding] = {}
     first_seen: dict[Mark, _FirstSeen] = {}
@@ -43,7 +43,7 @@ def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Findin
                 question_by_log[log] = _question_about_two_submissions(report, folder, earlier)
             for mark in marks_of_run:
                 seen_here = _FirstSeen(folder=folder, file=report.path.name, kind_of_mark=mark.what)
-                first_seen.setdefault(mark, seen_here)
+                first_seen.setdefault(mark, seen_here)  # kept only if no earlier log has the mark
     return question_by_log
 
 
@@ -52,7 +52,8 @@ def _earlier_submission_with(
 ) -> _FirstSeen | None:
     """Return the log of another submission that shares a mark with a run in `folder`; None if no mark is shared.
 
-    The marks are tried in their order: the first ones are the strongest evidence.
+    A mark is a set of values by which a run is recognised. The marks are tried in their order: the first one, of the
+    whole run, is the strongest evidence.
     """
     for mark in marks_of_run:
         seen = first_seen.get(mark)
@@ -64,12 +65,14 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return the question about a run that is both in the submission of `folder` and in an `earlier` one.
 
-    It is only a note if the organisation repeats its runs in a submission with power logs.
+    Two reasons are known why a run may stand in both. If `Dell-power` repeats the runs of `Dell`, with power logs, the
+    question is only a note. If the earlier submission is of another round, the question names the conditions for
+    submitting a run again.
     """
     other = earlier.folder
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
     fix = "ask which system ran it"
-    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):  # `Dell-power` and `Dell`
+    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
     if _are_of_different_rounds(folder, other):

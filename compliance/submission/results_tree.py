@@ -75,8 +75,8 @@ def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
 def _files_of_archive(path: Path) -> Iterator[TreeFile]:
     """Yield the logs, system descriptions and scaling files of a tar archive, in its order.
 
-    Raises ValueError if the file is no archive, or is damaged, perhaps only after all files were yielded: its checksum
-    is at the end.
+    Raises ValueError if the file is no archive, or a damaged one. The checksum stands at the end of an archive, so the
+    error may come only after all files were yielded.
     """
     with path.open("rb") as stream:
         try:
@@ -86,7 +86,7 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
                     name = PurePosixPath(member.name)
                     if any(name.match(pattern) for pattern in _PATTERNS):
                         yield TreeFile(name=name, content=_content_of(member, members))
-            # Read to the end of the file, where its checksum is: only then is that compared.
+            # tarfile stops before the checksum. Read on to the end of the file, so that the checksum is compared.
             while decompressed.read(1 << 20):
                 pass
         except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
@@ -170,11 +170,13 @@ def _first_bytes(log: Path) -> bytes:
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return whose the logs in `folder` are, by MLCommons' layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
 
-    `folder` is a path in the tree `root`, which may be any folder of this layout:
+    `folder` is a path in the tree `root`, and `organisation` the submitter if the tree does not name one:
 
         root /data/training_results_v1.1, folder Dell/results/node/resnet -> round v1.1, submitter Dell
         root /data/Dell, folder results/node/resnet                       -> submitter Dell
         root /data/Dell/results, folder node/resnet                       -> submitter `organisation`
+
+    In any other layout only the submitter, `organisation`, and the benchmark are known, which is the last name.
     """
     root_names = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*root_names, *folder.parts)
@@ -182,18 +184,12 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    names_in_tree = layout.names_above_results[len(root_names) :]  # the names of the round, then the submitter's
-    is_submitter_the_root = root_names != () and layout.names_above_results == root_names  # as /data/Dell
-    if names_in_tree:
-        submitter = names_in_tree[-1]
-    elif is_submitter_the_root:
-        submitter = root_names[-1]
-    else:
-        submitter = organisation
-    names_above_submitter = names_in_tree[:-1]
+    names_above_results = layout.names_above_results  # the last one is the submitter's
+    is_submitter_in_tree = bool(names_above_results) and len(names_above_results) >= len(root_names)
+    names_above_submitter = names_above_results[len(root_names) : -1]  # in the tree
     return Owner(
         round=_round_of(names_above_submitter, root, folder),
-        submitter=submitter,
+        submitter=names_above_results[-1] if is_submitter_in_tree else organisation,
         system=layout.system,
         benchmark=layout.benchmark,
     )

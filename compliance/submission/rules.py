@@ -42,24 +42,29 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
           "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
               same-configuration, system-description (others' logs name no system)
 
-    The brackets have the versions of the rules, and the last line the checks.
+    The last line counts the demands with and without a check.
     """
     lines: list[str] = []
     section = ""
     for demand in demands:
-        if demand.section != section:
+        if demand.section != section:  # the first demand of its section
             section = demand.section
             lines.append(section)
-        quote = demand.must
-        versions_with_it = demand.stands
-        checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
-        not_seen = f" ({demand.why})" if demand.why else ""
-        lines.append(f'  "{quote}" [{versions_with_it}]')
-        lines.append(f"      {checks}{not_seen}")
+        lines += _lines_of_demand(demand, ruleset)
     with_check = sum(bool(demand.checks) for demand in demands)
     without_check = len(demands) - with_check
     lines.append(f"{len(demands)} demands, {with_check} with a check, {without_check} with none")
     return "\n".join(lines) + "\n"
+
+
+def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
+    """Return two lines: the demand, with the versions of the rules that make it, and its checks.
+
+    What the checks do not see stands in parentheses behind them.
+    """
+    checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
+    not_seen = f" ({demand.why})" if demand.why else ""
+    return [f'  "{demand.must}" [{demand.stands}]', f"      {checks}{not_seen}"]
 
 
 def _check_in_words(check: str, ruleset: Ruleset) -> str:

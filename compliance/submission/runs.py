@@ -128,9 +128,10 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Finding]]:
     """Compare the runs of each submission. Return the new findings on each run, in the order of `checked`.
 
-    The runs must differ in seeds and course, must not differ in configuration, and must not converge too fast.
+    Two runs may not share a seed, nor look like copies of one run. All must have the same configuration. Closed runs
+    are also compared with the reference runs of MLPerf, which they may not outrun.
     """
-    # By id(), because two reports may have the same path.
+    # The key is id(report), because two reports may have the same path.
     new_findings_by_id: dict[int, list[Finding]] = {id(report): [] for report in checked}
     for members in _group_by_submission(checked):
         for compare in (_shared_seeds, _equal_runs, _differing_configurations, findings_by_reference_points):
@@ -142,29 +143,32 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    Logs that state the same names are of one submission. Else those of one benchmark in one folder are: one log may say
-    `Dell Inc.` instead of `Dell`.
+    A log joins the submission whose logs state the same benchmark, division, organisation and platform. If there is
+    none, it joins that of the logs of its benchmark in its folder, as one log may say `Dell Inc.` instead of `Dell`. If
+    there is none either, it begins a new submission.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
-    group_by_folder: dict[tuple[str, Path], list[Report]] = {}
+    group_by_folder: dict[tuple[str, Path], list[Report]] = {}  # the key is the benchmark and the folder
     for report in checked:
-        # Upper or lower case, and blanks, make no other name.
-        names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
+        names = _comparable_names(report.run)
         benchmark = names[0]  # `names_of_submission` has it first
         folder = (benchmark, report.path.parent)
-        if names in group_by_names:
-            group = group_by_names[names]
-        elif folder in group_by_folder:
-            group = group_by_folder[folder]
-            group_by_names[names] = group  # later logs with these names join the group as well
-        else:
+        group = group_by_names.get(names)
+        if group is None:
+            group = group_by_folder.get(folder)
+        if group is None:
             group = []
             groups.append(group)
-            group_by_names[names] = group
         group.append(report)
-        group_by_folder.setdefault(folder, group)  # the first log in the folder decides
+        group_by_names.setdefault(names, group)
+        group_by_folder.setdefault(folder, group)
     return groups
+
+
+def _comparable_names(run: LoggedRun) -> tuple[str, ...]:
+    """Return the names of a run's submission without differences in case or blanks: `Some  Lab` gives `some lab`."""
+    return tuple(" ".join(name.casefold().split()) for name in names_of_submission(run))
 
 
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
@@ -195,7 +199,8 @@ class _Seed(NamedTuple):
 def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]:
     """Yield the seeds of a run that must differ from those of the submission's other runs.
 
-    Open runs of other projects' benchmarks may have any seeds.
+    Open runs of benchmarks that this project does not train may have any seeds. In other runs some seeds are exempt,
+    such as those that were logged without a value.
     """
     benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
     is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
@@ -204,22 +209,22 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
         return
     for event in run.all_events[schema.SEED.key]:
         key = seed_key(event, ruleset, benchmark)
-        if key is not None:
+        if key is not None:  # None: this seed need not differ
             yield _Seed(event, key)
 
 
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    The breach says what they share, such as `its times are those of result_0.txt`. Too many ResNet runs with one last
-    accuracy are breaches as well.
+    The breach says what they share, such as `its times are those of result_0.txt`. If too many ResNet runs end at
+    exactly the same accuracy, these are breaches, too.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
-        copied = _first_shared(report.run, members[:position], ruleset)
-        if copied:
+        what_is_shared = _first_shared(report.run, members[:position], ruleset)
+        if what_is_shared:
             line = report.run.evaluations[0].line if report.run.evaluations else None
-            yield BlamedRun(report, breach(rule, copied, line=line))
+            yield BlamedRun(report, breach(rule, what_is_shared, line=line))
     if members[0].run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet":
         yield from _runs_at_one_accuracy(members, rule)
 
@@ -236,16 +241,17 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
     """Return a sentence on what shows that two logs are of the same run; empty if nothing does.
 
-    An example is `its times and accuracies are those of result_0.txt`. Runs of this project's benchmarks are compared
-    in more ways than others.
+    An example is `its times and accuracies are those of result_0.txt`. In benchmarks of this project less needs to be
+    equal, because it was measured there how likely this is by chance.
     """
     same_run = describe_same_run(run, other, name_of_other)
-    is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    if same_run or not is_ours:
+    if same_run:
         return same_run
-    # The bound is minus the decimal logarithm of a chance: 20 is a chance of 1e-20.
-    most_chance = 10 ** -ruleset.strict["runs-differ"].bounds["equal_intervals"]
-    # A single equal part shows it only for this project's benchmarks, whose chances were measured.
+    is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
+    if not is_benchmark_of_ours:
+        return ""
+    exponent = ruleset.strict["runs-differ"].bounds["equal_intervals"]  # 20 for a chance of 1e-20
+    most_chance = 10**-exponent
     return (
         describe_equal_mark(run, other, name_of_other)
         or describe_resemblance(run, other, name_of_other, most_chance=most_chance)
@@ -287,25 +293,27 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run whose configuration differs from that of the submission's first run.
 
-    Another hyperparameter breaks `same-hyperparameters`, if this rule holds for both runs. Any other difference breaks
-    `same-configuration`, which is only a warning.
+    If a hyperparameter differs, the run breaks `same-hyperparameters`. If only other values differ, or if that rule
+    does not hold for both runs, it breaks `same-configuration`, which is only a warning.
     """
     first = members[0]
     wanted = _configuration(first.run)
-    hyperparameter_rule = ruleset.strict["same-hyperparameters"]
     for report in members[1:]:
         actual = _configuration(report.run)
-        names_of_both = wanted | actual  # hyperparameters first
+        names_of_both = wanted | actual  # in the order of `_configuration`: hyperparameters first
         differing = [name for name in names_of_both if actual.get(name) != wanted.get(name)]
-        if not differing:
-            continue
-        rule = ruleset.strict["same-configuration"]
-        hyperparameters_differ = any(_is_hyperparameter(name) for name in differing)
-        holds_for_both = _holds_for(hyperparameter_rule, report.run) and _holds_for(hyperparameter_rule, first.run)
-        if hyperparameters_differ and holds_for_both:
-            rule = hyperparameter_rule
-        shown = _differences_in_words(differing, actual, wanted, first.path.name)
-        yield BlamedRun(report, breach(rule, shown, line=report.run.first_lines.get(differing[0])))
+        if differing:
+            rule = _rule_on_differences(differing, first.run, report.run, ruleset)
+            shown = _differences_in_words(differing, actual, wanted, first.path.name)
+            yield BlamedRun(report, breach(rule, shown, line=report.run.first_lines.get(differing[0])))
+
+
+def _rule_on_differences(names: Sequence[str], first: LoggedRun, run: LoggedRun, ruleset: Ruleset) -> StrictRule:
+    """Return the rule that a run breaks if it differs from the first run in the values of these names."""
+    rule = ruleset.strict["same-hyperparameters"]
+    if any(_is_hyperparameter(name) for name in names) and _holds_for(rule, first) and _holds_for(rule, run):
+        return rule
+    return ruleset.strict["same-configuration"]
 
 
 def _differences_in_words(names: Sequence[str], actual: JsonObject, wanted: JsonObject, name_of_first: str) -> str:

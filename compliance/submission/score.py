@@ -122,10 +122,11 @@ def command(options: argparse.Namespace) -> int:
 def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return the runs that are scored, and a line that says how they were chosen; empty if all are scored.
+    """Return the runs that are scored, and a line that says how they were chosen.
 
-    Of 7 runs, if a result takes 5, there are 3 sets of runs that started one after the other. The set with the median
-    score by the verdict `by`, as in `score_runs`, is chosen.
+    Only if there are more runs than a result takes, some are chosen: as many as it takes, which started one after the
+    other. Of 7 runs these may be the first 5, the 5 from the second on, or the last 5. The choice is the one with the
+    median score by the verdict `by` (see `score_runs`). Else all runs are returned, with an empty line.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -139,7 +140,7 @@ def choose_median_runs(
         minutes = score_runs(check_between_runs(runs, ruleset), ruleset, by).minutes
         return math.inf if minutes is None else minutes
 
-    by_start = sorted(checked, key=_start_and_name)  # each set has runs that follow one another
+    by_start = sorted(checked, key=_start_and_name)
     return median_set(by_start, runs_of_result.runs, score_of_set)
 
 
@@ -151,9 +152,9 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of their convergence.
 
-    The minutes are None if something forbids a score, and `problem` says what. `compared` has the reports of
-    `check_between_runs`. `by` is "official" or "strict", the verdict that drops runs; None takes that of the first
-    report. Raises ValueError if these logs cannot be scored together.
+    If something forbids a score, its minutes are None, and `problem` says why. `compared` has the reports of
+    `check_between_runs`. Runs that fail the verdict `by` ("official" or "strict") do not count; None takes the verdict
+    that decides on the first report. Raises ValueError if these logs cannot be scored together.
     """
     first = compared[0]
     benchmark = one_submission(compared, ruleset)
@@ -162,7 +163,7 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
     if deciding == "strict":
         _refuse_mixed_batches(compared)
 
-    judged = _judge_runs(compared, deciding)  # those that fail by the verdict are dropped
+    judged = _judge_runs(compared, deciding)
     mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)
     test = convergence_test(compared, ruleset)
     problem = _problem_of_score(judged, mean, test, runs_of_result, deciding)
@@ -266,14 +267,17 @@ def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequ
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
-    An olympic mean leaves out some of the fastest and as many of the slowest runs. The `failed_runs`, which are not in
-    `minutes`, count as the slowest. If they are more than it leaves out, or no other run is left, there is no mean.
+    An olympic mean leaves out the fastest and the slowest run; for unet3d, four at each end. Failed runs
+    are not in `minutes`, and count as the slowest: the minutes 10, 11, 12, 13 and one failed run give 12, the mean of
+    11 to 13. If more runs failed than are left out as the slowest, or if all failed, there is no mean. Too few runs for
+    an olympic mean get a plain mean.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1
     is_olympic = len(minutes) + failed_runs >= least_runs
     kind = "olympic mean" if is_olympic else f"mean (an olympic mean takes {least_runs} runs)"
-    if failed_runs > left_out_at_each_end or not minutes:
+    has_too_many_failures = failed_runs > left_out_at_each_end
+    if has_too_many_failures or not minutes:
         return _Mean(minutes=None, reduction=kind, olympic=is_olympic)
     averaged: Sequence[float] = sorted(minutes)
     if is_olympic:
@@ -315,14 +319,17 @@ def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: Submissio
 
 
 def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
-    """Return a sentence on the rules that too many runs break. `allowed` is how many may be dropped, such as `one`."""
+    """Return a sentence that says that too many runs failed, and by which rules.
+
+    `allowed` is the number of runs that a submission may drop, in words, such as `one`.
+    """
     broken_rules: set[str] = set()
     for run in judged.runs:
         broken_rules.update(run.broken_rules)
     shown_rules = ", ".join(sorted(broken_rules))
     problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
-    # Today's checker asks for MXNet's names of tensors. The checker of the MLPerf round in which the logs were
-    # submitted may not have asked, so a published result may fail only here.
+    # Today's official checker demands the names that MXNet gives to tensors. That of the MLPerf round in which the logs
+    # were submitted may not have done so. Then a published result may fail only here.
     if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):
         problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
     return problem

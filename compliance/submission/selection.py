@@ -12,9 +12,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 UNUSUAL = 0.05  # the largest corrected chance that is reported: 5 rounds of 100 report a submission by accident
-_FIRST_DRAWS = 200
-_ALL_DRAWS = 5_000
-_CLEAR = 0.05  # a chance of the first draws from which on no more are made
+_FIRST_DRAWS = 200  # enough to see that runs are not unusually early
+_ALL_DRAWS = 5_000  # for runs that may be
 _SEED = 848  # mlcommons/training #848, which asks for such a screen; a report is the same each time
 
 
@@ -28,10 +27,10 @@ class Candidate:
 
 
 def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return the chances of the candidates that converged so early that chance hardly explains it, by their indices.
+    """Return the candidates whose runs converged so early that chance hardly explains it: {index: corrected chance}.
 
-    Any of those that are compared could be early by accident, so each chance is multiplied by their number
-    (Bonferroni's correction).
+    The more candidates are compared, the more likely one of them is early by accident. So each chance is multiplied by
+    the number of candidates compared (Bonferroni's correction).
     """
     chance_by_index = _chances_of_compared(candidates)
     number_compared = len(chance_by_index)
@@ -44,9 +43,10 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
 
 
 def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return the chance that the runs of a candidate are early by accident, by the candidate's index.
+    """Return how likely it is that a candidate's runs are so early by accident: {index of the candidate: chance}.
 
-    Candidates are left out if there are fewer runs of other organisations in their group than of their own.
+    A candidate is compared with the runs of other organisations in its group. It is left out if it has no runs, or if
+    the others have fewer runs than it has.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -70,22 +70,23 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 
 
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
-    """Return the chance that randomly chosen runs converge as early as `runs` did, or earlier.
+    """Return the chance that as many runs, drawn at random from all, converge as early as `runs` did, or earlier.
 
-    This is a permutation test: as many runs are drawn from `runs` and `others` together. Both have the epochs (or
-    samples) to the target of each run.
+    Both arguments have the epochs (or samples) that each run took to the target. For the runs (1, 2) and the others
+    (3, 4) the chance is about 1/6: of the six pairs that can be drawn, only (1, 2) is as early. This is a permutation
+    test, which estimates the chance from random draws.
     """
     generator = random.Random(_SEED)  # the same draws each time
     early_draws = _count_early_draws(_FIRST_DRAWS, runs, others, generator)
     chance = _share_with_observed(early_draws, _FIRST_DRAWS)
-    if chance > _CLEAR:  # more draws would not bring it to 5 %
+    if chance > UNUSUAL:  # these runs are not unusual: no exact chance is needed
         return chance
     early_draws += _count_early_draws(_ALL_DRAWS - _FIRST_DRAWS, runs, others, generator)
     return _share_with_observed(early_draws, _ALL_DRAWS)
 
 
 def _count_early_draws(draws: int, runs: Sequence[float], others: Sequence[float], generator: random.Random) -> int:
-    """Return how many of so many random draws have a sum that is no larger than that of `runs`."""
+    """Draw as many runs as `runs` has, `draws` times. Return how often their sum is no larger than that of `runs`."""
     pool = [*runs, *others]
     observed = sum(runs)
     early_draws = 0
@@ -96,5 +97,8 @@ def _count_early_draws(draws: int, runs: Sequence[float], others: Sequence[float
 
 
 def _share_with_observed(early_draws: int, draws: int) -> float:
-    """Return the share of the draws that are early. The observed runs count as one more draw, an early one."""
+    """Return the share of the draws that are early. The observed runs count as one more draw, which is early.
+
+    So the share is never 0.
+    """
     return (early_draws + 1) / (draws + 1)

@@ -37,8 +37,8 @@ _SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the di
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance system`: write a system description, and print its fields.
 
-    A field given by --set replaces what was found. Raises ValueError if the file exists, a field is neither found nor
-    given, or a value is invalid.
+    A field given by --set replaces what was found. Raises ValueError if the file exists (without --force), if a field
+    is neither found nor given, or if a value is invalid.
     """
     out: Path = options.out
     if out.exists() and not options.force:
@@ -71,11 +71,12 @@ def _given_fields(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _found_fields(log: Path, system_name: str) -> dict[str, str]:
-    """Return the fields of a system description that the log states, or this machine if the run was on it.
+    """Return the fields of a system description that the log states, and those that this machine knows.
 
-    `system_name` is a field itself. The log counts where both have a field.
+    The machine is asked only if the run was on it. If both know a field, the log's value is taken. `system_name` is a
+    field itself.
     """
-    any_ruleset = load("4.0.0")  # only the facts of the run are read, and they are the same by each
+    any_ruleset = load("4.0.0")  # only the facts of the run are taken, which are the same by every ruleset
     run = check_file(log, any_ruleset).run
     fields_of_machine: dict[str, str] = {}
     hosts_of_run = [node.get("host") for node in hardware_nodes(run)]
@@ -109,7 +110,6 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 
     A field for which the log has "not stated" is left out.
     """
-    summary = run.summary
     nodes = hardware_nodes(run)
     first_node: Node = nodes[0] if nodes else {}
     fields: dict[str, object] = {
@@ -117,23 +117,30 @@ def from_log(run: LoggedRun) -> dict[str, str]:
         "division": run.first_event(schema.SUBMISSION_DIVISION).value,
         "status": STATUS_WORDS.get(run.stated_text(schema.SUBMISSION_STATUS)),
     }
-    if summary:
-        fields["framework"] = summary.framework
+    fields |= _software_of_run(run)
     if first_node.get("cpu"):
         fields["host_processor_model_name"] = str(first_node["cpu"])
     if first_node.get("memory_gib"):
         fields["host_memory_capacity"] = f"{first_node['memory_gib']} GiB"
+    summary = _plausible_summary(run)
+    if summary is not None:
+        fields["number_of_nodes"] = str(summary.nodes)
+    fields |= _accelerators_of_node(first_node, summary)
+    return {name: value for name, value in fields.items() if isinstance(value, str) and value != NOT_STATED}
+
+
+def _software_of_run(run: LoggedRun) -> dict[str, str]:
+    """Return the fields about the software that the log states: the framework, the packages and the container image."""
+    fields: dict[str, str] = {}
+    if run.summary:
+        fields["framework"] = run.summary.framework
     packages = [f"{name} {version}" for name, version in run.header_section(schema.PACKAGES).items()]
     if packages:
         fields["other_software_stack"] = "; ".join(packages)
     digest = run.header_section(schema.SOURCE).get("image_digest")
     if digest:
         fields["sw_notes"] = f"image {digest}"
-    plausible_summary = _plausible_summary(run)
-    if plausible_summary is not None:
-        fields["number_of_nodes"] = str(plausible_summary.nodes)
-    fields |= _accelerators_of_node(first_node, plausible_summary)
-    return {name: value for name, value in fields.items() if isinstance(value, str) and value != NOT_STATED}
+    return fields
 
 
 def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
@@ -147,9 +154,10 @@ def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
 
 
 def _accelerators_of_node(node: Node, summary: schema.RunSummary | None) -> dict[str, str]:
-    """Return the fields about a node's accelerators; empty if the log has no list of the node's GPUs.
+    """Return the fields about a node's accelerators; empty if the log does not say which GPUs the node has.
 
-    Model and memory are those of the first GPU. The run_summary gives their number, if there is one.
+    Model and memory are those of the first GPU. Their number is left out if the log has no run_summary, `summary`. If
+    the node has no GPUs, the number is 0, and the other fields are empty texts: they do not apply.
     """
     if "gpus" not in node:
         return {}
@@ -191,15 +199,15 @@ def _processor(root: Path) -> dict[str, str | None]:
 
     An empty text means that a field does not apply. A field that is None or left out is not known.
     """
-    cpus = _cpus(root)
+    cpus = _cpus(root)  # what Linux calls a CPU is a hardware thread: two of them may share a core
     sockets = {cpu.get("physical id") for cpu in cpus}
     if not cpus or None in sockets:  # /proc/cpuinfo does not say on which socket each CPU is
         return {}
-    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}  # two CPUs may share a core
+    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
     is_virtual = "hypervisor" in cpus[0].get("flags", "").split()
     fields: dict[str, str | None] = {
         "host_processors_per_node": str(len(sockets)),
-        "host_processor_core_count": str(len(cores) // len(sockets)),  # of one processor
+        "host_processor_core_count": str(len(cores) // len(sockets)),  # of one processor, which fills a socket
         "host_processor_vcpu_count": str(len(cpus)) if is_virtual else "",  # of the whole system
         "host_processor_caches": ", ".join(_caches(root)) or None,
     }
@@ -234,7 +242,10 @@ def _caches(root: Path) -> list[str]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is unknown."""
+    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is unknown.
+
+    Two NVMe disks of 480 GB give the type `NVMe SSD` and the capacity `480 GB, 480 GB`.
+    """
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_text_of(disk / "size") or 0)
@@ -244,7 +255,7 @@ def _storage(root: Path) -> dict[str, str | None]:
             capacities[disk.name] = f"{sectors * _SECTOR_BYTES / 1e9:.0f} GB"
     if not capacities:
         return {"host_storage_type": None, "host_storage_capacity": None}
-    # Other types are not known: what a virtual disk says in `rotational` means nothing.
+    # No other type is told apart, because the file `rotational` of a virtual disk means nothing.
     are_nvme = all(name.startswith("nvme") for name in capacities)
     return {
         "host_storage_type": "NVMe SSD" if are_nvme else None,
@@ -285,7 +296,7 @@ def _network_cards(root: Path) -> list[str]:
     return cards
 
 
-def _accelerators() -> dict[str, str | None]:
+def _accelerators() -> dict[str, str]:
     """Return the fields of a system description that the driver knows about this machine's first GPU.
 
     Empty without a GPU, a driver, or the package pynvml, which asks the driver.
@@ -318,13 +329,14 @@ def _answer_or_none(pynvml: Any, function: Callable[..., Any], *arguments: Any) 
         return None
 
 
-def _fields_of_first_gpu(pynvml: Any) -> dict[str, str | None]:
+def _fields_of_first_gpu(pynvml: Any) -> dict[str, str]:
     """Return the fields that describe the first GPU, as far as the driver knows them; empty if there is no GPU.
 
-    An empty text means that a field does not apply.
+    An example is `PCIe gen 4 x16` for its connection to the host. An empty text means that a field does not apply.
     """
 
     def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the answer of the driver; None if it has none."""
         return _answer_or_none(pynvml, function, *arguments)
 
     gpu = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
@@ -333,11 +345,11 @@ def _fields_of_first_gpu(pynvml: Any) -> dict[str, str | None]:
     generation = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu)
     width = ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)
     clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM)
-    fields: dict[str, str | None] = {}
+    fields: dict[str, str] = {}
     if generation is not None and width is not None:
         fields["accelerator_host_interconnect"] = f"PCIe gen {generation} x{width}"
     if clock_mhz is not None:
         fields["accelerator_frequency"] = f"{clock_mhz} MHz (highest)"
-    if ask(pynvml.nvmlDeviceGetCount) == 1:  # nothing to connect it to
+    if ask(pynvml.nvmlDeviceGetCount) == 1:  # there is no other GPU that it could be connected to
         fields |= {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
     return fields

@@ -7,10 +7,10 @@ from runlog.text import printable
 
 
 def rendered(name: str, **values: Any) -> str:
-    """Return the text of the template `name` in this folder, filled in with `values` and the style sheet (`style`).
+    """Return the text of the template `name` in this folder, filled in with `values`.
 
-    Values are escaped in HTML, and not in Markdown. Raises jinja2.UndefinedError if the template uses a name that has
-    no value.
+    The template may also use `style`, the style sheet. In a template of HTML the values are escaped, in one of Markdown
+    they are not. Raises jinja2.UndefinedError if the template uses a name that has no value.
     """
     import jinja2
 
@@ -18,15 +18,21 @@ def rendered(name: str, **values: Any) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         autoescape=is_html,
-        # Without the line break after a tag such as {% if %}: an empty line would end a table in Markdown.
+        # In Markdown, drop the line break after a tag such as {% if %}: an empty line would end a table.
         trim_blocks=not is_html,
         keep_trailing_newline=not is_html,
     )
-    # A template applies these as {{ minutes | rounded }}; `repr` gives all digits.
-    environment.filters["shown"] = printable
-    environment.filters["repr"] = lambda value: "not stated" if value is None else repr(value)
-    environment.filters["rounded"] = lambda value: "not stated" if value is None else f"{value:.4f}"
+    # A template applies these functions as in {{ minutes | rounded }}.
+    environment.filters |= {"shown": printable, "repr": _all_digits, "rounded": _four_digits}
     return environment.from_string(template_text(name)).render(style=template_text("page.css"), **values)
+
+
+def _all_digits(value: Any) -> str:
+    return "not stated" if value is None else repr(value)
+
+
+def _four_digits(value: float | None) -> str:
+    return "not stated" if value is None else f"{value:.4f}"
 
 
 def template_text(name: str) -> str:

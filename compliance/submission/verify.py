@@ -74,8 +74,8 @@ class _Stated(NamedTuple):
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     """Check the package at `folder` again, and trust nothing that it states. Return the verdicts of the checks made.
 
-    The checks end early if a file may not be read or is missing. The folder is only read; `ask_official` also runs
-    mlperf-logging's tools, on a copy.
+    The checks end early if the folder has a file that may not be read, if its manifest is unreadable, or if a file is
+    missing. The folder itself is only read. `ask_official` also runs mlperf-logging's tools, on a copy.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
@@ -142,9 +142,9 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
-    """Check a package's logs anew, and whether its manifest and report are what these give; return the verdicts.
+    """Check the logs of a package again, and compute its manifest and report from them; return the verdicts on all.
 
-    `ask_official` adds the verdicts of mlperf-logging's tools.
+    If they cannot be computed, the only verdict says why. `ask_official` adds the verdicts of mlperf-logging's tools.
     """
     reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
@@ -196,8 +196,8 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     wanted_hashes = {name: hashlib.sha256(file.content).hexdigest() for name, file in code_of_commit.items()}
     present_hashes = {name: sha256(path) for name, path in package.files_below(folder).items()}
     problems = Problems(
-        unwanted=f"is none of commit {commit}",
-        missing=f"is missing from commit {commit}",  # the commit has it, the package does not
+        unwanted=f"is none of commit {commit}",  # the package has a file that the commit does not have
+        missing=f"is missing from commit {commit}",  # the commit has a file that the package does not have
         altered=f"differs from commit {commit}",
     )
     differences = judge_differences("code", wanted_hashes, present_hashes, problems)
@@ -221,7 +221,8 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
 def _check_hashes(folder: Path) -> list[Verdict]:
     """Compare the hashes of the package's files with those in its SHA256SUMS.
 
-    Return one good verdict with the package's id, or failed ones: for each file that differs, else for the list's form.
+    Return a failed verdict for each file that differs. If none does, return one verdict: it is good, and states the
+    package's id, unless SHA256SUMS is not written as a package has it.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
@@ -242,7 +243,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     """Check a published folder again: its signature, hashes, packages, table, page and other files.
 
     `signers` is a file of allowed signers (see ssh-keygen(1)); None accepts any signer. A verdict on a package names
-    its folder in `where`.
+    its folder in `where`. The table and the page are checked only if nothing before has failed.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
@@ -251,7 +252,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
 
     answers = [check_signature(folder, signers), _check_site_hashes(folder)]
     answers += _check_packages(folder, ask_official=ask_official)
-    if worst(answers) == FATAL:  # the table and the page are made from packages that verify
+    if worst(answers) == FATAL:
         return answers
     return [*answers, *_check_pages(folder), *_check_published_names(folder)]
 
@@ -296,22 +297,22 @@ def _check_site_hashes(folder: Path) -> Verdict:
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
     """Check the signature of a published folder's SHA256SUMS. Return a verdict that says who signed.
 
-    `signers` is a file of allowed signers; a missing or any other signature is fatal. With None, the signature must
-    only fit the file, and the verdict is unknown without one.
+    `signers` is a file of allowed signers: the signature must be of one of them. With None it may be of anyone. A
+    signature that does not fit SHA256SUMS is fatal. So is a missing one, but with None that is unknown.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():
         message = "signed by nobody: anyone can have made or altered this folder"
         return judged(SIGNATURE, False, message, "a signature", bad=FATAL if signers else UNKNOWN)
+    signed = (folder / HASHES).read_bytes()
     try:
-        data = (folder / HASHES).read_bytes()
         if signers is None:
-            answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=data)
+            answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=signed)
             return judged(SIGNATURE, True, f"{answer} (nobody vouches for the key: give --signers)")
         by_signers = ("-s", str(signature), "-f", str(signers))
         signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]  # `verify` asks for the signer's name
-        answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=data)
-    except ValueError as error:
+        answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=signed)
+    except ValueError as error:  # ssh-keygen refuses the signature
         return judged(SIGNATURE, False, str(error))
     return judged(SIGNATURE, True, answer)
 

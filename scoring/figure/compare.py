@@ -197,8 +197,9 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
 
-    The spread is pooled over those of `scores` that have several runs of this system. Returns None if there are none,
-    or if any two of the scores that are used, `base` and `other` included, are not of one system.
+    The spread is pooled over those of `scores` that have several runs of this system, all of which converged. Returns
+    None if there are none, or if any two of the scores that are used, `base` and `other` included, are not of one
+    system.
     """
     repeated = []  # scores of several runs of the system
     for candidate in scores:

@@ -82,7 +82,8 @@ def _verdict_in_words(row: Row) -> str:
     """Return in words whether the system of a row differs from the base.
 
     It is `different` if the interval of the ratio excludes 1, and the ratio is at least as far from 1 as hosts of one
-    kind (like hosts) differ. Otherwise the words say which of the two is not so, or that there is no interval.
+    kind (like hosts) differ. Otherwise the words say which of the two is not so, or, without an interval, that it
+    cannot be told.
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"

@@ -118,8 +118,9 @@ def _storable(text: str) -> str:
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the history's file, and close it at the end of the block.
 
-    The file is read-only. With `new`, it may be written to, and is made if it does not exist; what the block writes is
-    committed at its end. Raises InputError for a file that cannot be used, and for any error of SQLite in the block.
+    With `new`, the file is made if it does not exist, and may be written to; what the block writes is committed at its
+    end. Otherwise the file can only be read. Raises InputError for a file that cannot be used, and for any error of
+    SQLite in the block.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
@@ -203,8 +204,8 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    `system` names the machine; None takes it from the logs. A run has the row of its log's digest and its protocol, if
-    there is one. That row is replaced if it differs in more than the log's path and date.
+    `system` names the machine; None takes it from the logs. A row of the same log's digest and the same protocol is
+    replaced, but only if it differs in more than the log's path and date.
     """
     old_rows = {(row.sha256, row.protocol): row for row in rows_of(connection)}
     new = 0

@@ -34,10 +34,11 @@ def levels_of_repetition(
 ) -> tuple[Level, Level, Level]:
     """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
 
-    All arguments have an item for each run: its figure, the rates of its windows, and the name of its host. Windows
-    vary within a run, and runs within a host. If `hosts` is None, runs vary among all runs.
+    `values` has the figure of each run, `rates` the rates of its windows (no item if they are not known), and `hosts`
+    the name of its host. Windows are compared within their run, and runs with those of the same host. If `hosts` is
+    None, all runs are compared with each other.
     """
-    # The figure of a run that did not converge is infinite. It only adds to `not_converged`.
+    # The figure of a run that did not converge is infinite. Such a run only adds to `not_converged`.
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     converged_values = [values[index] for index in converged]
     if hosts is None:

@@ -11,8 +11,8 @@ from runlog.stats import CONFIDENCE
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median as (low, high); None for fewer than five values.
 
-    The interval from the k-th least to the k-th greatest value rarely has a confidence of just 95 %. So the bounds lie
-    between those of the narrowest such interval of 95 % or more (the outer one) and those of the next narrower one.
+    The interval from the k-th least to the k-th greatest value rarely has a confidence of exactly 95 %. So the bounds
+    lie between those of the narrowest such interval of 95 % or more (the outer one) and those of the next narrower one.
     """
     n = len(values)
     if n < 5:

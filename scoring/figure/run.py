@@ -344,8 +344,8 @@ def _run_time_figure(record: Record) -> RunFigure:
 def _refuse_if_clock_was_set(record: Record, run_s: float) -> None:
     """Raise InputError if a run's stamps or times show that the clock was set during it.
 
-    `run_s` is the time from the run's start to its stop. The windows may not take longer than that, except in
-    benchmarks of TRAINING_ON_AFTER_STOP.
+    `run_s` is the time from the run's start to its stop. The windows together may not take longer than that by
+    more than AGREES_WITHIN, except in benchmarks of TRAINING_ON_AFTER_STOP.
     """
     cause = "the clock was set, or the log edited"
     if run_s <= 0:

@@ -23,8 +23,8 @@ class Start(NamedTuple):
 def start_of(record: Record) -> Start:
     """Return when a run started: by its run_start, else by the time stamp of its first row, else by its file.
 
-    A run_start or a stamp counts only if it is a plausible date; seconds since midnight, for example, are none. The
-    date of the file is that of its last change.
+    A run_start or a stamp counts only if it is a plausible date; seconds since midnight, for example, do not count.
+    The date of the file is that of its last change.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")

@@ -196,8 +196,8 @@ def score(
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
     `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not. Raises
-    InputError if the runs are no repeats of one system, or do not fit the protocol. Raises TooFewRunsError if they are
-    too few; its `partial` is their score, unless they are too few even for that.
+    InputError if the runs are no repeats of one system, or do not fit the protocol. Raises TooFewRunsError if the runs,
+    or those that converged, are too few; its `partial` is their score if they have one.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -336,8 +336,8 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together."""
     protocol = result.protocol
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
-    # A mean of different rates is above all images / all time. There is a warning of that if the figure of a run is the
-    # mean of its windows' rates, and another one if the score is the mean of the runs' rates.
+    # A mean of rates may lie above all images / all time. There is a warning of that if the figure of a run is the mean
+    # of its windows' rates, and another one if the score is the mean of the runs' rates.
     averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     for record, run in zip(result.records, result.runs, strict=True):
         yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))

@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON (--json). Returns 1 for too few (converged) runs, else 0.
 
-    Runs that were resumed near their end may be shorter than the warm-up. Their score is printed without a figure. For
-    other runs, a warm-up that leaves nothing raises InputError, as do logs and protocols that cannot be read or do not
-    fit each other.
+    Runs that were resumed near their end may be shorter than the protocol's warm-up. Their score is printed without a
+    figure. For other runs, or with --skip, a warm-up that leaves nothing raises InputError, as do logs and protocols
+    that cannot be read or do not fit each other.
     """
     protocol = protocol_of(args)
     records = read_records(args)

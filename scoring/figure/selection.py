@@ -28,11 +28,12 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
 
-    Windows that the log marks as warm-up are dropped first. Then one of these rules holds:
+    A log may mark windows as warm-up or as measured. One of these rules holds:
 
-    - With `skip`, the number of --skip, so many further windows are dropped.
-    - If the protocol skips windows, so many are dropped in all, the marked ones included.
-    - If it skips steps, the windows that begin within these are dropped, unless the log marks what was measured.
+    - With `skip`, the number of --skip, the marked warm-up is dropped, and then so many further windows.
+    - If the protocol skips windows, the marked warm-up is dropped, and further windows up to the protocol's number.
+    - If it skips steps, and the log marks measured windows, only the marked warm-up is dropped.
+    - If it skips steps, and the log marks no measured windows, the windows that begin within the steps are dropped.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:

@@ -16,7 +16,7 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 
 
 def _facts(record: Record) -> ResultFacts:
-    """Return the facts that decide whether a log's result is an MLPerf result. Unknown facts are None.
+    """Return the facts that decide whether a log's result is an MLPerf result. Unknown facts are None or empty.
 
     Logs of this project give more of them than other logs do, because their header describes the data set.
     """

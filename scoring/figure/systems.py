@@ -89,8 +89,8 @@ class SystemDescription(NamedTuple):
 def read_described(log: str | Path, **options: Any) -> Record:
     """Return the record of a log. If the log does not say its devices, the description of its system gives them.
 
-    The description is a JSON file, which an MLPerf submission has for each system. It also gives the nodes, and with
-    the devices the batch of one device. `options` are those of `read_record`.
+    The description is a JSON file, which an MLPerf submission has for each system. It also gives the nodes and the
+    accelerator. With the devices, the batch of one follows from that of all. `options` are those of `read_record`.
     """
     record = read_record(log, **options)
     if record.devices is not None:

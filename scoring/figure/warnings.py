@@ -115,7 +115,7 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
     if a row does not give its steps or its time, or if the batch is not known.
     """
     batch = record.global_batch
-    if not batch and record.rate_scope == "device":  # the number of devices is not known, so the figure is of one
+    if not batch and record.rate_scope == "device":  # if the devices are not known, the figure is of one
         batch = record.batch_per_device
     if not batch:
         return None

@@ -193,10 +193,9 @@ def _record_of_reader(
 ) -> Record:
     """Return a record of what `reader` has read.
 
-    A fact is a value that the log states once. It sets the record's field of its name, if there is one. `from_options`
-    names the fields that the command line has set.
+    Each fact that has the name of a field of the record sets this field. Other facts are left out: they are words of
+    the log's format. `from_options` names the fields that the command line has set.
     """
-    # The other facts are words of the log's format, from which the reader has set fields.
     facts = {name: fact for name, fact in reader.facts_by_name.items() if name in _FIELDS}
     values_by_field = {name: fact.value for name, fact in facts.items()}
     return Record(
@@ -229,9 +228,9 @@ def _segment_of(span: Span, lines: int) -> tuple[int, int] | None:
 
 
 def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
-    """Read the lines of `span` as the format `name`, and return the reader that holds what they say.
+    """Read the lines of `span` in the log at `path` as the format `name`, and return the reader that has read them.
 
-    Raises InputError, with the path before its text, if the reader raises it.
+    Raises InputError if the lines cannot be scored. Its text begins with the path.
     """
     with _open_unpacked(path) as stream:
         reader = FORMATS[name](Lines(stream, span))
@@ -243,10 +242,10 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 
 
 def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, number: int | None) -> Span:
-    """Return the first and the last line of the run `number` in a log, counted from 1; None stands for the only run.
+    """Return the first and the last line of a run in the log at `path`.
 
-    `runs` has those of all runs. Raises InputError if there is no such run, or if `number` is None and there are
-    several.
+    `number` says which of `runs`, counted from 1; None stands for the only one. `lines` is the number of lines in the
+    log. Raises InputError if there is no such run, or if `number` is None and there are several.
     """
     if number is None and len(runs) == 1:
         return runs[0]
@@ -254,8 +253,8 @@ def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int,
     if number is None:
         more = ""
         if len(runs) > MOST_RUNS_SHOWN:
-            # A run is taken to begin where the step number goes back. If several ranks write their rows into one log,
-            # the step number goes back many times, so the log seems to hold many runs.
+            # If several ranks write their rows into one log, the step number goes back again and again, and each time
+            # another run seems to begin.
             more = f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
         raise InputError(f"{path}: {len(runs)} runs in one log ({shown}{more}): score one of them with --segment N")
     if number > len(runs):

@@ -50,8 +50,8 @@ def _check_of_ratio(
 ) -> Check:
     """Return the check `name` of two figures by their `ratio`: they agree, differ, or differ so far as to be refused.
 
-    `first_way` and `second_way` are the figures in words. `rounding` is the error of the ratio from rounded digits.
-    With `refusable` False nothing is refused.
+    `first_way` and `second_way` are the figures in words. `rounding` is by how much the ratio may be off because digits
+    are rounded. If `refusable` is False, the figures are not refused, however far they differ.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -92,8 +92,8 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 def _check_time_stamps(record: Record) -> Check | None:
     """Compare the time between rows by their time stamps with the time that the rows themselves state.
 
-    Gaps between epochs and gaps with a pause are left out. Returns None if fewer than two gaps are measured, or if all
-    are pauses.
+    Gaps between two epochs, and gaps in which the program paused, are left out. Returns None if the log has fewer than
+    two gaps within epochs, or if all of them have a pause.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -144,9 +144,10 @@ def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
 
 
 def _check_pauses(record: Record) -> Check | None:
-    """Report pauses: between rows of one epoch, the time stamps span clearly more time than the rows themselves state.
+    """Report pauses of the program between rows of one epoch, if the time stamps show any.
 
-    Returns None if there are no such pauses, or fewer than two gaps between rows.
+    They do if they span more time than the rows themselves state, by more than TWO_STAMPS_ERROR_S and the share
+    CLOCKS_AGREE_WITHIN. Returns None if they do not, or if there are fewer than two gaps between rows.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -168,43 +169,44 @@ def _check_pauses(record: Record) -> Check | None:
 
 
 def _check_run_time(record: Record) -> Check | None:
-    """Compare the images/s by the durations that a log's epochs state with the images/s by its clock.
+    """Compare two figures of images/s: by the durations that the log's epochs state, and by the log's clock.
 
-    Returns None if the rows are not whole epochs, or if no clock time is left because the clock was set back.
+    Returns None if the rows are not whole epochs, or if the clock was set back, so that it shows no positive time.
     """
     rows = rows_of_epochs(record)
     if not rows:
         return None
-    by_clock = training_rate_by_clock(record, rows)
-    if by_clock is None:
+    clock_rate = training_rate_by_clock(record, rows)
+    if clock_rate is None:
         return None
 
-    # Durations are too short if a program stamps an epoch when its work is launched on the devices, not when the work
-    # is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
-    by_durations = rate_by_durations(rows)
+    # The two differ if a program stamps an epoch when its work is launched on the devices, not when the work is done:
+    # its durations are too short. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
+    durations_rate = rate_by_durations(rows)
     durations_s = total(rows, "seconds")
-    durations = f"{six_digits(durations_s)} s, which is {six_digits(by_durations)} images/s"
+    durations_in_words = f"{six_digits(durations_s)} s, which is {six_digits(durations_rate)} images/s"
     return _check_of_ratio(
         EPOCHS_AND_RUN,
-        by_clock.text,
-        f"{lines_in_words(rows)}: the epochs' own times, {durations}",
-        ratio=by_durations / by_clock.images_per_s,
+        clock_rate.text,
+        f"{lines_in_words(rows)}: the epochs' own times, {durations_in_words}",
+        ratio=durations_rate / clock_rate.images_per_s,
     )
 
 
 def _check_epoch_summaries(record: Record) -> Check | None:
-    """Compare the rates that a program prints every few steps with those that it prints at the end of each epoch.
+    """Compare the mean rate of rows, which are printed every few steps, with that of the summaries after each epoch.
 
-    Only epochs that have both are compared. Returns None if there is none.
+    Only epochs that have both rows and a summary are compared. Returns None if there is no such epoch.
     """
     rows_with_rates = _rows_with_rates(record)
-    summaries_by_epoch = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
-    compared_epochs = summaries_by_epoch.keys() & {row.epoch for row in rows_with_rates}
+    epochs_with_rows = {row.epoch for row in rows_with_rates}
+    summary_by_epoch = {summary.epoch: summary for summary in record.epochs if summary.seconds and summary.printed_rate}
+    compared_epochs = summary_by_epoch.keys() & epochs_with_rows
     if not compared_epochs:
         return None
 
     rows = [row for row in rows_with_rates if row.epoch in compared_epochs]
-    summaries = [summary for epoch, summary in summaries_by_epoch.items() if epoch in compared_epochs]
+    summaries = [summary for epoch, summary in summary_by_epoch.items() if epoch in compared_epochs]
     summaries_s = total(summaries, "seconds")
     summaries_rate = _mean_rate_of_summaries(summaries)
     rows_rate = _mean_rate_of_rows(rows)
@@ -246,12 +248,12 @@ def _rows_with_rates(record: Record) -> list[Window]:
 def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that our own program counts over all windows with steps x batch of all devices.
 
-    Returns None for the log of another program, and if the batch or the images of a window are not known.
+    Returns None for the log of another program, and if the batch is not known or the images of a window cannot be read.
     """
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
-    if has_unreadable_images:  # the check that was found says so
+    if has_unreadable_images:  # the importer has added a check that reports this
         return None
-    # Other programs' windows have no phase. Their images were computed from the steps: a comparison would say nothing.
+    # Windows of other programs have no phase. They are left out because their images were computed from their steps.
     windows = [window for window in record.windows if window.phase is not None and window.images and window.steps]
     batch = record.global_batch
     if not windows or not batch:
@@ -268,7 +270,7 @@ def _check_counted_images(record: Record) -> Check | None:
 
 
 def _check_printed_rates(record: Record) -> Check | None:
-    """Compare the rates of all devices that rows print with the rows' images over their seconds.
+    """Compare the mean of the rates that rows print with the mean that their images and their seconds give.
 
     Rows without one of these figures are skipped. Returns None if no row is left, or if the printed rates are not those
     of all devices.
@@ -276,16 +278,16 @@ def _check_printed_rates(record: Record) -> Check | None:
     if record.rate_scope != "global":
         return None
     rows: list[Window] = []
-    seconds_by_rates: list[float] = []  # of each row: how long its images take at its printed rate
+    seconds_at_rate: list[float] = []  # how long the images of each row would take at the rate that it prints
     for window in record.windows:
         if window.printed_rate and window.images and window.seconds:
             rows.append(window)
-            seconds_by_rates.append(window.images / window.printed_rate)
+            seconds_at_rate.append(window.images / window.printed_rate)
     if not rows:
         return None
 
     images = total(rows, "images")
-    printed_rate = images / math.fsum(seconds_by_rates)  # the mean over the time that the images take at these rates
+    printed_rate = images / math.fsum(seconds_at_rate)
     measured_rate = images / total(rows, "seconds")
     ratio = measured_rate / printed_rate
     return _check_of_ratio(
@@ -299,10 +301,12 @@ def _check_printed_rates(record: Record) -> Check | None:
 def _check_batch(record: Record) -> Check | None:
     """Compare the batch of one device with the batch that the rows imply: the median of their rate x step time.
 
-    Returns None if one of the two is not known, or if they agree and the batch is not from the command line.
+    A batch that the log states is reported only if the rows contradict it, a batch from the command line in any case.
+    Returns None if there is nothing to report, or if one of the two is not known.
     """
     batch = record.batch_per_device
-    if record.rate_scope != "device" or not batch:  # the product of a rate of all devices is their batch
+    has_rates_of_one_device = record.rate_scope == "device"  # rates of all devices give the batch of all devices
+    if not has_rates_of_one_device or not batch:
         return None
     rows = [window for window in record.windows if _batch_of_row(window) > 0]
     if not rows:
@@ -330,16 +334,17 @@ def _batch_of_row(row: Window) -> float:
 
 
 def _check_summary_rate(record: Record) -> Check | None:
-    """Compare the rate that the log closes with and the average of the rates that its rows print.
+    """Compare the average rate that a log prints at its end with the average of the rates that its rows print.
 
-    Returns None if the log has no closing rate, or fewer than two rows with a rate.
+    Logs do not say how they average, so the nearest of mean, harmonic mean and median is compared. Returns None if the
+    log has no rate at its end, or fewer than two rows with a rate.
     """
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary_rate = record.summary_rate
     if summary_rate is None or len(rates) < 2:
         return None
 
-    averages = {  # logs do not say how they average, so the nearest one counts
+    averages = {
         "mean": statistics.fmean(rates),
         "harmonic mean": statistics.harmonic_mean(rates),
         "median": statistics.median(rates),

@@ -46,10 +46,10 @@ class Evidence:
         self.half_line: int | None = None  # the first line that switches half precision on
 
     def search(self, line: int, text: str, *, may_configure: bool) -> None:
-        """Search line number `line` for words that show images, and keep the first such line.
+        """Search the `text` of line number `line` for evidence, and keep the first line of each kind of evidence.
 
-        With `may_configure`, as before training, also search for words that show other samples, and for switches of
-        half precision.
+        Words that show images count in any line. Words that show other samples, and switches of half precision, count
+        only if `may_configure` is True, as it is for the lines before training and for the first rows.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):

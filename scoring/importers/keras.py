@@ -49,7 +49,8 @@ class Keras(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set the fact `name`, replacing an earlier value: the configuration is printed again with the options applied.
 
-        Facts of a data set count only in the section of the training data set. `part` says that a section begins.
+        `gpus` and `hosts` count anywhere, other facts only in the section of the training data set. The fact `part`
+        says which data set's section begins.
         """
         if name == "part":
             self._part = str(value)
@@ -94,6 +95,6 @@ class Keras(FormatReader):
             self.set_if_unset_from("batch_of_all", "batch")
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
-        """Return the number of steps between the two that a row names, and the seconds that it prints."""
+        """Return the steps between the two that a row names, and the seconds that the row prints for these steps."""
         steps = position.step - int(row["from"] or 0)
         return RowTime(max(0, steps), positive(row["window_s"]), None)

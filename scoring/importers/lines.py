@@ -78,17 +78,18 @@ class Lines:
         self._start = _PossibleStart(span[0])  # the last noted start
 
     def note_if_start(self, number: int, text: str) -> None:
-        """Note that a run may begin on line `number`, if the line's text is one that a tool prints as it starts.
+        """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
 
-        A tool prints several such texts, all before its first row. A run begins at the first of them, so a later one
-        only begins another run if a row came between, or if the tool must have been started again.
+        A tool prints several lines with such words before its first row, and its run begins at the first of them. A
+        later one begins another run in two cases only: a row has come since, or every start prints its word exactly
+        once and the word is there for a second time, so that the first start failed.
         """
         word = _start_word(text)
         if word is None:
             return
-        last_run_is_over = self._start.has_row
-        last_start_failed = word in _ONCE_PER_START and word in self._start.words  # printed again, and no row between
-        if last_run_is_over or last_start_failed:
+        row_came_since = self._start.has_row  # `confirm_run` sets it
+        is_second_start = word in _ONCE_PER_START and word in self._start.words
+        if row_came_since or is_second_start:
             self._start = _PossibleStart(number)
         self._start.words.add(word)
 
@@ -109,20 +110,21 @@ class Lines:
     def runs(self, restarts: Iterable[Restart]) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
-        A run begins at each start that a row has confirmed, and at each of `restarts` without such a start. None stands
-        for the log's last line.
+        A run begins at each start that was followed by a row. It also begins where the step counter goes back between
+        two rows (`restarts`), unless such a start lies between these rows. A log without a row is one run. None as the
+        last line of a run stands for the end of the log.
         """
         first_lines = [*self._first_lines]
-        for restart in restarts:  # between two rows the step counter goes back
+        for restart in restarts:
             if not self._has_start_within(restart):
                 first_lines.append(restart.line_after)
         if not first_lines:  # no row
             return [self.span]
 
         first_lines.sort()
-        last_line_of_span = self.span[1]
-        last_lines = [next_first - 1 for next_first in first_lines[1:]]
-        return list(zip(first_lines, [*last_lines, last_line_of_span], strict=True))
+        last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
+        last_lines.append(self.span[1])
+        return list(zip(first_lines, last_lines, strict=True))
 
     def _has_start_within(self, restart: Restart) -> bool:
         """Return whether a run's noted start is behind the earlier row of a restart, and not behind the later one."""
@@ -168,9 +170,9 @@ class Lines:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
-        """Yield the lines of the run, without mpirun's tags, in blocks of _BLOCK_LINES lines.
+        """Yield the lines of the run, without mpirun's tags, in lists of up to _BLOCK_LINES lines.
 
-        The first line with a tag of each rank is noted in `ranks`.
+        Also note in `ranks`, for each rank that a tag names, the number of the first line with its tag.
         """
         first, last = self.span
         numbered = itertools.islice(enumerate(self.texts(), 1), first - 1, last)

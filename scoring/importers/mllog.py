@@ -52,12 +52,13 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
 
-        A window is a stretch of training: one that our own logs state, or else an epoch or a block of epochs.
+        A log of our own has a window for each `step_window` event. A log without these has one for each epoch that has
+        a time or a rate or, without such epochs, for each block of epochs.
         """
         self._take_entries()  # adds a window for each `step_window` event
-        self._report_unreadable_images()  # while all windows are those of `step_window` events
+        self._report_unreadable_images()  # of these windows, before others are added
         self._read_facts()
-        self.epochs = self._windows_of_epochs()  # after the facts: they show whether the samples are images
+        self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
         if not self.windows:  # not a log of our own
             self._add_windows(_with_speed(self.epochs))
         if not self.windows:  # no epoch has a time or a rate
@@ -93,14 +94,18 @@ class MLLog(FormatReader):
             self.add_window(window)
 
     def _take_entry(self, entry: Entry) -> None:
-        """Take one entry of the log: an event, a section of the header, or a line that cannot be read (a Problem)."""
+        """Add an entry of the log to `windows`, `problems` or `events`.
+
+        A `step_window` event becomes a window, and a Problem becomes a problem of the record. Any other event and any
+        section of the header go to `events`. Also note in `self.lines` where a run begins.
+        """
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
             return
 
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
-            # It becomes a window at once and is not kept, so that a long run is in memory only once.
+            # Not kept in `events` as well, so that a long run is in memory only once.
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:
             self.events.take(entry)
@@ -208,7 +213,7 @@ class MLLog(FormatReader):
             self.set_if_unset(name, self._readable(event, "value", event.value, convert), event.line)
 
     def _readable(self, event: Event, name: str, value: Any, convert: Callable[[Any], T | None]) -> T | None:
-        """Return the converted value `name` of an event, or None if `convert` returns None for it.
+        """Convert the value `name` of an event, and return the result; None if `convert` cannot read the value.
 
         A value that is there but cannot be read becomes a problem of the record. NaN does not, because a loss may be
         NaN.
@@ -303,15 +308,15 @@ class MLLog(FormatReader):
                 self.qualities.append(Quality(line=accuracy.line, name=accuracy.key, value=value, epoch=epoch))
 
     def _windows_of_blocks(self) -> Iterator[Window]:
-        """Yield a window for each block of epochs, from the block's start to the end of its training.
+        """Yield a window for the training of each block of epochs. Its epoch is the last one of the block.
 
-        A block is left out if its epochs or its time are not known. Without the images of an epoch, a window has
-        neither images nor steps.
+        A block is left out if its epochs are not logged, or if the clock was set back within it. The window has images
+        only if the number of images in an epoch is known, and steps only if the batch is known, too.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")
         for start, end in self._training_of_blocks():
-            first_epoch = whole_or_zero(start.number)  # the mark of a block has the number of its first epoch
+            first_epoch = whole_or_zero(start.number)  # the start of a block states its first epoch and how many it has
             epochs = positive_whole(start.count)
             seconds = (end.time_ms - start.time_ms) / 1000
             if first_epoch is None or epochs is None or seconds <= 0:  # 0 or less: the clock was set back
@@ -320,7 +325,7 @@ class MLLog(FormatReader):
             images = images_of_epoch * epochs if images_of_epoch else None
             yield Window(
                 line=end.line,
-                epoch=first_epoch + epochs - 1,  # the last one of the block
+                epoch=first_epoch + epochs - 1,
                 steps=int(images // batch) if images and batch else None,
                 images=images,
                 seconds=seconds,
@@ -328,19 +333,19 @@ class MLLog(FormatReader):
             )
 
     def _training_of_blocks(self) -> Iterator[tuple[Mark, Mark]]:
-        """Yield the start of each block of epochs, and the end of the block's training.
+        """Yield two marks for each block of epochs: the start of the block, and the end of its training.
 
-        Training ends at the first evaluation or block stop after the block's start. A block without such an end is left
-        out.
+        Training ends at the first evaluation or block stop after the start. A block without such an end before the next
+        block starts is left out.
         """
         starts = [block.start for block in self.events.blocks if block.start]
         ends = self._ends_of_training()
-        for start, next_start in itertools.zip_longest(starts, starts[1:]):  # after the last block: None
+        for start, next_start in itertools.zip_longest(starts, starts[1:]):  # the last block has the next start None
             end = _first_after(ends, start.line)
             if end is None:
                 continue
-            is_of_this_block = next_start is None or end.line <= next_start.line
-            if is_of_this_block:
+            ends_before_next = next_start is None or end.line <= next_start.line
+            if ends_before_next:
                 yield start, end
 
     def _ends_of_training(self) -> list[Mark]:

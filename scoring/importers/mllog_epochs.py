@@ -69,9 +69,9 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
     """Return the window of the epoch `number`. What is not known of the epoch is None.
 
-    If our own program logged the epoch, its time and images are those that it logged. Otherwise the time is that from
-    the epoch's start to its stop, and the images are `samples`, the number of images in an epoch. `batch` is the number
-    of images in a step.
+    If our own program logged the epoch's throughput, its time and images are those in that event. Otherwise the time is
+    that from the epoch's start to its stop. If the time is known but no images are logged, they are `samples`, the
+    number of images in an epoch. `batch` is the number of images in a step.
     """
     seconds = epoch.marked_seconds
     images: float | None = None
@@ -80,7 +80,7 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
         seconds = positive_amount(epoch.own_rate.time_s)
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
-    if images is None and seconds:  # the epoch is known to have run
+    if images is None and seconds:
         images = samples
 
     return Window(
@@ -123,7 +123,7 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in events.rates:
-        # A rate of our own program also has images and a time, so it counts even if its images/s are unusable.
+        # A rate of our own program counts even if its images/s are unusable: they follow from its images and its time.
         if _is_own(rate) or positive_amount(rate.images_per_s) is not None:
             number = _number_of_epoch(rate, stops)
             rates_by_number.setdefault(number, []).append(rate)

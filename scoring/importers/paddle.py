@@ -68,9 +68,9 @@ class Launch(FormatReader):
     def _set_versions(self) -> None:
         """Set the versions of Paddle, cuDNN and CUDA in `software`, as far as the log prints them.
 
-        Paddle's version also sets the framework, to `PaddlePaddle 2.6.2`, unless it is set already.
+        A framework that is not set yet becomes Paddle with its version, such as `PaddlePaddle 2.6.2`.
         """
-        # Two lines may print it: `PaddlePaddle: 2.6.2`, which counts first, and `train with paddle 2.6.2`.
+        # Paddle's version may be printed as `PaddlePaddle: 2.6.2`, which is preferred, or `train with paddle 2.6.2`.
         name = "paddle" if "paddle" in self.facts_by_name else "trained_with"
         version = self.value(name)
         if version:
@@ -168,14 +168,14 @@ class PaddleSeg(Launch):
         return super().name_of_precision(word)
 
     def finish_facts(self) -> None:
-        """Set the model and the batch, and convert the facts.
+        """Set the model and the batch, then convert the facts from the log's words.
 
-        The model is the network and its backbone, such as `FCN HRNet_W48`. The batch of the command line counts, or
-        else that of the configuration.
+        The model is the network and its backbone, such as `FCN HRNet_W48`. If the command line does not state the
+        batch, it is that of the configuration.
         """
         network = self.facts_by_name.get("network")
         if network is not None:
             parts = [network.value, self.value("backbone")]
             self.set_if_unset("model", " ".join(part for part in parts if part), network.line)
-        self.set_if_unset_from("batch_per_device", "batch_of_config")  # it is set if the command line states one
+        self.set_if_unset_from("batch_per_device", "batch_of_config")
         super().finish_facts()

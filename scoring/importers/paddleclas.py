@@ -76,9 +76,10 @@ class Totals(NamedTuple):
     wait_s: float | None  # the part of the time that waited for input; None: not printed
 
     def since(self, before: "Totals") -> RowTime:
-        """Return by how much these totals exceed the totals `before`: in steps, seconds, and seconds of wait for input.
+        """Return the steps, their seconds and their wait for input that came after the earlier totals `before`.
 
-        The seconds are None if the time did not grow. The wait is None if it is not printed or garbled.
+        The seconds are None if the time did not grow. The wait is None if it is not printed, or if it is longer than
+        the seconds.
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
@@ -86,7 +87,7 @@ class Totals(NamedTuple):
             return RowTime(steps, seconds, wait_s=None)
 
         wait_before_s = 0.0 if before.wait_s is None else before.wait_s
-        wait_s = max(0.0, self.wait_s - wait_before_s)
+        wait_s = max(0.0, self.wait_s - wait_before_s)  # the averages are rounded, so the difference may be below 0
         return RowTime(steps, seconds, plausible_wait_s(wait_s, seconds))
 
 
@@ -174,7 +175,11 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
-        """Return the precision as a record names it, by the configuration's switches, or None if none states it."""
+        """Return the precision as a record names it, by the switches in the configuration; None if they state none.
+
+        `use_pure_fp16: True` is `amp_o2`, whatever the other switches are. A section `AMP` alone is `amp`, and with
+        `level: O1` it is `amp_o1`.
+        """
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
         if switches.get("use_pure_fp16") == "True":
             return "amp_o2"
@@ -192,7 +197,12 @@ class Dygraph(Launch):
         return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"  # "amp" leaves the level open
 
     def _is_truncated(self) -> bool | None:
-        """Return whether the log ends before its run does: False if it has the whole run, None if that is unknown."""
+        """Return whether the log ends before its run does, by the epoch of its last row; None if that is unknown.
+
+        True: the configuration asks for later epochs, or this epoch did not end although others did. False: it ended
+        and is the last that the configuration asks for. None: there is no row or no line for the end of an epoch, or
+        this epoch ended and the configuration does not say how many are wanted.
+        """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
             return None
@@ -206,20 +216,20 @@ class Dygraph(Launch):
             return None
         if last_epoch not in self._ended_epochs:
             return True
-        if epochs_wanted is None:  # further epochs may be missing
+        if epochs_wanted is None:  # later epochs may be missing
             return None
         return False
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps the averages of a row cover, or None if rows before the log's first one may be missing.
 
-        Averages are reset at each row, as an epoch starts, and at `reset_step`. With 5 for that, rows at steps 0, 10
-        and 20 cover 1, 6 and 10 steps.
+        The program begins new averages after each row, at the start of an epoch and at `reset_step`. If that is 5, rows
+        at steps 0, 10 and 20 of an epoch cover 1, 6 and 10 steps.
         """
         if last is None and position.step > self.meters.first_step:
             return None
 
-        first_steps = [self.meters.first_step]  # after each reset; the last reset counts
+        first_steps = [self.meters.first_step]  # that averages cover, after each reset; the last of them counts
         if last is not None and _is_later_in_epoch(last, position):
             first_steps.append(last.step + 1)
         reset_step = self.meters.reset_step
@@ -261,16 +271,17 @@ class Static(Dygraph):
         self.first_step = self.meters.first_step
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
-        """Return the steps that a row covers, their seconds, and their wait for input. Call this for each row in order.
+        """Return how many steps a row covers, their seconds, and their wait for input.
 
-        A row's averages also cover the rows before it, back to the last reset. With 0.2 s over 20 steps, then 0.3 s
-        over 30, the later row has 10 steps and 9 s - 4 s = 5 s.
+        A row prints averages over all steps since the last reset, so its own time is a difference of totals. After a
+        row with 0.2 s over 20 steps, a row with 0.3 s over 30 steps covers 10 steps and 9 s - 4 s = 5 s. Call this once
+        for each row, in their order, because it keeps the totals of the row before.
         """
         totals = self._totals_of_row(position, row)
-        totals_before = NO_TOTALS
-        if last is not None and not self._were_averages_reset(last, position):
-            totals_before = self._last_totals
-        self._last_totals = totals  # for the next row
+        totals_before = self._last_totals  # the last call has set them
+        if last is None or self._were_averages_reset(last, position):
+            totals_before = NO_TOTALS
+        self._last_totals = totals
         return totals.since(totals_before)
 
     def step_time_of_row(self, row: Columns) -> float | None:
@@ -278,14 +289,15 @@ class Static(Dygraph):
         return plausible(self._mean_step_s(row))
 
     def _mean_step_s(self, row: Columns) -> float:
-        """Return the mean step time of a row's averages, as exactly as the row's digits allow.
+        """Return the mean step time that a row prints, as exactly as its digits allow.
 
-        In old releases the rate has more digits than the time: `elapse: 0.096s ips: 2656.31 images/sec`.
+        Old releases print the rate with more digits than the time, as `elapse: 0.096s ips: 2656.31 images/sec`. There
+        the step time is batch / rate, if the rows so far leave a single possible batch.
         """
         printed_s = positive(row["time"])
         assert printed_s is not None  # rows without a time are skipped: it is the required column
         is_of_old_release = row["old"] is not None  # the column has the word `elapse`
-        batch = self.row_batch.batch
+        batch = self.row_batch.batch  # worked out from the rows so far, or None
         rate = positive(row["rate"])
         if is_of_old_release and batch and rate:
             return batch / rate

@@ -65,18 +65,19 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 
 
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
-    """Return the images/s of the epochs in `rows` by the log's clock, less the time of evaluations if that is known.
+    """Return the images/s of the epochs in `rows` by the log's clock, without the time of evaluations if it is known.
 
-    The time is that of the epochs, or of the run if the epochs' durations are too short. Returns None if no positive
-    time is left.
+    The clock runs from the beginning of the first epoch to the end of the last one. If the epochs' own durations are
+    too short to be right, it runs from the start to the stop of the run instead. Returns None if the clock was set
+    back, so that no positive time is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
-    if record.run_span is None:
+    if record.run_span is None:  # the log does not state when the run started or stopped
         return rate_over_epochs
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:  # without it, it cannot be judged whether the durations are too short
+    if rate_over_run is None:  # so nothing shows whether the epochs' durations are too short
         return None
-    if _are_durations_too_short(rows, rate_over_run):  # then the stamps of the epochs are wrong, too
+    if _are_durations_too_short(rows, rate_over_run):  # then the time stamps of the epochs are wrong, too
         return rate_over_run
     return rate_over_epochs
 
@@ -103,14 +104,15 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
     The text of the result names the span by `span_name` and says whether evaluations are left out. Returns None if no
     positive time is left, because the clock was set back.
     """
-    left_out = _evaluations_left_out(record, rows, span)
+    left_out = _evaluations_to_leave_out(record, rows, span)
     return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)
 
 
-def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
-    """Return how many seconds of evaluations to leave out of a time span, and words that say what was done.
+def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
+    """Return how many seconds a time span loses without its evaluations, and words that say whether they are left out.
 
-    None are left out if the log does not state how many images an evaluation has (eval_samples).
+    If the log does not state eval_samples, which is how many images an evaluation has, no seconds are left out and the
+    words say why. If there are no evaluations, the words are empty.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
@@ -120,7 +122,7 @@ def _evaluations_left_out(record: Record, rows: Sequence[Window], span: Span) ->
             " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
             "log it, or score the time to train with --protocol mlperf)",
         )
-    # The marked time of an evaluation may include a wait for training steps that have not ended. So it has a limit.
+    # The logged time of an evaluation may include a wait for training steps that have not ended. So it has a limit.
     longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
     evaluated_s = _evaluated_s(record.evaluations, longest_s, rows, span)
     return LeftOut(evaluated_s, " without evaluations" if evaluated_s > 0 else "")
@@ -132,10 +134,9 @@ def _training_seconds(images: int, rows: Sequence[Window]) -> float:
 
 
 def _evaluated_s(evaluations: Sequence[Span], longest_s: float, rows: Sequence[Window], span: Span) -> float:
-    """Return how many seconds of evaluations a time span has, each evaluation counted for at most `longest_s`.
+    """Return the sum of the seconds of all evaluations that begin within `span` but not within one of its epochs.
 
-    An evaluation that begins within the duration of one of the epochs in `rows` does not count: it is a part of the
-    epoch.
+    Each evaluation counts for at most `longest_s`. One that begins within an epoch in `rows` is a part of that epoch.
     """
     evaluated_s = 0.0
     for evaluation in evaluations:
@@ -167,11 +168,11 @@ def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: 
 
 
 def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
-    """Return the images from the beginning of the first row to the end of the last one:
+    """Return how many images were trained from the beginning of the first row to the end of the last one:
 
         images of the first row + (epoch of the last row - epoch of the first row) x images of an epoch
 
-    A row may cover several epochs and has the number of the last one.
+    A row may cover several epochs. It then has their images, and the number of the last of them.
     """
     first = rows[0]
     last = rows[-1]

@@ -7,8 +7,8 @@ from scoring.record import FACTS, Check, Record
 def record_lines(record: Record) -> list[str]:
     """Return a record as lines of text, each with a name and a fact: `  devices          8  (line 12)`.
 
-    A fact of FACTS that the log does not state has the line `not said`; anything else that is missing has none. Control
-    characters from the log are escaped.
+    The fields in FACTS and the status have a line in any case: `not said` if the log does not state them. What else is
+    missing has no line. Control characters from the log are escaped.
     """
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
 
@@ -46,9 +46,9 @@ def _fact_text(record: Record, name: str) -> str:
         source = "from the options"
     elif name in record.field_lines:
         source = f"line {record.field_lines[name]}"
-    in_quotes = ascii(str(value))  # escapes control characters
-    without_quotes = in_quotes[1:-1]
-    return f"{without_quotes}  ({source})"
+    quoted = ascii(str(value))  # escapes control characters
+    shown = quoted[1:-1]  # without the quotes
+    return f"{shown}  ({source})"
 
 
 def _windows_text(record: Record) -> str:

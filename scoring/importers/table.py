@@ -75,7 +75,7 @@ class FormatReader:
     precision_names: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; others are ignored
 
     def __init__(self, lines: Lines) -> None:
-        """Prepare to read the lines of one run; `read` then fills what is empty here."""
+        """Prepare to read the lines of one run. `read` fills the lists and dictionaries, which are empty here."""
         self.lines = lines
         self.facts_by_name: dict[str, Fact] = {}  # by name: a field of the record, or a word of the format
         self.windows: list[Window] = []
@@ -142,16 +142,16 @@ class FormatReader:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append a window to `windows`, unless it is a copy of the last one: two programs may write one log.
+        """Append a window to `windows`, unless it is a copy of the last one, as when two programs write one log.
 
-        Where the epoch goes back, or the step within an epoch, a restart is noted, up to MAX_RESTARTS of them. Raises
-        InputError if there are already MAX_ROWS windows.
+        If its epoch, or its step within the epoch, is before that of the last window, also note a restart, of which at
+        most MAX_RESTARTS are kept. Raises InputError if there are already MAX_ROWS windows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and _is_copy(window, last):
             return
         if last is not None and _goes_back(window, last) and len(self.restarts) < MAX_RESTARTS:
-            self.restarts.append(Restart(last.line, window.line))  # another run may begin here
+            self.restarts.append(Restart(last.line, window.line))  # another run may begin between these lines
 
         if len(self.windows) == MAX_ROWS:
             raise InputError(
@@ -177,7 +177,11 @@ class FormatReader:
         """Learn what the first row says of its program. This does nothing; a format may override it."""
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row that is not a row itself, such as an evaluation or an epoch's summary."""
+        """Read a line after the first row that is not a row itself.
+
+        It may print the result of an evaluation, the summary of an epoch, or the log's own closing figure. A line with
+        one of `closing_words` shows that the log is complete.
+        """
         self._read_evaluation(line, text)
 
         epoch_end = self.epoch_end_pattern.search(text) if self.epoch_end_pattern else None
@@ -193,13 +197,14 @@ class FormatReader:
         summary = self.summary_pattern.search(text) if self.summary_pattern else None
         if summary:
             self.set_if_unset("summary_rate", positive(summary[1]), line)
-        if any(word in text for word in self.closing_words):  # the line shows that the log is complete
+        if any(word in text for word in self.closing_words):
             self.truncated = False
 
     def _read_evaluation(self, line: int, text: str) -> None:
-        """Add an evaluation result to `qualities` if the line prints one, with its epoch or its step.
+        """Add the result of an evaluation to `qualities`, if the line prints one and a row has come before.
 
-        If the line does not print that, it is the last row's. A result before the first row is ignored.
+        In a format whose pattern has a group `epoch`, a result without an epoch gets that of the last row. In any other
+        format, a result without a step gets that of the last row.
         """
         last_row = self.last_position
         match = self.evaluation_pattern.search(text) if self.evaluation_pattern else None
@@ -207,13 +212,13 @@ class FormatReader:
         if match is None or value is None or last_row is None:
             return
 
-        groups = match.groupdict()  # None: the group is in the pattern, but not in this line
+        groups = match.groupdict()  # by name; None: the pattern has the group, but this line does not print it
         epoch = integer(groups.get("epoch"))
         step = integer(groups.get("step"))
-        is_format_by_epoch = "epoch" in groups  # the epoch then says enough: the step may be missing
-        if is_format_by_epoch and epoch is None:
-            epoch = last_row.epoch
-        if not is_format_by_epoch and step is None:
+        if "epoch" in groups:
+            if epoch is None:
+                epoch = last_row.epoch
+        elif step is None:
             step = last_row.step
         name = groups.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
@@ -250,15 +255,13 @@ class FormatReader:
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many steps a row covers, their seconds, and their wait for input.
 
-        `position` is this row's, and `last` that of the row before, or None. The seconds are None if no figure shows
-        them.
+        `position` is that of this row, and `last` that of the row before, or None. The seconds and the wait are None if
+        the steps or the step time are not known, or if the row has the time of its last step only and covers others.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
-        if steps is None or step_s is None:
-            return RowTime(steps, seconds=None, wait_s=None)
-        stands_for_all_steps = self.prints_mean_times or steps == 1  # else it is the time of the last step only
-        if not stands_for_all_steps:
+        is_time_of_all_steps = self.prints_mean_times or steps == 1  # else it is the time of the last step
+        if steps is None or step_s is None or not is_time_of_all_steps:
             return RowTime(steps, seconds=None, wait_s=None)
 
         seconds = step_s * steps
@@ -273,11 +276,11 @@ class FormatReader:
     def read(self) -> None:
         """Read the whole log into the lists and facts of this reader. Call this once.
 
-        Rows become windows, and other lines state facts. Raises InputError if no line shows that the samples are
-        images, or if one shows others.
+        Rows become windows, and other lines state facts. Raises InputError if the log has rows but no line shows that
+        their samples are images, or if a line shows other samples.
         """
         self._read_lines()
-        self.finish_facts()  # before the next two, which use the batch and the precision that it converts
+        self.finish_facts()  # converts the batch and the precision, which the next two calls use
         self.row_batch.set_batch(self.facts_by_name, self.checks)
         self._forget_doubtful_precision()
         self._require_images()
@@ -287,17 +290,21 @@ class FormatReader:
         self.set_if_unset("cumulative", self.cumulative)
 
     def _read_lines(self) -> None:
-        """Read each line of the run: a printed row becomes a window; others state facts, or results after a row."""
+        """Read each line of the run. A printed row becomes a window. Any other line may state facts or results.
+
+        Such a line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row` later. Also
+        tell `self.lines` of each row and of each line that may start a run, so that it knows where runs begin.
+        """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
         for line, text, values in rows(numbered_lines, self.row_marker, self.tool_marker, self.row_pattern):
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
-                self.lines.confirm_run()  # the start that was noted last has begun a run, as a row follows it
+                self.lines.confirm_run()
                 self._read_row(line, text, values)
                 continue
 
             is_broken_row = self.row_marker in text
-            if not is_broken_row:  # only other lines can be the start of a run
+            if not is_broken_row:
                 self.lines.note_if_start(line, text)
             if self.windows:
                 self.read_after_first_row(line, text)
@@ -306,9 +313,10 @@ class FormatReader:
         self._set_truncated()
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Add the window of a printed row with these column values, unless it covers 0 steps or is to be skipped.
+        """Add the window of a printed row, whose column values are `values`.
 
-        Raises InputError if the row prints a rate of anything but images, or if the run has too many rows.
+        A row that is to be skipped, or that covers 0 steps, adds none. Raises InputError if the row prints a rate of
+        anything but images, or if the run has too many rows.
         """
         row = self._values_by_column(values)
         position = _position_of(row)
@@ -316,18 +324,18 @@ class FormatReader:
             return
 
         self._require_image_unit(line, row.get("unit"))
-        # Before `time_of_row`: the first row may set how steps are counted, and the batch how long a step takes.
+        # `time_of_row` uses what the next two calls learn: how steps are counted, and the batch of one device.
         if self.last_position is None:
             self.read_first_row(text, position, row)
         if self.rows_imply_batch:
             self.row_batch.narrow(line, row.get("rate"), row.get("time"))
 
         covered = self.time_of_row(self.last_position, position, row)
-        if covered.steps != 0:  # a row of an unknown number of steps, None, becomes a window too
+        if covered.steps != 0:  # None, an unknown number of steps, makes a window, too
             self.add_window(self._window_of_row(line, position, row, covered))
             if self.usual_steps_per_row is None:
                 self.usual_steps_per_row = covered.steps
-        self.last_position = position  # from which the next row's steps are counted
+        self.last_position = position  # for the next row
         self._last_step_wanted = integer(row.get("of"))
 
     def _is_skipped(self, position: RowPosition, row: Columns) -> bool:

@@ -36,10 +36,10 @@ class RowPattern:
     others: tuple[re.Pattern[str], ...] = ()
 
     def search(self, text: str) -> Values | None:
-        """Return the values of the row in `text`, or None if `text` holds no row.
+        """Return the values of the row in `text`, or None if the head or a needed field is missing.
 
-        They are the groups of the head, then one for each needed and each other field behind it. A missing other field
-        gives None.
+        The values are the groups of the head, then one value for each field in `needed` and in `others`, which stand
+        behind the head in any order. A field of `others` that is missing has the value None.
         """
         head = self.head.search(text)
         if head is None:
@@ -68,12 +68,12 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 def rows(
     numbered_lines: Iterable[tuple[int, str]], row_marker: str, tool_marker: str, pattern: RowPattern
 ) -> Iterator[Row]:
-    """Yield each line of the log as a Row, with the values of a printed row or without any.
+    """Yield the lines of a log as Rows: with the values that are printed in a row, or with None for any other line.
 
-    A row that another process's text breaks in two comes as its first half, without values, and later as the joined
-    row. Every row holds `row_marker`, every line of the tool `tool_marker`.
+    If another process's text breaks a row in two, the first half is yielded without values, and the joined row takes
+    the place of the second half. `row_marker` stands in each row, and `tool_marker` in each line that the tool prints.
     """
-    # The first half of a row, if its second half may follow. An old one does no harm: `_joined` refuses late lines.
+    # Set while a second half may follow. `_joined` refuses a second half that comes too late.
     first_half: Row | None = None
     for number, line in numbered_lines:
         if row_marker in line:
@@ -118,17 +118,16 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Return the rows that one line holds, each cut to MAX_ROW_CHARS. Text before the first row is left out.
+    """Return the texts of the rows that one line holds, each cut to MAX_ROW_CHARS.
 
-    Every row holds the text `marker` and begins where `head` matches, as `12:30:00 INFO: epoch:0 train step:10`.
+    A row begins where `head` matches, as `12:30:00 INFO: epoch:0 train step:10`, and ends where the next row begins.
+    Text before the first row is left out. A line in which `head` does not match is taken as one row.
     """
     is_short = len(line) <= MAX_ROW_CHARS
-    if is_short and line.count(marker) == 1:  # most lines: they need no search
+    if is_short and line.count(marker) == 1:  # the line of a single row, as most are: it needs no search
         return [line]
 
-    starts = [match.start() for match in head.finditer(line)]
-    if not starts:  # the row's head is missing
-        starts = [0]
+    starts = [match.start() for match in head.finditer(line)] or [0]
     ends = [*starts[1:], len(line)]
     return [line[start : min(end, start + MAX_ROW_CHARS)] for start, end in zip(starts, ends, strict=True)]
 
@@ -170,10 +169,10 @@ def plausible_wait_s(wait_s: float | None, seconds: float | None) -> float | Non
 
 
 def moment_s(text: str | None) -> float | None:
-    """Return a printed moment in seconds, or None if `text` is None or garbled.
+    """Return a printed time stamp in seconds, or None if `text` is None or garbled.
 
-    It is a Unix time, or a local time such as `2024-05-01 12:30:00,25`, which is counted from another origin. So only
-    moments of one form can be compared.
+    The stamp is a Unix time, or a local time such as `2024-05-01 12:30:00,25`. The two are counted from different
+    origins, so that only stamps of one form can be compared.
     """
     if text is None or " " not in text:
         return number(text)

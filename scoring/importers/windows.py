@@ -4,9 +4,10 @@ from scoring.record import Record, Window
 
 
 def complete_windows(record: Record) -> None:
-    """Set the steps and seconds of the first window and the images of all, where they are missing and can be derived.
+    """Derive what the windows of a record lack: the steps and seconds of the first window, and the images of each.
 
-    A window is the steps of one printed row. The images are the steps times the batch of all devices.
+    A window is the steps of one printed row. Its images are its steps x the batch of all devices. What the log does not
+    show stays None.
     """
     _complete_first_window(record)
     batch = record.global_batch

@@ -49,9 +49,9 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape: a number of nodes and of devices on each.
 
-    Logs of one shape are scored together, as repeats. Raises InputError if the protocol measures run times, if a log
-    does not say its devices or batch, or if logs of different models, batches or precisions are mixed. `score` may
-    raise InputError or TooFewRunsError.
+    Logs of one shape are scored together, as repeats. Raises InputError if the protocol measures run times, if logs of
+    different models, batches or precisions are mixed, and as `_records_by_shape` does. Raises InputError and
+    TooFewRunsError as `score` does.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -83,8 +83,8 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     """Read the logs of --measured, and return the runs of each shape, in the order of the command line.
 
     A run whose log does not say its nodes is taken to have the fewest nodes that hold its devices, with at most
-    --devices-per-node on each. Raises InputError if a log does not say its devices or batch, or if the devices cannot
-    be shared equally among the nodes.
+    --devices-per-node (or else 8) on each. Raises InputError if a log does not say its devices or batch, or if the
+    devices cannot be shared equally among the nodes.
     """
     most_devices_per_node = args.devices_per_node or 8  # 8 is the usual number of GPUs of a server
     records_by_shape: dict[Shape, list[Record]] = {}

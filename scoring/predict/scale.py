@@ -138,8 +138,8 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)
     scaling_loss = fit_scaling_loss(published_tables(read_published()))
-    # Evaluation is assumed to be a multiple of the training speed of one device. That speed is taken from the fewest
-    # nodes, where communication between nodes slows it down least.
+    # The speed of evaluation is assumed to be a multiple of the training speed of one device. That speed is taken from
+    # the fewest nodes, where communication between nodes slows it down least.
     fewest_nodes = min(points)
     training, assumptions = assumed_training(records, points[fewest_nodes], args.epochs)
     some_are_not_measured = bool(set(args.nodes) - set(points))

@@ -97,7 +97,7 @@ class Assumed(NamedTuple):
 
 
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
-    """Return what `time_to_train` needs to know of the training, and a sentence for each part that is only assumed.
+    """Return what `time_to_train` needs to know of the training, and texts about the epochs and speed that are assumed.
 
     `measured` is the training throughput. Evaluation is assumed to be EVALUATION_SPEEDUP times as fast. `epochs` is the
     number of --epochs. If it is None, `epochs_to_target` finds the number for each global batch.
@@ -133,8 +133,8 @@ def _is_resnet(record: Record) -> bool:
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     """Return how many images the runs train on and evaluate, by the first log that describes its data set.
 
-    If no log describes it, or if the described one is synthetic, the size is that of the benchmark's data set. So is a
-    single number that is missing or impossible.
+    If no log describes it, or if the described one is synthetic, the size is that of the benchmark's data set. This
+    also stands in for a single number that is missing or impossible.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]

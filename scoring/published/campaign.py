@@ -22,7 +22,8 @@ from scoring.record import InputError
 def main(argv: Sequence[str] | None = None) -> int:
     """Write and print the table of a campaign (action `table`), or print its plan (action `plan`).
 
-    With --jobs the plan is a tab-separated line for each missing trial. Returns the exit status: 2 after an error.
+    With --jobs the plan is a tab-separated line for each trial to run. The exit status is 2 if the campaign or a file
+    cannot be used, else 0.
     """
     args = _parser().parse_args(argv)
     try:

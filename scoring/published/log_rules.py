@@ -39,14 +39,14 @@ class Rule:
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
     """Return the rule by which a log's publisher scored it; None if no rule knows the log.
 
-    A rule knows a log by its SHA-256, else by the end of its path. The name with the most folders wins: `8gpu/log.txt`
-    before `log.txt`.
+    A rule knows a log by its SHA-256 or, if no rule does so, by one of its names, which is the end of the log's path.
+    Of several names that match, the one with the most folders decides: `8gpu/log.txt` before `log.txt`.
     """
     for rule in rules:
         if sha256 in rule.sha256:
             return rule
 
-    rule_by_name: Rule | None = None  # by the end of the log's path
+    rule_by_name: Rule | None = None
     most_folders = -1  # fewer than any name has
     for rule in rules:
         for name in rule.names:

@@ -141,9 +141,9 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
 
 def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
-    """Return the campaign `name`, made of the fields of its file and of the published table with the same name.
+    """Return the campaign `name`: the `fields` of its file, and the figures of the table of that name in published.csv.
 
-    Raises KeyError, TypeError, AttributeError or ValueError for a wrong field.
+    Raises KeyError, TypeError, AttributeError or ValueError if a field is missing or wrong.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
@@ -153,7 +153,7 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     if not isinstance(frameworks, list) or not frameworks:
         raise ValueError("frameworks is no list of names")
     published = select(read_published(), table=name)
-    # They are `workload` and perhaps `note`; Campaign raises TypeError for any others.
+    # The other fields are `workload` and perhaps `note`. Campaign raises TypeError for a field that it does not have.
     other_fields = {key: value for key, value in fields.items() if key not in ("protocol", "environment", "frameworks")}
     return Campaign(
         name=name,
@@ -215,8 +215,8 @@ def reason_to_skip(
 ) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty if it can.
 
-    `capabilities` are the compute capabilities of its GPUs, empty if unknown. `hosts` are those that the user named. A
-    shrunk run needs none of these.
+    `gpus` are the names of its GPUs, `capabilities` their compute capabilities (empty if unknown), and `hosts` the
+    nodes that the user named. A shrunk run needs none of these: it runs on the CPU.
     """
     if shrink:
         if run.strategy == "auto":
@@ -287,15 +287,16 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
-    The logs lie in a folder of `results`. `runner` is the command of one trial; empty stands for this project's own.
-    Asks nvidia-smi for this machine's GPUs, and takes the hosts from the variable HOSTS.
+    The logs of the trials lie in a folder of `results`. `runner` is the command of one trial; empty stands for this
+    project's own command. The GPUs of this machine, as nvidia-smi lists them, and the hosts in the variable HOSTS
+    decide which jobs are skipped.
     """
     folder = results / campaign.name
     if campaign.shrunk:
         folder = results / f"shrunk_{campaign.workload}"  # the runs are the same for all campaigns of a workload
     gpus = _ask_nvidia_smi("name")
     capabilities = _ask_nvidia_smi("compute_cap")  # a driver before 510 does not know this field
-    hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))  # launch/campaign.sh makes it of a HOSTFILE
+    hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))  # launch/campaign.sh sets HOSTS from a HOSTFILE
     jobs: dict[Run, Job] = {}
     for cell in campaign.cells:
         run = run_of_cell(cell, shrink=campaign.shrunk)

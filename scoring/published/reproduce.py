@@ -72,11 +72,12 @@ class Reproduction(NamedTuple):
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
 
-    `as_recorded` says whether published.csv has a note on what its logs give.
+    `borne_out` is None if the figure was not decided or not recomputed. `as_recorded` says whether the logs give a
+    figure and published.csv has a note on what they give.
     """
     recomputed = _recompute(rule, paths, published)
     notes = list(recomputed.notes)
-    if rule.is_assumed:  # the number of dropped windows is assumed to be the one of the publisher's other logs
+    if rule.is_assumed:
         notes.insert(0, "the publisher does not say how many windows it dropped: as in its other logs")
     difference = None
     as_recorded = False
@@ -121,8 +122,8 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
     """Compare a published figure with that of its logs, and return the verdict, the logs' figure, and notes.
 
-    `result` is the score of the logs by the publisher's rule. A figure whose logs ran under other conditions than the
-    report states is not borne out.
+    `result` is the score of the logs by the publisher's rule. If the logs state other conditions than the report, such
+    as another batch, the published figure is not borne out even if the two figures agree.
     """
     logs_figure = _figure_of_logs(rule, result, records, published)
     differing_conditions = _conditions_that_differ(records, published)
@@ -154,10 +155,11 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 
 
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
-    """Return the figure of the logs that is compared with the published one: their score, times the publisher's factor.
+    """Return the figure of the logs that is to be compared with the published one.
 
-    If that is not within TOLERANCE of the published one, the figure in the closing line is taken, provided that there
-    is a single log and its closing figure is the published one.
+    It is their score times the publisher's factor, or the images/s in the closing line of the log. The latter is taken
+    only if the score is not within TOLERANCE of the published figure, while the closing line of a single log equals it
+    at its printed digits.
     """
     scored_figure = result.value * (rule.factor or 1.0)
     if not _is_within_tolerance(scored_figure, published):
@@ -247,7 +249,8 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_to_compare(log: Record, report: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
-    FP32 and TF32 are told apart if both say which it was. The levels of AMP are not, because reports rarely say them.
+    `math_mode` is among them if both state FP32 or TF32. Otherwise `precision` is among them if only one of the two ran
+    in half precision: levels of AMP are not compared, because reports rarely state them.
     """
     always_compared = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")  # the values of `math_mode`
@@ -264,19 +267,20 @@ def _is_half_precision(precision: str | None) -> bool:
 
 
 def speedups(rows: Sequence[Published]) -> list[JsonObject]:
-    """Check each published speedup against the throughputs in the same report, and return rows of plain values.
+    """Check each published speedup against the throughputs in its report, and return an entry of the JSON for each.
 
-    `recomputed` is the throughput divided by that on one device. The speedup follows if it is that, rounded to two
-    decimals.
+    `recomputed` is the throughput on all devices / the throughput on one device. `follows` says whether the published
+    speedup is this quotient, rounded to two decimals.
     """
-    judged = []
+    entries = []
     for row in select(rows, metric="speedup"):
         same_system = {"table": row.table, "framework": row.framework, "batch_per_device": row.batch_per_device}
         throughputs = select(rows, metric="throughput", **same_system)
         rate_by_devices = {throughput.devices: throughput.value for throughput in throughputs}
-        quotient = rate_by_devices[row.devices] / rate_by_devices[1]  # a report with speedups prints both of these too
+        # A report that prints a speedup also prints these two throughputs.
+        quotient = rate_by_devices[row.devices] / rate_by_devices[1]
         follows = round(quotient, 2) == row.value
-        judged.append(
+        entries.append(
             {
                 "source": row.source,
                 "framework": row.framework,
@@ -289,7 +293,7 @@ def speedups(rows: Sequence[Published]) -> list[JsonObject]:
                 "note": "" if follows else row.log_note or "",  # published.csv says why it does not follow
             }
         )
-    return judged
+    return entries
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -326,7 +330,7 @@ def _is_unrecorded_fault(figure: JsonObject) -> bool:
 def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
     """Recompute the published figures whose logs are in a folder or below it, and list the files that no rule knows.
 
-    If a rule's protocol takes several runs, all its logs make one figure. Otherwise each log makes a figure of its own.
+    A rule whose protocol takes several runs makes one figure of all its logs. Any other rule makes one of each log.
     """
     files = _files_by_rule(folder, rules)
     figures = []
@@ -368,7 +372,7 @@ def _files_by_rule(folder: Path, rules: Sequence[Rule]) -> _Files:
 def verdict_lines(results: JsonObject) -> Iterator[str]:
     """Yield the results as lines to print: figures, speedups, unknown files, footnotes and counts.
 
-    `results` has the `figures` and `unknown` files of `reproduce`, and the `speedups`.
+    `results` is {"figures": .., "unknown": .., "speedups": ..}, of which the first two come from `reproduce`.
     """
     for figure in results["figures"]:
         yield from _figure_lines(figure)

@@ -94,8 +94,8 @@ class Published:
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
     """Read a CSV file, and return its rows as objects of the dataclass `kind`, which has a field for each column.
 
-    Its field `line` is the number of the row's line. Raises InputError for other columns, or for a cell that does not
-    suit its field.
+    The dataclass also has a field `line`, for the number of the row's line. Raises InputError if the file has other
+    columns, or if a cell does not suit the type of its field.
     """
     types = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
@@ -116,10 +116,10 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 
 
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
-    """Convert the text of a cell to the type of its field.
+    """Convert the text of a cell to the type of its field: `a;b` to ("a", "b") for a tuple, `8` to 8 for `int | None`.
 
-    `a;b` becomes a tuple. An empty text becomes () or None, if the field may be that. `name` is the field's name, for
-    the error. Raises ValueError for any other text that does not suit the type.
+    An empty text becomes () for a tuple, or None if the type allows it. Raises ValueError for any other text that does
+    not suit the type. `name` is the field's name, for the error that a cell is empty.
     """
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
@@ -278,7 +278,8 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughputs of a model with Paddle on this card at this precision.
 
-    A row that leaves the memory, the level of AMP or the model's version open is included.
+    A row that does not state the card's memory, the level of AMP or the model's version is included, too, because it
+    may be one of these.
     """
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):

@@ -25,7 +25,8 @@ UNSHOWN = (
 def our_figure(job: Job, protocol: Protocol) -> Score | str:
     """Return the score of a job's finished trials, or a text that says why there is none.
 
-    If the protocol asks for more trials, the score is that of the finished ones, if they make one.
+    If fewer trials are finished than the protocol asks for, they are scored all the same, if the protocol can score so
+    few.
     """
     if not job.done:
         if job.skipped:
@@ -35,20 +36,20 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
     try:
         return score(job.done, protocol)
     except TooFewRunsError as error:
-        score_of_too_few = error.partial  # None if they make no score
+        score_of_too_few = error.partial  # None if the protocol cannot score so few
         return score_of_too_few or str(error)
     except InputError as error:
         return str(error)
 
 
 def published_row_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return, for each framework of the campaign, the published row of `metric` under the same conditions as `cell`.
+    """Return {framework of the campaign: its published row of `metric` under the conditions of `cell`, or None}.
 
-    The conditions are the shared columns and the kind of precision. The first row of any version counts; None without
-    one.
+    The conditions are the columns in `condition_names` and the kind of precision, such as AMP of any level. If several
+    versions of a framework have a row, the first row counts.
     """
-    same_columns = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
-    conditions = {name: getattr(cell, name) for name in same_columns}
+    condition_names = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
+    conditions = {name: getattr(cell, name) for name in condition_names}
     kind = _kind_of_precision(cell)
     rows = select(campaign.published, metric=metric, **conditions)
     rows_of_kind = [row for row in rows if _kind_of_precision(row) == kind]
@@ -129,16 +130,16 @@ def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResu
 def _row_of_cell(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the row of one cell of the report's tables, as plain values by the names of columns.
+    """Return {name of a column: plain value} for one cell of the report's tables.
 
-    `ours` is our score, or a text that says why there is none. Columns of speedup and memory are there only if the
-    report has them.
+    `ours` is our score, or a text that says why there is none. `our_value_on_one_device` is our throughput on one
+    device, for the speedup. The columns of speedup and of memory are left out if the report has no such figures.
     """
-    reported_run = run_of_cell(cell, shrink=False)  # full-size
-    scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the one that was executed: tiny in a shrunk campaign
+    reported_run = run_of_cell(cell, shrink=False)  # the run that the report names
+    scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that we did: a tiny one in a shrunk campaign
     records: Sequence[Record] = ours.records if isinstance(ours, Score) else ()
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
-    speedup_and_memory: JsonObject = {}  # empty if the report has neither
+    speedup_and_memory: JsonObject = {}
     if "speedup" in unit_by_metric:
         speedup_and_memory |= _speedup_columns(campaign, cell, ours, our_value_on_one_device)
     if "gpu_memory" in unit_by_metric:
@@ -206,9 +207,10 @@ def _our_columns(ours: Score | str, unit: str) -> JsonObject:
 
 
 def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
-    """Return the columns `ratio` and `ratio_95`: our throughput and its interval as multiples of the published one.
+    """Return the columns `ratio` and `ratio_95`: our throughput and its 95 % interval over the published throughput.
 
-    If the publisher's own log gives another throughput, that is taken instead of the published one.
+    If the publisher's own log gives another throughput than its report, the ratios are to the log's. `ratio` is None if
+    we have no figure, and `ratio_95` if we have no interval.
     """
     published = cell.log_value or cell.value  # log_value is None unless the log gives another value
     ratios: JsonObject = {"ratio": None, "ratio_95": None}
@@ -238,16 +240,16 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return notes on published figures of any metric and framework that their publisher's own log does not confirm.
+    """Return a note on each published figure that its publisher's own log does not confirm.
 
-    They are the figures under the conditions of `cell`. If the log of `cell` gives another throughput, the last note
-    says so.
+    The figures are those of every metric and framework under the conditions of `cell`. A last note says that the ratio
+    is to the log's throughput, if the log of `cell` gives another one than the report.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
         for row in published_row_by_framework(campaign, cell, metric).values():
-            if row is not None and row.log_note is not None:  # it has a note if the log does not confirm the figure
+            if row is not None and row.log_note is not None:  # `log_note` says how the log does not confirm the figure
                 notes.append(_note_on_figure(row))
     if cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
@@ -311,9 +313,10 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
 
 
 def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dict[str, str]:
-    """Return a row of `table_rows` as the texts of a page, by the heads of their columns.
+    """Return {head of a column: text of its cell} for a row of `table_rows`, without the columns of UNSHOWN.
 
-    A published figure has a column for each framework. `note_numbers` is {text of a note: its number}.
+    The published throughputs and speedups, which are one entry of `row` each, become a column for each framework.
+    `note_numbers` is {text of a note: its number on the page}.
     """
     cells: dict[str, str] = {}
     for name, value in row.items():
@@ -337,9 +340,12 @@ def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dic
 def _published_cell(
     row: Mapping[str, Any], framework: str, figure: Figure | None, note_numbers: Mapping[str, int]
 ) -> str:
-    """Return the text of a framework's published throughput, with its log's value and a note: `2450 (log: 2390.5) [3]`.
+    """Return the text of a framework's published throughput, which is `figure`, in a row of `table_rows`.
 
-    `row` is a row of `table_rows`. The log's value is there only if it differs from the figure.
+    - `not published`: there is no figure
+    - `2450`: there is no note that the publisher's log does not confirm the figure
+    - `2450 [3]`: note 3 says how the log does not confirm it
+    - `2450 (log: 2390.5) [3]`: and the log gives another value
     """
     if figure is None:
         return "not published"
@@ -363,7 +369,7 @@ def _note_on_throughput(figure: Figure, notes: Sequence[str]) -> str | None:
 def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:
     """Return the text of a cell of a page; `nothing` for None or an empty text.
 
-    A published figure keeps its digits as printed. An interval is `1.2 to 1.3`.
+    A published figure keeps its printed digits, and any other number has six. An interval becomes `1.2 to 1.3`.
     """
     if value is None or isinstance(value, str):
         return value or nothing

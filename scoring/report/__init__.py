@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from runlog.json_types import JsonObject
@@ -65,23 +65,20 @@ def _build_report(args: argparse.Namespace) -> Report:
     Raises InputError for logs or findings that cannot be used, for --runs without --protocol, and for an output file
     that is the log of a run.
     """
-    records: list[Record] = []
-    folders: list[str | None] = []  # one for each record: the folder that its log was found in; None: given by itself
+    logs: list[GivenLog] = []
     for log_or_folder, records_of_it in read_systems(args, args.logs):
-        folder = log_or_folder if Path(log_or_folder).is_dir() else None
-        records += records_of_it
-        folders += [folder] * len(records_of_it)
+        folder = log_or_folder if Path(log_or_folder).is_dir() else None  # None: the log was given by itself
+        logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records_of_it]
 
+    records = [log.record for log in logs]
     _refuse_to_overwrite_logs(args, records)
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
 
     protocol = None if args.protocol is None else protocol_of(args)
-    findings = read_findings(args.findings, records) if args.findings else {}
-    logs = []
-    for record, folder in zip(records, folders, strict=True):
-        findings_of_log = findings.get(record.file)
-        logs.append(GivenLog(record=record, path=record.file, folder=folder, findings=findings_of_log))
+    if args.findings:
+        findings = read_findings(args.findings, records)
+        logs = [replace(log, findings=findings.get(log.record.file)) for log in logs]
     return build(logs, protocol, skip=args.skip)
 
 

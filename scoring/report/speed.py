@@ -37,7 +37,8 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 def throughput(report: Report) -> Section:
     """Return the section on each run's throughput over time: a plot with a table of its windows.
 
-    A run without rates has a sentence instead.
+    A run without rates has a sentence instead. The gist, which is shown beside the title, is the range of the measured
+    rates of all runs, in each unit.
     """
     figures: list[Figure] = []
     without_rates: list[Block] = []
@@ -50,9 +51,10 @@ def throughput(report: Report) -> Section:
         figures.append(_plot_of_run(report, run, rates_over_time))
         measured_rates[unit_of_rates(run)] += [point.images_per_s for point in rates_over_time.points if point.measured]
 
+    gist = NOT_MEASURED
     ranges = [f"{range_in_words(rates)} {unit}" for unit, rates in measured_rates.items() if rates]
-    # The gist is shown beside the section's title.
-    gist = f"measured windows {', '.join(ranges)}" if ranges else NOT_MEASURED
+    if ranges:
+        gist = f"measured windows {', '.join(ranges)}"
     parts = [*_plot_blocks(figures), *without_rates]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
 

@@ -82,7 +82,7 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
     """Return the verdict on a check that was not run, with the reason.
 
-    It is FATAL, unless this machine cannot run the precision. Then it is UNKNOWN.
+    If this machine cannot run the precision, the verdict is UNKNOWN, else FATAL.
     """
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
     if why_impossible:
@@ -126,11 +126,12 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 def main() -> int:
     """Run the checks of this rank, report on finished jobs, or print the precisions whose jobs can run.
 
-    Returns the exit status. Raises ValueError if the job or the files to report on cannot be used.
+    launch/trials.sh calls it for all three. Returns the exit status. Raises ValueError if the job or the files to
+    report on cannot be used.
     """
     args = _arguments()
     if env.is_rank():  # mpirun started this process as a rank of a job
-        # Without `checks_precision`: a GPU that cannot run the precision is a verdict here, and no refusal.
+        # If the GPU cannot run the precision, the verdicts of the checks say so. The job is not refused for it.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()

@@ -74,16 +74,16 @@ def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tol
     """Compare the losses of a training's first steps with the wanted ones; return the verdict of `check`.
 
     `losses` is [ranks, steps], and `wanted_losses` [steps] or longer. The verdict is ok if every loss is within the
-    tolerance of its step.
+    tolerance of its step. Its text names the step that is farthest off, as compared with its tolerance.
     """
     steps = losses.shape[1]
     wanted_losses = wanted_losses[:steps]  # the short form takes fewer steps
     # [steps]: the largest error of any rank, as a share of the wanted loss
     errors = np.abs(losses - wanted_losses).max(axis=0) / wanted_losses
     tolerances = tolerance.by_step(steps)
-    ratios = np.where(np.isnan(errors), np.inf, errors / tolerances)  # a NaN is worse than any number
-    worst = int(np.argmax(ratios))  # the index of the step that the text names
     good = bool((errors <= tolerances).all())  # False if any error is NaN
+    times_tolerance = np.where(np.isnan(errors), np.inf, errors / tolerances)  # a NaN is worse than any number
+    worst = int(np.argmax(times_tolerance))  # index of the step
     found = f"{errors[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {tolerances[worst]:.0e} allowed"
     wanted = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
     figures = {"losses": losses.tolist(), "wanted": wanted_losses.tolist(), "off": errors.tolist()}
@@ -113,7 +113,7 @@ def why_constant(losses: Array) -> str:
 
 
 def sensors(machine: Machine) -> Verdict:
-    """Check that NVML reads all SENSORS of each rank's GPU, and that Paddle computes on the same GPU.
+    """Check that NVML reads all SENSORS of the GPU of each rank, and that this is the GPU that Paddle computes on.
 
     All ranks must call this together. Each returns the verdict on the GPUs of all ranks.
     """
@@ -132,9 +132,10 @@ def sensors(machine: Machine) -> Verdict:
 
 
 def _readings_of_gpu(index: int) -> JsonObject:
-    """Return NVML's name and readings of the GPU `index` of this node.
+    """Return what NVML says of the GPU `index` of this node: its name, and the reading of each sensor.
 
-    "same" says whether Paddle's name for its GPU `index` is the same. "silent" lists the SENSORS that have no reading.
+    Two more fields judge it. "same" says whether Paddle gives its GPU `index` the same name. "silent" lists the SENSORS
+    without a reading.
     """
     with nvidia.opened() as (handles, _):  # in CUDA's order, so that the local rank is the index
         name = nvidia.gpu_of(handles[index]).name
@@ -193,9 +194,9 @@ def pooling(machine: Machine) -> Verdict:
 
 
 def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
-    """Return the gradient at the pixels of a global average pooling, given the gradient at its output, the mean.
+    """Return the gradient of a global average pooling at its input, the pixels, as a training program computes it.
 
-    `gradient_at_mean` has one value for each image and channel. The operator is the one of a training program.
+    `gradient_at_mean` is the gradient at its output, the mean: one value for each image and channel.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
@@ -208,7 +209,8 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
         mean = paddle.nn.functional.adaptive_avg_pool2d(pixels, 1, data_format=plan.layout)
         at_mean = static.data("gradient_at_mean", gradient_at_mean.shape, dtype)
         (at_pixels,) = static.gradients(targets=[mean], inputs=[pixels], target_gradients=[at_mean])
-        replaced_operators = gradients.spread_mean_gradients(main)  # puts the fast operator in place of Paddle's
+        # As in a training, another operator takes the place of Paddle's: the one that is checked here.
+        replaced_operators = gradients.spread_mean_gradients(main)
         assert replaced_operators == 1
         any_pixels = np.zeros(image_shape, dtype)  # the gradient of a mean does not depend on the pixels' values
         feed = {"pixels": any_pixels, "gradient_at_mean": gradient_at_mean}
@@ -303,11 +305,13 @@ def _read_as_one_batch(
 
 
 def read_by_program(machine: Machine, image: Any) -> Array:
-    """Return a pipeline's batch of images as float32 on the host, copied there as a training reads a batch.
+    """Return a pipeline's batch of images as float32 on the host, read by a program of Paddle as in a training.
 
-    The copy does not wait for the GPU. So a batch that the pipeline hands over too early is wrong here, too.
+    A program does not wait until the pipeline has finished the batch. If the pipeline hands it over too early, a
+    training would see wrong images, and so does this check. If Paddle has no kernels for the GPU, the batch is copied
+    without a program.
     """
-    if not machine.has_kernels:  # no program of Paddle's runs on this GPU
+    if not machine.has_kernels:
         return np.array(image, dtype=np.float32)  # this waits for the GPU
     shape, dtype = _shape_and_type(image)
     main = static.Program()
@@ -417,9 +421,10 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
 
 
 def _fault_of_replay(launched: Array, replayed: Array) -> str:
-    """Say why replayed losses do not confirm a CUDA graph by the launched ones; return an empty text if they do.
+    """Say why the losses do not show that a replayed CUDA graph trains as launched steps do; empty if they show it.
 
-    Both are float32 [ranks, steps].
+    Both are float32 [ranks, steps]. They show it if they are the same in each bit, if the launched ones are finite, and
+    if these change from step to step: without training, equal losses prove nothing.
     """
     not_finite = why_not_finite(launched, "launched")
     if not_finite:  # a difference from such losses means nothing
@@ -430,4 +435,4 @@ def _fault_of_replay(launched: Array, replayed: Array) -> str:
         first = int(np.argmax(differs))  # index of the step
         difference = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
         return f"{differs.sum()} of {len(differs)} losses differ, first at step {first + 1}, by {difference:.1e} of it"
-    return why_constant(launched)  # without training, equal losses prove nothing
+    return why_constant(launched)

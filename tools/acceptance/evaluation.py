@@ -98,14 +98,15 @@ def _totals_over_ranks(
 ) -> Totals:
     """Evaluate the images by the program `main`, each rank its share; return the totals over all ranks.
 
-    An image's shorter side is resized to `resize` pixels, and the centre cropped. All ranks must call this together.
+    The shorter side of each image is resized to `resize` pixels, and its centre is cropped. All ranks must call this
+    together.
     """
     me = machine.me
-    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")  # so that any machine has the same images
-    share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
-    steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # of every rank
     # The program adds up the right answers and the images in variables of these names.
     evaluator = Evaluator(executor=machine.executor, main=main, totals=(model.QUALITY, COUNTED), ranks=me)
+    steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # as many on every rank
+    share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
+    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")  # so that any machine has the same images
     with contextlib.closing(data.Loader(images, share_of_rank, reader, resize=resize)) as batches:
         totals = evaluator.run(_in_format(batches, model.image), steps=steps)  # summed over the ranks
     return Totals(correct=int(totals[model.QUALITY]), counted=int(totals[COUNTED]))
@@ -120,18 +121,16 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
-    The convolutions stay random, and the last layer is fitted to the features that they give. A CPU computes it, so
-    that every machine has the same weights.
+    The convolutions keep their random first weights. The last layer is fitted to the features that they give, so that
+    it maps them to the labels. All is computed on the CPU, so that every machine has the same weights.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
     image = np.concatenate([images for images, _ in batches])
     label = np.concatenate([labels for _, labels in batches])
     with cpu_network(recipe, len(image)) as (main, executor):
         _scale_blocks_down(main)  # so that they add less noise to the image
-        # The operator that multiplies the features by the weight "fc.w".
-        (last_layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
         feed = {"image": image, "label": label}
-        (features,) = executor.run(main, feed=feed, fetch_list=last_layer.input("X"))
+        (features,) = executor.run(main, feed=feed, fetch_list=[_name_of_features(main)])
         weights = copy_state(main)  # with the statistics of batch norm that this pass left
 
     classes = np.eye(recipe.classes)[label[:, 0]]  # one-hot, [N, classes]
@@ -139,6 +138,13 @@ def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     weights["fc.w"] = weight.astype(np.float32)
     weights["fc.b"] = bias.astype(np.float32)
     return weights
+
+
+def _name_of_features(main: static.Program) -> str:
+    """Return the name of the variable that holds the features. The last layer multiplies them by the weight fc.w."""
+    (last_layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
+    (features,) = last_layer.input("X")
+    return str(features)
 
 
 def _scale_blocks_down(main: static.Program) -> None:
@@ -153,17 +159,19 @@ def _scale_blocks_down(main: static.Program) -> None:
 
 
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
-    """Return weight [F, T] and bias [T] of the linear map from `features` [N, F] to `targets` [N, T], in float64.
+    """Fit a linear map from `features` [N, F] to `targets` [N, T]; return its weight [F, T] and bias [T], in float64.
 
-    It minimizes the squared errors plus a penalty r on large weights, in the dual form:
+    This is ridge regression: the weights W minimize |X W - Y|² + r |W|². X are the features with a column of ones
+    behind them, whose weight is the bias, Y the targets, and r the penalty on large weights. The solution is
 
-        weights = Xᵀ (X Xᵀ + r I)⁻¹ Y
+        W = Xᵀ (X Xᵀ + r I)⁻¹ Y
     """
-    ones = np.ones((len(features), 1))  # an added feature: its weight is the bias
+    ones = np.ones((len(features), 1))
     x = np.concatenate([features, ones], axis=1, dtype=np.float64)  # [N, F + 1]
-    # There are more features than images, so the dual form is solved, which has one unknown for each image.
+    # In this form (the dual one) the system has N unknowns. The images, N, are fewer than the features, F.
     gram = x @ x.T  # [N, N]
-    penalty = RIDGE_SHARE * np.trace(gram) / len(gram)  # the trace is the sum of the square lengths of all rows
+    # The trace of the matrix is the sum of the square lengths of the rows of x.
+    penalty = RIDGE_SHARE * np.trace(gram) / len(gram)
     dual = np.linalg.solve(gram + penalty * np.eye(len(gram)), targets)  # [N, T]
     weight_and_bias = x.T @ dual  # [F + 1, T]
     return weight_and_bias[:-1], weight_and_bias[-1]

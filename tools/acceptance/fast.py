@@ -33,10 +33,10 @@ def units(machine: Machine) -> Verdict:
 
 
 def lars(machine: Machine) -> Verdict:
-    """Compare the losses of a training by merged LARS with those of plain LARS, and return the verdict.
+    """Train with plain LARS and with merged LARS, compare the losses of the two, and return the verdict.
 
-    LARS scales each parameter's learning rate by the norms of its weight and gradient. Merged LARS has one operator for
-    many parameters, not one for each.
+    LARS scales the learning rate of each parameter by the norms of its weight and its gradient. Plain LARS runs one
+    operator for each parameter, merged LARS one operator for many. All ranks must call this together.
     """
     recipe = lars_recipe()
     plan = machine.plan()

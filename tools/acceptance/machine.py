@@ -85,7 +85,8 @@ class Machine:
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         """Prepare what the checks share: the embedded data set, an executor, and what this rank's GPU can do.
 
-        With `short` the checks train SHORT_STEPS steps instead of STEPS. All ranks must call this together.
+        `me` is this rank. With `short` the checks train SHORT_STEPS steps instead of STEPS. All ranks must call this
+        together.
         """
         self.job = job
         self.origins = origins
@@ -97,10 +98,7 @@ class Machine:
         self.nodes = list({node.host: node for node in node_of_each_rank}.values())  # each node once
         self.steps = SHORT_STEPS if short else STEPS
         self.kept_by_check: dict[str, Any] = {}  # {name of a check: what it leaves here for a later check}
-        self.capability = 0  # compute capability of this rank's GPU: 80 for 8.0; 0 on a CPU
-        if job.cluster.on_gpu:
-            major, minor = paddle.device.cuda.get_device_capability(me.local_rank)
-            self.capability = 10 * major + minor
+        self.capability = _compute_capability(job, me)
         # Whether this Paddle can compute on the device. On a GPU it must have machine code that the GPU runs.
         self.has_kernels = not job.cluster.on_gpu or bool(doctor_checks.code_for(self.capability))
 
@@ -166,11 +164,11 @@ class Machine:
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
         """Train ResNet-50 by `plan` for a few steps, on the same images and from the same weights each time.
 
-        Returns the losses, float32 [ranks, steps]. `other_recipe` replaces the recipe whose losses are recorded. All
-        ranks must call this together.
+        Returns the losses, float32 [ranks, steps]. Without `other_recipe` it is the recorded training. All ranks must
+        call this together.
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
-        # Both are computed on the CPU. A capture would bind the process to its GPU, so they come before it.
+        # The CPU computes both. This comes before a capture, because a capture binds the process to its GPU.
         cpu_batches = self.batches(images, recipe, self.steps)
         weights = first_weights(recipe)
         model = ResNet50(recipe, plan, batch=BATCH)
@@ -200,19 +198,28 @@ class Machine:
     def _captured_step(
         self, training: build.TrainingProgram, weights: dict[str, Array], feed: dict[str, Any]
     ) -> LaunchedStep:
-        """Capture a program's step as a CUDA graph; return the step, with the program in its state before the first.
+        """Capture a program's step as a CUDA graph and return the step. The program then has the given `weights`.
 
-        The runs on `feed` that a capture needs change that state, so it is set anew, with these `weights`.
+        Paddle must have run the program before it can be captured. These runs, on `feed`, change its state. So the
+        program is started again before the capture, and no step of the training has been taken.
         """
         step = CapturedStep(self.executor, training)
-        step.begin()  # a run reads a learning rate from the device; `_losses_of_steps` sends the rates again
-        for _ in range(step.RUNS_BEFORE):  # without them it cannot be captured
+        step.begin()  # sends the first learning rates, which the runs read; `_losses_of_steps` sends them again
+        for _ in range(step.RUNS_BEFORE):
             step.run(training.main, feed)
         build.keep_communicators(training.startup)  # or the start-up program would connect the ranks again
         self.executor.run(training.startup)
         state.set_weights(training.main, weights)
-        step.capture()  # this computes nothing
+        step.capture()  # records the step, but computes nothing
         return step
+
+
+def _compute_capability(job: Job, me: ranks.Ranks) -> int:
+    """Return the compute capability of this rank's GPU as a whole number, such as 80 for 8.0; 0 on a CPU."""
+    if not job.cluster.on_gpu:
+        return 0
+    major, minor = paddle.device.cuda.get_device_capability(me.local_rank)
+    return int(10 * major + minor)
 
 
 def _folder_of_embedded_digits(job: Job, me: ranks.Ranks) -> Path:
@@ -296,8 +303,8 @@ class VerdictWriter:
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
         """Run a check on all ranks; the first rank appends their common verdict to the job's file and prints it.
 
-        All ranks must call this together. A failed check gets a verdict, too. Raises RunError if the check fails here
-        and another rank waits in it for ever.
+        All ranks must call this together. A failed check gets a verdict, too. Raises RunError if the check has failed
+        on this rank while another rank still waits in it.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
@@ -318,8 +325,8 @@ class VerdictWriter:
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """Run a check on all ranks; return this rank's verdict, or the gravest failure if the check failed on any rank.
 
-    All ranks must call this together; the check must not use `me.comm`. Raises RunError if another rank does not leave
-    a check that failed here.
+    All ranks must call this together. The check must use another communicator than `me.comm`, by which the ranks tell
+    each other of failures. Raises RunError if the check has failed here while another rank still waits in it.
     """
     verdict: Verdict | None = None
     failure: Verdict | None = None
@@ -332,7 +339,7 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
         failure = Verdict(check=name, status=FATAL, found=message_of(reason))
 
     _wait_for_other_ranks(me, failure)
-    failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)
+    failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
     if all(failed is None for failed in failure_by_rank):
         assert verdict is not None  # this rank has not failed either
         return verdict
@@ -355,13 +362,14 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 
 
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
-    """Wait until all ranks have left a check; `failure` is the failure of this rank's check, or None.
+    """Wait until all ranks have left a check. `failure` is the failure of this rank's check; None if it did not fail.
 
-    Raises RunError if the failure is FATAL and another rank has not left the check after LEAVE_S seconds.
+    A rank with a FATAL failure left in the middle of the check, so another rank may wait for it for ever. Then this
+    raises RunError after LEAVE_S seconds.
     """
     all_have_left = me.comm.Ibarrier()
-    # After a FATAL failure, in the middle of a check, another rank may wait for this one for ever. An UNKNOWN one says
-    # that the GPUs do not have what the check needs. They are of one kind, so all ranks leave the check.
+    # An UNKNOWN failure needs no such limit. It says that the GPUs do not have what the check needs. They are of one
+    # kind, so all ranks leave the check.
     fatal_failure = failure if failure is not None and failure.status == FATAL else None
     give_up_s = time.monotonic() + LEAVE_S
     while not all_have_left.Test():

@@ -31,17 +31,17 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 
 
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
-    """Run the checks of the job's precision on this rank, together with the other ranks.
+    """Run the checks of the job's precision one after the other, on this rank together with all others.
 
-    With `short` the checks take fewer steps. A failed check gets a verdict, and the next one runs all the same. Raises
-    RunError only if a check fails on this rank and another rank waits in it for ever.
+    With `short` the checks take fewer steps. If a check fails, its verdict says so, and the next check runs. Raises
+    RunError if a check has failed on this rank while another rank still waits in it.
     """
-    me = ranks.start(job.cluster)  # joins the ranks by MPI
+    me = ranks.start(job.cluster)  # connects the ranks by MPI
     writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
-    ranks.connect(job.cluster, me)  # joins them for Paddle's collectives, too
+    ranks.connect(job.cluster, me)  # connects them once more, for Paddle's collectives
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
-    if me.is_first:
+    if me.is_first:  # the first rank writes the file of the verdicts, which begins with the nodes
         writer.append_line({"nodes": as_json(machine.nodes)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")

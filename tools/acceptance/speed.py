@@ -106,7 +106,7 @@ def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> T
     All ranks must call this together.
     """
     batches = itertools.repeat(batch)
-    # These steps show how many steps fit in that time.
+    # A few steps show how many steps fit in that time.
     probe = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
     wanted_s = SHORT_THROUGHPUT_S if machine.short else THROUGHPUT_S
     steps_here = max(1, round(wanted_s * probe.steps / probe.time_s))
@@ -126,8 +126,8 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
     """
     job = machine.job
     me = machine.me
-    # The number of images sets the schedule. With a large one the learning rate is still in its warm-up, as in the
-    # first minute of a run.
+    # The schedule of the learning rate depends on the number of images. With a large one the rate is still in its
+    # warm-up, as in the first minute of a run.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
     dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
     header.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
@@ -142,7 +142,7 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
 def energy_j(machine: Machine) -> float | None:
     """Return the joules that the GPUs of all ranks have taken since their drivers were loaded, by NVML's counters.
 
-    None on a CPU, or if NVML does not count for one of the GPUs. All ranks must call this together.
+    None on a CPU, or if NVML does not count the energy of one of the GPUs. All ranks must call this together.
     """
     with nvidia.opened() as (handles, _):
         own_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
@@ -173,7 +173,8 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
     figures["published"] = [inspect.quoted(published)]
     # Of all ranks together, because the published job may have another number of devices.
     least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size
-    wanted = _text_of_wanted_rate(least_rate, published)  # names the batch, which the fix calls "that batch"
+    wanted = _text_of_wanted_rate(least_rate, published)
+    # "that batch" is the batch of the published figure, which `wanted` names.
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
     return judged("throughput", measured.images_per_s >= least_rate, found, wanted, fix, figures=figures)
 
@@ -269,7 +270,7 @@ def peak_memory(machine: Machine) -> Verdict:
     The verdict is always ok, because a job that does not fit fails in `throughput`. Raises RunError if that check has
     failed.
     """
-    peaks_mib = machine.kept_by("throughput")
+    peaks_mib = machine.kept_by("throughput")  # of each rank
     gpu_sizes_gib: list[float] = []
     for node in machine.nodes:
         gpu_sizes_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)

@@ -150,7 +150,8 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
         lines.append(f"# {line}".rstrip())
     for variable, value in winner.exports(job.model.strategy).items():
         prefixed = f"{prefix}_{variable}"
-        lines.append(f'export {prefixed}="${{{prefixed}:-{value}}}"')  # in an f-string, {{ stands for one brace
+        expansion = "${" + f"{prefixed}:-{value}" + "}"  # to the shell: what the user has set, else `value`
+        lines.append(f'export {prefixed}="{expansion}"')
     lines += [
         "",
         f"# shellcheck source=config_{system}.sh",
