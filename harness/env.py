@@ -24,7 +24,7 @@ from runlog.errors import print_to_reader
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
-ORIGIN_OF_DEFAULTS = "harness/env.py"  # in a log, of a value that nobody has set
+ORIGIN_OF_DEFAULTS = "harness/job.py"  # in a log, of a value that nobody has set; "harness/env.py" in older logs
 
 
 # ---- reading a job

@@ -168,7 +168,7 @@ def test_every_value_says_where_it_came_from() -> None:
     assert (job.model.batchsize, job.trials.nexp) == (8, 5)
     assert origins["BATCHSIZE"] == {"value": 8, "origin": "config_CPU.sh"}
     assert origins["NEXP"] == {"value": 5, "origin": "environment"}
-    assert origins["SEED"] == {"value": -1, "origin": "harness/env.py"}
+    assert origins["SEED"] == {"value": -1, "origin": "harness/job.py"}
     assert origins["RESULT_FILE"] == {"value": "r.txt", "origin": "launch/trials.sh"}
 
 
