@@ -217,7 +217,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     leaves out the value, which may be a secret.
     """
     variables = names()
-    # Names like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
+    # Names much like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:
