@@ -189,11 +189,7 @@ def _images_per_s(run: LoggedRun) -> float | None:
 
 def _number_of_accelerators(description: Description) -> int:
     """Return the number of accelerators on all nodes; 0 if the description does not state it in whole numbers."""
-    nodes = str(description.get("number_of_nodes"))
-    per_node = str(description.get("accelerators_per_node"))
-    if not (nodes.isdecimal() and per_node.isdecimal()):
-        return 0
-    return int(nodes[:MOST_DIGITS]) * int(per_node[:MOST_DIGITS])
+    return _stated_number(description, "number_of_nodes") * _stated_number(description, "accelerators_per_node")
 
 
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
@@ -261,9 +257,12 @@ def _model_numbers(processor: str) -> set[str]:
 
 
 def _stated_number(description: Description, field: str) -> int:
-    """Return a whole number that the description states; 0 if the field is missing or has another value."""
+    """Return a whole number that the description states; 0 if the field is missing or has another value.
+
+    A number of more than six digits is cut to the first six.
+    """
     text = str(description.get(field))
-    return int(text) if text.isdecimal() else 0
+    return int(text[:MOST_DIGITS]) if text.isdecimal() else 0
 
 
 def _memory_gib(description: Description) -> float | None:
