@@ -298,12 +298,15 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
     """Check the signature of a published folder's SHA256SUMS. Return a verdict that says who signed.
 
     `signers` is a file of allowed signers: the signature must be of one of them. With None it may be of anyone. A
-    signature that does not fit SHA256SUMS is fatal. So is a missing one, but with None that is unknown.
+    signature that does not fit SHA256SUMS is fatal, and so is one without that file. A missing signature is fatal, too,
+    but unknown if `signers` is None.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():
         message = "signed by nobody: anyone can have made or altered this folder"
         return judged(SIGNATURE, False, message, "a signature", bad=FATAL if signers else UNKNOWN)
+    if not (folder / HASHES).is_file():
+        return judged(SIGNATURE, False, f"signs {HASHES}, which is missing")
     signed = (folder / HASHES).read_bytes()
     try:
         if signers is None:
