@@ -213,7 +213,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     """Return whether the described processors cannot have the number of cores that the log states for a node.
 
-    False if the description or the log does not state a number.
+    False if the log does not state it, or if the description does not state its processors and their cores.
     """
     usable_cores: Any = node.get("cores")
     # Each of these numbers is 0 if the description does not state it.
@@ -251,7 +251,7 @@ def _is_other_processor(node: Node, description: Description) -> bool:
 
 
 def _model_numbers(processor: str) -> set[str]:
-    """Return the words of a processor's name that have a digit, such as `8480c` of `intel xeon 8480c`."""
+    """Return the words of three or more characters that have a digit, such as `8480c` of `intel xeon 8480c`."""
     words = re.findall(r"[\w-]{3,}", processor)
     return {word for word in words if re.search(r"\d", word)}
 

@@ -243,7 +243,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     """Check a published folder again: its signature, hashes, packages, table, page and other files.
 
     `signers` is a file of allowed signers (see ssh-keygen(1)); None accepts any signer. A verdict on a package names
-    its folder in `where`. The table and the page are checked only if nothing before has failed.
+    its folder in `where`. The table, the page and the other files are checked only if nothing before has failed.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
@@ -315,7 +315,7 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
         by_signers = ("-s", str(signature), "-f", str(signers))
         signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]  # `verify` asks for the signer's name
         answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=signed)
-    except ValueError as error:  # ssh-keygen refuses the signature
+    except ValueError as error:  # ssh-keygen refuses the signature, or is not installed
         return judged(SIGNATURE, False, str(error))
     return judged(SIGNATURE, True, answer)
 
