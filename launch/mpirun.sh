@@ -57,6 +57,12 @@ may_write() { # FILE: one that is there, or a new one
   if [[ -e $1 ]]; then [[ -f $1 && -w $1 ]]; else [[ -d $(dirname "$1") && -w $(dirname "$1") ]]; fi
 }
 [[ -z ${write_hosts} ]] || may_write "${write_hosts}" || refuse "--write-hosts ${write_hosts}: cannot be written"
+for option in baseline topology; do # the files are read before the hosts are written, so nothing else would stop it
+  for written in ${write_hosts:+"${write_hosts}" "${write_hosts}.spares"}; do
+    [[ ${!option} != "${written}" && ! ${!option} -ef ${written} ]] ||
+      refuse "--write-hosts ${write_hosts}: would write over --${option} ${!option}: give another file"
+  done
+done
 command -v "${ssh[0]:-}" >/dev/null || refuse "--ssh ${ssh[*]}: no such command here: give one that reaches the hosts, as ssh does"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
 [[ -n ${no_container} ]] || known_engine docker podman apptainer

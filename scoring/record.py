@@ -127,7 +127,8 @@ class Record:
     nodes: int | None = None
     platform: str | None = None  # the system as an MLPerf log names it
     accelerator: str | None = None  # the devices' name as a system description has it
-    described_by: str | None = None  # the system description that said devices, nodes and batch_per_device
+    # The system description that said devices and nodes, and batch_per_device unless the log's own value remains.
+    described_by: str | None = None
     batch_per_device: int | None = None
     batch_of_all: int | None = None  # images of one step over all devices, if the log states that
     train_samples: int | None = None  # images of an epoch, if an MLPerf log states that

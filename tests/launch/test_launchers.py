@@ -236,6 +236,8 @@ JOB_OF_TWO = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}
         ("mpirun.sh --hosts a --fleet --write-hosts x --nodes 6", {"CONT": "img"}, "--nodes 6: there are 1 hosts"),
         ("mpirun.sh --hosts a --fleet --topology /x", {"CONT": "img"}, "--topology /x: not a readable file"),
         ("mpirun.sh --hosts a --fleet --write-hosts /x/y", {"CONT": "img"}, "--write-hosts /x/y: cannot be written"),
+        ("mpirun.sh --hosts a --fleet --write-hosts x --baseline x", {"CONT": "img"}, "would write over --baseline "),
+        ("mpirun.sh --hosts a --fleet --write-hosts x --baseline x.spares", {"CONT": "img"}, "over --baseline "),
         ("container_node.sh", {}, "set CONT"),
         ("container_node.sh", {"CONT": "img", "DGXSYSTEM": "Nope"}, "no config_Nope.sh"),
         ("container_node.sh", {"CONT": "img", "ENGINE": "enroot"}, "one of docker podman apptainer"),

@@ -1,6 +1,7 @@
 """The report on a fleet, its page, its files and its exit status; and a real one on the ranks of this machine."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,10 @@ def _step(record: dict[str, Any], values: Any) -> None:
     record["metrics"]["step_s"]["series"][3] = values
 
 
+def _without_turns(record: dict[str, Any]) -> None:
+    record["metrics"]["step_s"]["series"] = [[] for _ in record["hosts"]]
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -84,6 +89,8 @@ def _step(record: dict[str, Any], values: Any) -> None:
         (lambda r: _step(r, [float("inf")] * 16), "step_s of node3 is inf: a time is above 0"),
         (lambda r: _step(r, [0.0] * 16), "step_s of node3 is 0.0: a time is above 0"),
         (lambda r: _step(r, [1.0] * 10), "step_s of node3 has 10 turns, another 16"),
+        (lambda r: _step(r, []), "step_s of node3 has no turns: at least one is needed"),
+        (_without_turns, "step_s of node0 has no turns: at least one is needed"),
         (lambda r: _step(r, ["fast"] * 16), "damaged (TypeError"),
         (lambda r: r["hosts"].__setitem__(5, "node2"), "its hosts have node2 more than once"),
         (lambda r: r["hosts"].__setitem__(5, 5), "damaged (TypeError"),
@@ -140,6 +147,47 @@ def test_what_cannot_be_had_is_no_success(
     assert ("good      node0," in done.stdout) == said.startswith("error: ")
     assert (tmp_path / "hosts").exists() == (status == 1)
     assert json.loads((tmp_path / "fleet.json").read_text()) == record
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--write-hosts out --html out", "out: would be written by --html and by --write-hosts: give each a file"),
+        ("--write-hosts out --html ./out", "out: would be written by --html and by --write-hosts:"),
+        ("--write-hosts link --html out", "out: would be written by --html and by --write-hosts:"),
+        ("--write-hosts hard --html out", "out: would be written by --html and by --write-hosts:"),
+        ("--write-hosts below/../new --html new", "new: would be written by --html and by --write-hosts:"),
+        ("--write-hosts out --html out.spares", "by --html and by --write-hosts (its FILE.spares):"),
+        ("--write-hosts twin --nodes 2", "twin: would be written by --write-hosts and by --write-hosts (its FILE."),
+        ("--html same.json", "same.json: is a fleet's record, which would be written over: give another file"),
+        ("--html then.spares --baseline then.spares", "then.spares: is a fleet's record"),
+        ("--write-hosts then --baseline then.spares --nodes 2", "then.spares: is a fleet's record"),
+        ("--write-hosts record", "record.spares: is a fleet's record"),
+        ("--write-hosts pipe", "pipe.spares: is a pipe, a socket or a device"),
+    ],
+)
+def test_no_file_is_written_twice_or_over_a_record(
+    options: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("below").mkdir()
+    Path("out").write_text("kept")
+    Path("link").symlink_to("out")
+    Path("hard").hardlink_to("out")
+    Path("twin.spares").symlink_to("twin")
+    Path("record.spares").symlink_to("fleet.json")
+    Path("fleet.json").touch()
+    Path("same.json").hardlink_to("fleet.json")
+    Path("then.spares").write_text(json.dumps(record_of(seed=2)))
+    os.mkfifo("pipe.spares")
+    files = sorted(Path().iterdir())
+    record = record_of()
+    done = report(tmp_path, record, *options.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert sorted(Path().iterdir()) == files and Path("out").read_text() == "kept"
+    assert json.loads(Path("fleet.json").read_text()) == record
+    assert json.loads(Path("then.spares").read_text()) == record_of(seed=2)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,21 @@ def test_ranks_that_compute_the_same_bits_are_ok(tmp_path: Path) -> None:
     assert said in done.stdout and "unknown" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ([A100, A100, None], "2 ranks of 1 class and 1 rank of unknown class, at least 4 repetitions of"),
+        ([None, A100, None], "1 rank of 1 class and 2 ranks of unknown class, at least"),
+        ([A100, None, V100, None], "2 ranks of 2 classes and 2 ranks of unknown class, at least"),
+        ([A100, V100], "2 ranks of 2 classes, at least"),
+        ([None, None], "2 ranks of unknown class, at least"),
+        ([None], "1 rank of unknown class, at least"),
+    ],
+)
+def test_what_is_not_known_is_not_counted_as_a_class(kinds: list[str | None], said: str, tmp_path: Path) -> None:
+    assert f"\narithmetic        {said} " in report(tmp_path, fleet(kinds)).stdout
+
+
 def test_right_arithmetic_does_not_say_that_a_node_is_fast(tmp_path: Path) -> None:
     record = fleet([A100] * 3)
     assert set(judged(tmp_path, record)[0].values()) == {"ok"}

@@ -77,7 +77,8 @@ def alone(job: env.Job) -> list[Verdict]:
 def mpirun_failure() -> str:
     """Return why mpirun cannot start two ranks on this node that add a number over MPI; empty if it can.
 
-    The reason is the beginning of mpirun's own message, or that there was no answer in MPIRUN_S seconds.
+    The reason is the beginning of mpirun's own message, "mpirun failed" if it printed none, or that there was no answer
+    in MPIRUN_S seconds.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []  # without it mpirun refuses to run as root

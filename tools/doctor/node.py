@@ -168,9 +168,9 @@ def _address_in_hosts(job: env.Job, node: int) -> str:
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
     """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA); empty if nothing does.
 
-    It is a kernel module, "nvidia_peermem", or Linux's DMA-BUF together with NVIDIA's open kernel module. `modules` is
-    the folder /sys/module, `kernel` the release of Linux ("5.15.0-91-generic"), and `driver` what NVIDIA's kernel
-    module says about itself.
+    It is a kernel module, "nvidia_peermem" or "nv_peer_mem", or Linux's DMA-BUF together with NVIDIA's open kernel
+    module. `modules` is the folder /sys/module, `kernel` the release of Linux ("5.15.0-91-generic"), and `driver` what
+    NVIDIA's kernel module says about itself.
     """
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():

@@ -66,8 +66,8 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated: FOREIGN_MIB.
 
-    Some drivers report only a sum that includes the memory that they keep for themselves. Then RESERVE_MIB more are
-    tolerated. If nothing is reported, the memory in use is None.
+    Some drivers report only a sum that includes the memory that they keep for themselves, and others nothing, so that
+    the memory in use is None. In both cases RESERVE_MIB more are tolerated.
     """
     used_mib = gpu.memory_used_mib
     if used_mib is not None:

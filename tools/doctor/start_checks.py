@@ -232,9 +232,9 @@ def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> V
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
-    The loopback is fatal. `hosts_address`, the address by which HOSTS names this node, is ok; it is empty if HOSTS does
-    not name the node. With another address, an interface of containers or virtual machines is a warning, and so is an
-    address that the interface gave itself.
+    The loopback is fatal. `hosts_address`, the address by which HOSTS names this node, is ok; it is empty if it is not
+    known. With another address, an interface of containers or virtual machines is a warning, and so is an address that
+    the interface gave itself.
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
     if start.interface == "lo":

@@ -7,6 +7,7 @@ An earlier fleet.json is a baseline. Exit status: 0 if every node passes, 1 if o
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
 import sys
@@ -42,7 +43,12 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     lines += [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out_hosts]
     spares = [f"{host}\n" for host in good_hosts[wanted:]]
     path.write_text("".join(lines), encoding="utf-8")
-    path.with_name(f"{path.name}.spares").write_text("".join(spares), encoding="utf-8")  # even if there are none
+    _spares_file(path).write_text("".join(spares), encoding="utf-8")  # even if there are none
+
+
+def _spares_file(hostfile: Path) -> Path:
+    """Return the file of the good nodes that are not needed, beside the hostfile: hosts -> hosts.spares."""
+    return Path(f"{hostfile}.spares")
 
 
 # ---- the report as text
@@ -201,14 +207,43 @@ def parser() -> argparse.ArgumentParser:
 
 
 def explain_misuse(args: argparse.Namespace) -> str:
-    """Return a message on options that do not go together, or that would overwrite a record; empty if all is right."""
+    """Return a message on options that do not go together, or on files of which one would overwrite another.
+
+    The message is empty if all is right. Raises UnusableError if FILE.spares of --write-hosts is a pipe, a socket, a
+    device or a link to itself.
+    """
     if args.nodes and not args.write_hosts:
         return "--nodes goes with --write-hosts"
-    records = [path.resolve() for path in (args.record, args.baseline) if path]
-    for written in (args.html, args.write_hosts):
-        if written and written.resolve() in records:
-            return f"{written}: is a fleet's record, which would be written over: give another file"
+    outputs = _outputs(args)
+    if args.write_hosts:
+        named_files.refuse_unusable(_spares_file(args.write_hosts))  # which no option names, unlike the other files
+    for option, written in outputs.items():
+        for record in (args.record, args.baseline):
+            if record and _is_same_file(written, record):
+                return f"{written}: is a fleet's record, which would be written over: give another file to {option}"
+    for (option, written), (other_option, other_written) in itertools.combinations(outputs.items(), 2):
+        if _is_same_file(written, other_written):
+            return f"{written}: would be written by {option} and by {other_option}: give each a file of its own"
     return ""
+
+
+def _outputs(args: argparse.Namespace) -> dict[str, Path]:
+    """Return the files that the options would have written, by the words that name the option."""
+    outputs = {}
+    if args.html:
+        outputs["--html"] = args.html
+    if args.write_hosts:
+        outputs["--write-hosts"] = args.write_hosts
+        outputs["--write-hosts (its FILE.spares)"] = _spares_file(args.write_hosts)
+    return outputs
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    """Return whether two paths lead to the same file, also by links; the file need not exist yet."""
+    try:
+        return path.samefile(other)  # also of hard links
+    except OSError:  # mostly because one of them does not exist yet
+        return path.resolve() == other.resolve()
 
 
 def report(args: argparse.Namespace) -> int:
@@ -256,7 +291,7 @@ def _write_files(args: argparse.Namespace, judged: Judged) -> None:
 def main() -> int:
     """Take part in the measurement if mpirun started this process; otherwise report on a record that was measured.
 
-    Returns the exit status: 0 if no node and no link is bad, else 1. Wrong options end the process with status 2.
+    Returns the exit status: 0 if no node and no link is bad, 2 for wrong use, else 1.
     """
     if env.is_rank():
         return run_module("tools.fleet.measure", checks_precision=False)  # it leaves out what a GPU cannot compute
@@ -266,7 +301,7 @@ def main() -> int:
     named_files.check_options(args)
     why_wrong = explain_misuse(args)
     if why_wrong:
-        arguments.error(why_wrong)  # ends the process with status 2
+        raise ValueError(why_wrong)
     return report(args)
 
 

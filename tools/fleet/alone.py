@@ -177,7 +177,7 @@ class RankMeasurements:
         """
         read_bytes = 0
         took_s = 0.0
-        for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):  # without a limit empty files would never end
+        for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):  # the limit ends a cycle of empty files
             reading = read_uncached(path, DISK_MIB * MIB)
             read_bytes += reading.read_bytes
             took_s += reading.took_s

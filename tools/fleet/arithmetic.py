@@ -224,7 +224,7 @@ def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return the majority of a class, and how many hosts gave each result at least once.
+    """Return how many ranks of a class are measured, their majority, and how many hosts gave each result at least once.
 
     `measured` are the ranks of the class that did not fail.
     """
@@ -313,11 +313,11 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank of which some repetitions gave other results than the `right` one.
+    """Judge a rank that gave wrong results in some repetitions, but none of them in more than half.
 
-    A fault of hardware does not give the same wrong bits on two hosts. So the judgement is fatal if the rank's host
-    alone gave one of the wrong results. If other hosts gave each of them, too, the kernels seem to sum in a random
-    order, and the judgement is unknown.
+    Every result but the `right` one is wrong. A fault of hardware does not give the same wrong bits on two hosts. So
+    the judgement is fatal if the rank's host alone gave one of the wrong results. If other hosts gave each of them,
+    too, the kernels seem to sum in a random order, and the judgement is unknown.
     """
     wrong_results = rank.results_other_than(right.name)
     # Each count includes the rank's own host.
@@ -394,10 +394,27 @@ def summary(record: Record) -> str:
     if not ranks:
         return "not measured"
     digests = record["digests"]
-    class_names = {rank.class_name for rank in ranks}
-    of_classes = "1 class" if len(class_names) == 1 else f"{len(class_names)} classes"
     fewest_repetitions = min(rank.repetition_count for rank in ranks)
     return (
-        f"{len(ranks)} ranks of {of_classes}, at least {fewest_repetitions} repetitions of {digests['steps']} steps "
-        f"each, {len(digests['tensors'])} digests a step"
+        f"{_ranks_and_classes(ranks)}, at least {fewest_repetitions} repetitions of {digests['steps']} steps each, "
+        f"{len(digests['tensors'])} digests a step"
     )
+
+
+def _ranks_and_classes(ranks: Sequence[Rank]) -> str:
+    """Return how many ranks there are of how many classes: "16 ranks of 2 classes and 1 rank of unknown class"."""
+    known_classes = [rank.class_name for rank in ranks if rank.class_name is not None]
+    class_count = len(set(known_classes))
+    unknown_count = len(ranks) - len(known_classes)
+    parts = []
+    if known_classes:
+        of_classes = "1 class" if class_count == 1 else f"{class_count} classes"
+        parts.append(f"{_ranks_in_words(len(known_classes))} of {of_classes}")
+    if unknown_count:
+        parts.append(f"{_ranks_in_words(unknown_count)} of unknown class")
+    return " and ".join(parts)
+
+
+def _ranks_in_words(count: int) -> str:
+    """Return a number of ranks in words: "1 rank" or "16 ranks"."""
+    return "1 rank" if count == 1 else f"{count} ranks"

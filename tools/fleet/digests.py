@@ -235,7 +235,7 @@ def _gpu_of(local_rank: int) -> Device:
 def _class_of_gpu(gpu: nvidia.Gpu) -> str | None:
     """Return the class of a GPU: its model, driver, cuDNN and Paddle as text; None if one of these is unknown.
 
-    Only GPUs of one class should compute the same bits.
+    GPUs of one class should compute the same bits; those of different classes may round differently.
     """
     cudnn = paddle.get_cudnn_version()  # None or -1 if Paddle finds no library
     has_cudnn = cudnn is not None and cudnn > 0

@@ -116,7 +116,7 @@ class ComparedHosts(NamedTuple):
 def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
     """Return the hosts of the job that are compared: its nodes, or its ranks as "node:rank" if it has one node.
 
-    Raises ValueError if SWITCH_GROUPS does not name a group for each node.
+    Raises ValueError if SWITCH_GROUPS is set and does not name one group for each node.
     """
     groups_of_nodes = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)  # refuses a wrong SWITCH_GROUPS
     if job.cluster.dgxnnodes == 1:
@@ -134,8 +134,8 @@ def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
 def main(job: Job, origins: Origins) -> None:
     """Take this rank's part in a fleet's measurements. Rank 0 writes the record of all: RESULT_FILE with suffix .json.
 
-    Every rank of the job must call this. Raises ValueError for a job of HRNet, or if SWITCH_GROUPS does not name a
-    group for each node.
+    Every rank of the job must call this. Raises ValueError for a job of HRNet, or if SWITCH_GROUPS is set and does not
+    name one group for each node.
     """
     if job.model.workload != "rn50":
         raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")

@@ -222,7 +222,7 @@ def report_as_page(judged: Judged) -> str:
     """Return the report as an HTML page, rendered from the template page.html.
 
     The page begins with the conclusion. It has tables of the bad nodes and links, of what differs between the nodes,
-    and of all nodes, and a map of the links for each of MAP_TITLES.
+    and of all nodes, and a map of the links for each of MAP_TITLES. Empty tables and maps are left out.
     """
     status, sentence = _conclusion(judged)
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []

@@ -121,7 +121,9 @@ def _check_series(metric: str, series: Series) -> None:
     measured = {name: values for name, values in series.items() if values is not None}
     turns_of_first = len(next(iter(measured.values()), ()))  # 0 if nothing was measured
     for name, values in measured.items():
-        if len(values) != turns_of_first or not values:
+        if len(values) == 0:
+            raise ValueError(f"{metric} of {name} has no turns: at least one is needed")
+        if len(values) != turns_of_first:
             turns = f"{metric} of {name} has {len(values)} turns, another {turns_of_first}"
             raise ValueError(f"{turns}: all are of the same turns")
         for value in values:
