@@ -115,8 +115,8 @@ def _check(options: argparse.Namespace) -> int:
     _refuse_wrong_options(options)
     form = "json" if options.json else options.format
     reports = _reports_on(options, hashed=form == "json")  # only this form shows the hash of a log
-    write_reports = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
-    print(write_reports(reports), end="")
+    text_of = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
+    print(text_of(reports), end="")
     if options.junit:
         options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1

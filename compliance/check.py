@@ -189,7 +189,8 @@ class Checker:
     def _take_event(self, event: Event) -> None:
         """Add an event to what is known of the run, and pass it on to each check of the log.
 
-        An event whose key is neither in the rules nor in the schema is not kept in `_run`, but the checks get it, too.
+        An event whose key is neither in the rules nor in the schema is not kept in `_run`, and its types are not
+        checked. The other checks get it, too.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -236,9 +237,9 @@ class Checker:
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `wanted_benchmark` is the benchmark that the log must be of; None allows any. A log without events, or of an
-        unknown benchmark, gets this one finding, because others would mean nothing. If reading was given up, only the
-        findings on damaged lines are returned.
+        `wanted_benchmark` is the benchmark that the log must be of; None allows any. For a log without events, or of an
+        unknown benchmark, the only finding is the one that says so, because others would mean nothing. For any other
+        log whose reading was given up, only the findings on damaged lines are returned.
         """
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
@@ -294,8 +295,8 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return a report with its findings and the facts of its run.
 
-    `benchmark` is the one that the log must be of; None allows any. A log that links to a file in another folder gets a
-    finding, too. Raises OSError if the log cannot be read, and ValueError if it is no regular file.
+    `benchmark` is the one that the log must be of; None allows any. If the log is a link to a file in another
+    folder, this is a finding, too. Raises OSError if the log cannot be read, and ValueError if it is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))

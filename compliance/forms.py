@@ -46,7 +46,7 @@ def as_text(reports: Iterable[Report]) -> str:
 def _lines_of(report: Report) -> list[str]:
     """Return the lines of one report: its verdicts, findings and notes, and the answer of mlperf-logging's checker.
 
-    Notes that have the same text and no line of the log become one line together, after the other findings. The
+    Notes without a line of the log come after the other findings, and those with the same text share one line. The
     checker's answer is left out if it was not run.
     """
     rules_by_note: dict[str, list[str]] = {}  # the rules that each note is about

@@ -360,7 +360,7 @@ def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> fl
     """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
-    # The row has the work for an image of `flop_height` pixels. It grows with the area of the image.
+    # The row has the work for an image that is `flop_height` pixels high. It grows with the area of the image.
     flop_per_image = resnet.training_flop * (pixels / resnet.flop_height) ** 2
     if cards:
         peak_flop_per_s = _peak_of_cards(cards)

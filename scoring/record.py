@@ -127,7 +127,8 @@ class Record:
     nodes: int | None = None
     platform: str | None = None  # the system as an MLPerf log names it
     accelerator: str | None = None  # the devices' name as a system description has it
-    described_by: str | None = None  # the system description that said devices, nodes and batch_per_device
+    # The system description that said devices and nodes, and batch_per_device unless the log's own value remains.
+    described_by: str | None = None
     batch_per_device: int | None = None
     batch_of_all: int | None = None  # images of one step over all devices, if the log states that
     train_samples: int | None = None  # images of an epoch, if an MLPerf log states that
@@ -255,9 +256,9 @@ class Record:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    It can if it is of the last row's epoch or the next one, and if the steps since the last row are no more than the
-    longest of `rows_before` covers. A program that counts steps anew in each epoch begins with `first_step`; in a new
-    epoch, the steps since then count.
+    It can if it is of the last row's epoch or the next one, and if the steps from the last row to it are at least 1 and
+    no more than the longest of `rows_before` covers. If the program counts steps anew in each epoch, from `first_step`
+    on, the steps since a new epoch began count instead.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)

@@ -91,8 +91,8 @@ class Judge:
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
         """Report a benchmark, stated by `event`, whose `rule_file` does not exist or was applied already.
 
-        In the second case the file is not a benchmark's: for a benchmark called `common`, it is closed_common.yaml,
-        which is applied to any closed run.
+        In the second case the file is not a benchmark's: if a closed run calls its benchmark `common`, the file is
+        closed_common.yaml, which is applied to any closed run.
         """
         benchmark = printable(event.value, 60)
         if rule_file in names():
@@ -227,7 +227,8 @@ class _FileJudge:
         """Count an event, and apply the rule of its key to it.
 
         The rule has checks and code for each event. It may also have a check for the first event, and one that at least
-        one event must meet. If the key is `submission_...`, only its first event gets the checks and the code for each.
+        one event must meet. For a key `submission_...`, the checks and the code for each event are only applied to the
+        first one.
         """
         key_result = self._result_by_key[event.key]
         rule = key_result.rule
@@ -267,7 +268,7 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Note in `key_result` if an event meets the check that at least one event of its key must meet.
+        """Note in `key_result` whether an event meets the check that at least one event of its key must meet.
 
         A number is also noted if it comes nearest to the check so far, for the finding that no event meets it. If the
         check raises an exception, as for a text that it compares with a number, the official checker crashes. The first

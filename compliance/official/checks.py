@@ -148,7 +148,7 @@ class WantedNames:
 
 
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
-    """Return the names that all events of a key together must list, by a check for after the last event such as:
+    """Return the names that all events of a key together must list. They stand in a check such as:
 
         sorted(s['initialized_tensors']) == sorted(['conv0_weight', ...])
 

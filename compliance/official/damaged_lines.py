@@ -27,8 +27,8 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
     `ours` are the findings by our reader, at least one of them about damage. The official parser ends with an error at
-    some of the damaged lines, and accepts others. So the log is judged once more as that parser reads it, unless it is
-    clear that the official checker reports nothing but such an error.
+    some of the damaged lines, and reads or ignores the others. So the log is judged once more as that parser reads it,
+    unless it is clear that the official checker reports nothing but such an error.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)

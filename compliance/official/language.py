@@ -200,8 +200,9 @@ def _compile_comparison(node: ast.Compare) -> Expression:
 def _compile_arithmetic(node: ast.BinOp) -> Expression:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    No log can make the operation take all memory. So the exponent of a power must be a constant float, or else
-    SyntaxError is raised, as for an unknown operator. The function raises TypeError if an operand is not a number.
+    So that no log can make the operation take all memory, the exponent of a power must be a constant float, and each
+    operand a number. Raises SyntaxError for another exponent or an unknown operator. The compiled function raises
+    TypeError for an operand that is not a number.
     """
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None:

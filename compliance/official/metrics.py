@@ -35,7 +35,8 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    The metric of an event without a usable count or name is left out, and the first such event is returned, too.
+    An event whose metadata names no metric is left out. So is one whose count or name of the metric is not usable, but
+    the first of these is returned, too.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     first_unusable = None
@@ -55,7 +56,8 @@ def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count
     """Add the metric of an event to the evaluation that has the same count, or to a new evaluation.
 
     An event whose metadata names no metric is left out. Raises KeyError if the metadata has no `count_field`, and
-    TypeError if the count or the metric's name cannot be a key of a dict, such as a list. Nothing is added then.
+    TypeError if the metadata is no table, or if the count or the metric's name cannot be a key of a dict, such as a
+    list. Nothing is added then.
     """
     metadata = event.metadata
     if "metric" not in metadata:

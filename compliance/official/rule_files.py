@@ -176,8 +176,8 @@ def archived(name: str) -> str:
 def text_of(name: str) -> str:
     """Return the text of a rule file: of this project's file, else of mlperf-logging's.
 
-    A workload of ours without a file of its own gets the text of WORKLOAD_RULES, in which the name of its benchmark
-    replaces the word BENCHMARK. Raises KeyError if there is no rule file of this name.
+    If there is neither, the file of one of our workloads has the text of WORKLOAD_RULES, in which the name of the
+    workload's benchmark replaces the word BENCHMARK. Raises KeyError if there is no rule file of this name.
     """
     file_of_ours = RULES / name
     if file_of_ours.is_file():

@@ -85,8 +85,9 @@ class ToolReader:
     def _read_convergence(self, event: Event) -> None:
         """Keep what rcp_checker, mlperf-logging's test of convergence, keeps of an event.
 
-        That is the global batch, the benchmark, how far the training was at an evaluation, and how much of it the run
-        needed. Raises KeyError, TypeError, ValueError or OverflowError where rcp_checker itself ends with an error.
+        That is the global batch, the benchmark, how far the training was at an evaluation, and how many epochs or
+        samples the run needed to reach the target. Raises KeyError, TypeError, ValueError or OverflowError where
+        rcp_checker itself ends with an error.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:

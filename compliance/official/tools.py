@@ -95,9 +95,9 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Ask result_summarizer for the score of the package in `folder`, and judge whether it is `minutes`, our own score.
 
-    The verdict is good only if the tool gives one score that equals ours to the last digit. It is bad if we have none
-    (None), or if the tool fails; then it quotes the tool. Raises ValueError if the right tools are not installed, and
-    KeyError if the tool does not know the benchmark.
+    The verdict is good only if the tool gives one score that equals ours to the last digit. So it is bad if `minutes`
+    is None. If the tool fails, the verdict is bad and quotes the tool. Raises ValueError if the right tools are not
+    installed, and KeyError if the tool does not know the benchmark.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"

@@ -126,7 +126,7 @@ def _check_stated_epochs(
     """Report each breach of the schedule, one evaluation every `period` epochs, by the epochs that evaluations state.
 
     `last_epoch` is the last epoch that was trained; if it is None, the end of the run is not checked. If `exact`, no
-    evaluation may come early. Evaluations of epoch 0, before the training, are left out.
+    evaluation may come early. Evaluations of epoch 0 are left out.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
     if not evaluations:
@@ -146,8 +146,8 @@ def _check_gaps_of_stated_epochs(
 ) -> None:
     """Report each evaluation that states an epoch more than `period` epochs after that of the one before.
 
-    If `exact`, one that states an earlier epoch is reported, too. The first evaluation may be of any epoch up to
-    `period`. There must be at least one evaluation.
+    If `exact`, one that states an epoch fewer than `period` epochs after it is reported, too. The first evaluation may
+    be of any epoch up to `period`. There must be at least one evaluation.
     """
     first = evaluations[0]
     if first.epoch > period:

@@ -142,8 +142,8 @@ class Measured:
     def check_losses_and_last_step(self, line: int) -> None:
         """Keep the faults in the losses and the last step of a run that succeeded. `line` is that of its run_stop.
 
-        A loss is None if it was not a number, or if its step_window was malformed: a run of this project aborts at such
-        a loss. The last step is only checked in a run that measures throughput, because only its plan has one.
+        A loss is None if it was not a number, at which a run of this project aborts, or if its step_window was
+        malformed. The last step is only checked in a run that measures throughput, because only its plan has one.
         """
         losses = self._run.losses
         missing_losses = losses.count(None)
@@ -193,7 +193,7 @@ class Measured:
         """Check an event step_window, which is about the steps between two lines of progress, and keep its figures.
 
         An event that does not fit the schema is a fault and is compared with nothing. If it is the value that does not
-        fit, the loss of the window counts as None. The plan of all steps is made at the first window.
+        fit, the loss of the window counts as None. The plan of all steps is made at the first window, if that one fits.
         """
         self._windows_seen += 1
         window = dataclass_of(schema.StepWindow, event.value)  # None if it does not fit the schema

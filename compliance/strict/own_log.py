@@ -29,9 +29,9 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return the key of each event that logs a hyperparameter, with the setting of the recipe that it must equal.
+    """Return which events of hyperparameters must equal a setting of the recipe: their keys, each with its setting.
 
-    For a run with the optimizer lars:
+    The base learning rate is none of them, because it depends on the batch, too. For a run with the optimizer lars:
 
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}

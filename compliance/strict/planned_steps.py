@@ -46,7 +46,7 @@ class Plan:
         else:
             phase = "measured"
             end = self.measured_end
-        most_steps = self.most_window_steps or end  # 0: the log states no most, so the window goes on to the end
+        most_steps = self.most_window_steps or end  # 0: the log limits no window, so this one goes on to `end`
         return PlannedWindow(steps=min(most_steps, end - steps_done), phase=phase)
 
 

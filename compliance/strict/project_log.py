@@ -58,7 +58,8 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project, with the line to blame.
 
-        If a section of the header is missing or does not fit the schema, the checks that need it are left out.
+        If a section of the header is missing or does not fit the schema, the checks that need the whole header are left
+        out.
         """
         faults_of_header = self._sections_unlike_schema()
         does_header_fit = not faults_of_header
@@ -192,8 +193,8 @@ class ProjectLog:
         """Yield a fault for a window or an evaluation of a ResNet run that is faster than its devices at their peak.
 
         The devices are all GPUs of the nodes in the header, or in a run on CPUs all their cores. The peak depends on
-        the image size, so a RECIPE.image_size that is no number of pixels is a fault, too. Nothing is yielded for a
-        header without nodes, or for devices whose peak is not known.
+        the image size, so a RECIPE.image_size that is no number of pixels is a fault, too. Nothing is checked for a
+        header without nodes, and no rate for devices whose peak is not known.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -259,7 +260,7 @@ class ProjectLog:
             return
         if not is_number(epochs) or target is None:
             return
-        last_epoch = self.order.last_epoch  # None if the log has no trained epoch, or this states no number
+        last_epoch = self.order.last_epoch  # None if no epoch was trained, or the last one states no number
         is_target_reached = index_of_target(run.evaluations, target) is not None
         if (last_epoch or 0) < epochs and not is_target_reached:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
@@ -329,10 +330,10 @@ class ProjectLog:
     # --- what is stated wrongly, or twice and differently ---
 
     def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield a fault for each wrong statement about the source, the settings, the sizes and the nodes of the run.
+        """Yield a fault for each wrong statement about the source, the sizes and the nodes of the run.
 
-        The header must fit the schema. If settings are missing, the checks after that are left out, because they need
-        the settings.
+        Values that contradict each other are faults, too. The header must fit the schema. Missing settings are one
+        fault, and then the checks after that are left out, because they need the settings.
         """
         for name, pattern in own_log_rules().source_patterns.items():
             text = self.run.header_section(schema.SOURCE)[name]

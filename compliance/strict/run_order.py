@@ -102,8 +102,8 @@ class RunOrder:
     def _check_event_of_the_clock(self, event: Event) -> None:
         """Report an event of _KEYS_OF_THE_CLOCK that is too early, or that comes after the first run_stop.
 
-        It may be earlier than the clock by `back_ms`, a bound of the rule time-order, because clocks are corrected
-        during a run. If it is later, the clock is set to its time.
+        It may be earlier than the clock by up to `back_ms`, a bound of the rule time-order, because clocks are
+        corrected during a run. If it is later, the clock is set to its time. Another run_stop may follow the first.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
@@ -251,7 +251,7 @@ class RunOrder:
         """Report the start of an evaluation of epoch `number` if it should be of another epoch, `number_due`.
 
         This is the epoch that is being trained or was trained last. If its number is not known (None), the evaluation
-        is only reported if no epoch has started before it.
+        is only reported if no epoch has been started or announced before it.
         """
         if number_due is None:
             if not self.epochs_counted:
@@ -273,8 +273,8 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which stops at `event`. Report a block_stop without an open block.
 
-        In a log with events of the epochs, the times are kept at these, and only the block's last epoch is checked. In
-        a log of blocks alone, the mean time of the block's epochs is kept.
+        In a log with events of the epochs, the times are kept at these, and the block must stop after its last epoch.
+        In a log of blocks alone, the mean time of the block's epochs is kept.
         """
         block = self._close_part("block", event)
         if block is None:

@@ -17,7 +17,8 @@ def fits(kind: Any, value: Any) -> bool:
         fits(float, 3)           -> True, because JSON may write 3.0 as 3
         fits(int, True)          -> False
 
-    A table fits a dataclass if it has the fields of the dataclass. No integer of more than 63 bits fits.
+    A table fits a dataclass if it has the fields of the dataclass, each of its type. An integer of more than 63 bits
+    only fits Any.
     """
     outer_type = typing.get_origin(kind)  # list, of list[int]
     inner_types = typing.get_args(kind)  # int, of list[int]

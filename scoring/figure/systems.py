@@ -99,10 +99,12 @@ def read_described(log: str | Path, **options: Any) -> Record:
     if description is None:
         return record
 
+    described = {"nodes", "devices"}  # the fields that no longer have the log's own value
     batch_per_device = record.batch_per_device
     global_batch = record.batch_of_all
     if global_batch and global_batch % description.devices == 0:  # the devices share it evenly
         batch_per_device = global_batch // description.devices
+        described.add("batch_per_device")
     return dataclasses.replace(
         record,
         nodes=description.nodes,
@@ -110,6 +112,7 @@ def read_described(log: str | Path, **options: Any) -> Record:
         batch_per_device=batch_per_device,
         accelerator=description.accelerator,
         described_by=f"systems/{description.file.name}",
+        field_lines={name: line for name, line in record.field_lines.items() if name not in described},
     )
 
 

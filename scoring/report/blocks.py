@@ -197,9 +197,10 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
         shown = str(value)
     if name in record.from_options:
         return [shown, Text(text=" (from the command line)", look="small")]
-    if record.described_by and name in FROM_DESCRIPTION:
+    line = record.field_lines.get(name)
+    if record.described_by and name in FROM_DESCRIPTION and line is None:  # a value with a line is the log's own
         return [shown, Text(text=f" ({record.described_by})", look="small")]
-    return link_to_line(run, record.field_lines.get(name), shown)
+    return link_to_line(run, line, shown)
 
 
 def linked_lines(block: object) -> Iterator[QuotedLine]:

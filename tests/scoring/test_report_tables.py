@@ -145,3 +145,24 @@ def test_curves_share_an_axis_that_every_log_can_serve(
     assert drawn.axes.get_xlabel() == axis
     first, second = (list(line.get_xdata()) for line in drawn.axes.lines)
     assert first == ([10.0, 20.0] if axis == "step" else [1.0, 2.0]) and second == second_places
+
+
+def test_a_batch_that_the_log_says_is_linked_to_its_line_although_the_system_is_described(tmp_path: Path) -> None:
+    folder = tmp_path / "Lab" / "results" / "node" / "resnet"
+    folder.mkdir(parents=True)
+    (tmp_path / "Lab" / "systems").mkdir()
+    (tmp_path / "Lab" / "systems" / "node.json").write_text('{"number_of_nodes": 1, "accelerators_per_node": 2}')
+    log = write_log(folder / "result_0.txt")
+    with_batch_of_all = log.read_text().replace('"devices": 2, ', "")
+    only_its_own = [line for line in with_batch_of_all.splitlines() if "global_batch_size" not in line]
+    log.write_text("\n".join(only_its_own) + "\n")
+    [line] = [number for number, text in enumerate(only_its_own, 1) if '"key": "run_summary"' in text]
+    page_of(tmp_path, log)
+    page = (tmp_path / "report.html").read_text()
+    assert f'<dt>batch per device</dt><dd><a href="#run-1-line-{line}">16</a></dd>' in page
+    assert '<dt>devices</dt><dd>2<span class="small"> (systems/node.json)' in page
+    # From a batch of all devices that the log's own batch does not divide, the description's devices give another.
+    log.write_text(with_batch_of_all.replace('"global_batch_size", "value": 32', '"global_batch_size", "value": 34'))
+    page_of(tmp_path, log)
+    page = (tmp_path / "report.html").read_text()
+    assert '<dt>batch per device</dt><dd>17<span class="small"> (systems/node.json)' in page
