@@ -157,16 +157,16 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
     """Return the figure of the logs that is to be compared with the published one.
 
-    It is their score times the publisher's factor, or the images/s in the closing line of the log. The latter is taken
-    only if the former is not within TOLERANCE of the published figure, while the closing line of a single log equals it
-    at its printed digits.
+    It is their score times the publisher's factor. If this is not within TOLERANCE of the published figure, but the
+    images/s in the closing line of a single log are, at all printed digits, these images/s are the figure instead.
     """
     scored_figure = result.value * (rule.factor or 1.0)
+    closing_figure = None
     if not _is_within_tolerance(scored_figure, published):
         closing_figure = _closing_figure_if_published(records, published)
-        if closing_figure is not None:
-            return LogsFigure(closing_figure, is_closing_figure=True)
-    return LogsFigure(scored_figure, is_closing_figure=False)
+    if closing_figure is None:
+        return LogsFigure(scored_figure, is_closing_figure=False)
+    return LogsFigure(closing_figure, is_closing_figure=True)
 
 
 def _is_within_tolerance(value: float, published: Published) -> bool:
