@@ -198,15 +198,14 @@ def _check_epoch_summaries(record: Record) -> Check | None:
 
     Only epochs that have both rows and a summary are compared. Returns None if there is no such epoch.
     """
-    rows_with_rates = _rows_with_rates(record)
-    epochs_with_rows = {row.epoch for row in rows_with_rates}
-    summary_by_epoch = {summary.epoch: summary for summary in record.epochs if summary.seconds and summary.printed_rate}
-    compared_epochs = summary_by_epoch.keys() & epochs_with_rows
+    all_rows = _rows_with_rates(record)
+    all_summaries = _summaries_with_rates(record)
+    compared_epochs = {row.epoch for row in all_rows} & {summary.epoch for summary in all_summaries}
     if not compared_epochs:
         return None
 
-    rows = [row for row in rows_with_rates if row.epoch in compared_epochs]
-    summaries = [summary for epoch, summary in summary_by_epoch.items() if epoch in compared_epochs]
+    rows = [row for row in all_rows if row.epoch in compared_epochs]
+    summaries = [summary for summary in all_summaries if summary.epoch in compared_epochs]
     summaries_s = total(summaries, "seconds")
     summaries_rate = _mean_rate_of_summaries(summaries)
     rows_rate = _mean_rate_of_rows(rows)
@@ -234,6 +233,12 @@ def _mean_rate_of_rows(rows: Sequence[Window]) -> float:
     # The condition in the sum is for the type checker: all of these rows have both figures.
     steps_over_rates = math.fsum(row.steps / row.printed_rate for row in rows if row.steps and row.printed_rate)
     return total(rows, "steps") / steps_over_rates
+
+
+def _summaries_with_rates(record: Record) -> list[Window]:
+    """Return the summaries of epochs that state seconds and a rate. Of several for one epoch the last counts."""
+    by_epoch = {summary.epoch: summary for summary in record.epochs if summary.seconds and summary.printed_rate}
+    return list(by_epoch.values())
 
 
 def _rows_with_rates(record: Record) -> list[Window]:
