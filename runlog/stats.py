@@ -85,9 +85,8 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     if x == 0:  # it has no logarithm
         return 0.0
     # By logarithms, because gamma itself overflows above 171.
-    factor = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
-    )
+    log_of_1_over_beta = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    factor = math.exp(log_of_1_over_beta + a * math.log(x) + b * math.log1p(-x) - math.log(a))
     first_coefficient = -((a + b) * x / (a + 1))
     return factor * _continued_fraction(first_coefficient, _coefficients_in_pairs(a, b, x))
 

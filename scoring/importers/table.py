@@ -256,7 +256,7 @@ class FormatReader:
         """Return how many steps a row covers, their seconds, and their wait for input.
 
         `position` is that of this row, and `last` that of the row before, or None. The seconds and the wait are None if
-        the steps or the step time are not known, or if the row has the time of its last step only and covers others.
+        the steps or the step time are not known, or if the row prints the time of only one of several steps.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
