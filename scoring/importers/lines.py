@@ -80,9 +80,10 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
 
-        A tool prints several lines with such words before its first row, and its run begins at the first of them. A
-        later one begins another run in two cases only: a row has come since, or every start prints its word exactly
-        once and the word is there for a second time, so that the first start failed.
+        The first run begins with the log. A tool prints several lines with such words before its first row, and any
+        later run begins at the first of them. So a line with such words begins another run in two cases only: a row has
+        come since, or every start prints its word exactly once and the word is there for a second time, so that the
+        first start failed.
         """
         word = _start_word(text)
         if word is None:
