@@ -23,7 +23,7 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
 
     - Without `by_benchmark`, the protocol is returned as it is.
     - With --runs, the user's number of runs is kept. Raises InputError if all of them would be dropped.
-    - Without --runs, both numbers are MLPerf's. Raises InputError if they are not known.
+    - Without --runs, MLPerf sets both numbers. Raises InputError if they are not known.
     """
     if not protocol.by_benchmark:
         return protocol
