@@ -44,21 +44,24 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 
 
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
-    """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
+    """Yield a sentence for each part of a data set whose size is not that of the published files.
 
-    Records hold more than the images that they were made of, so only a part that `is_exact` can be too large.
+    A part has too few bytes, or too many. Only an exact size can be too large: records hold more than the images.
     """
     for part in parts:
-        if part.part == _EVALUATION:
-            least = published.eval_least_bytes
-            most = published.eval_most_bytes
-        else:
-            least = published.train_least_bytes
-            most = published.train_most_bytes
-        is_too_small = part.total_bytes < least
-        is_too_large = part.is_exact and part.total_bytes > most
+        size = part.total_bytes
+        least, most = _published_bytes(published, part.part)
+        is_too_small = size < least
+        is_too_large = size > most and part.is_exact
         if is_too_small or is_too_large:
             yield (
-                f"not {published.name} as distributed: {part.total_bytes:,} bytes of {part.part} data, "
+                f"not {published.name} as distributed: {size:,} bytes of {part.part} data, "
                 f"its files have {least:,} to {most:,}"
             )
+
+
+def _published_bytes(published: PublishedSizes, part: str) -> tuple[int, int]:
+    """Return the least and the most bytes that the published files of a part have in all."""
+    if part == _EVALUATION:
+        return published.eval_least_bytes, published.eval_most_bytes
+    return published.train_least_bytes, published.train_most_bytes
