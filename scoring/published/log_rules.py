@@ -46,13 +46,18 @@ def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
         if sha256 in rule.sha256:
             return rule
 
-    rules_by_name = [rule for rule in rules if any(path.match(name) for name in rule.names)]
+    rules_by_name = [rule for rule in rules if _matching_names(rule, path)]
     return max(rules_by_name, key=lambda rule: _most_folders(rule, path), default=None)
 
 
+def _matching_names(rule: Rule, path: Path) -> list[str]:
+    """Return the names of a rule with which a path ends."""
+    return [name for name in rule.names if path.match(name)]
+
+
 def _most_folders(rule: Rule, path: Path) -> int:
-    """Return how many folders are in a rule's name with which `path` ends, the most if there are several names."""
-    return max(name.count("/") for name in rule.names if path.match(name))
+    """Return the number of folders in the longest of a rule's names with which a path ends."""
+    return max(name.count("/") for name in _matching_names(rule, path))
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:

@@ -159,10 +159,18 @@ def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published
     return min(candidates, key=lambda row: _distance(row, batch, devices), default=None)
 
 
-def _distance(row: Published, batch: int, devices: int) -> tuple[float, ...]:
-    """Return how far a row is from a batch and a number of devices, then its throughput per device, for `nearest`."""
+class _Distance(NamedTuple):
+    """How far a row is from what is wanted. Distances are compared field by field, and the least is the nearest."""
+
+    of_batch: int
+    of_devices: int
+    throughput_per_device: float
+
+
+def _distance(row: Published, batch: int, devices: int) -> _Distance:
+    """Return the distance of a row from a batch per device and a number of devices."""
     assert row.batch_per_device and row.devices
-    return abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices
+    return _Distance(abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices)
 
 
 class _System(NamedTuple):
