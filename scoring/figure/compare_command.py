@@ -79,19 +79,20 @@ def comparison_lines(result: Comparison) -> list[str]:
 
 
 def _verdict_in_words(row: Row) -> str:
-    """Return in words whether the system of a row differs from the base.
+    """Return in words whether the system of a row differs from the base. The words are, for the interval of the ratio:
 
-    It is `different` if the interval of the ratio excludes 1, and the ratio is at least as far from 1 as hosts of one
-    kind (like hosts) differ. Otherwise the words say which of the two is not so, or, without an interval, that it
-    cannot be told.
+    - not known: cannot be told apart or alike
+    - it contains 1: not shown to differ
+    - it excludes 1, but hosts of one kind (like hosts) differ more than the ratio is from 1: not called different
+    - it excludes 1, and the ratio is as far from 1 as like hosts differ, or farther: different
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"
-    if row.different:
-        return "different"
-    if excludes_1(row.ratio_interval_95):
+    if not excludes_1(row.ratio_interval_95):
+        return "not shown to differ"
+    if not row.different:
         return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
-    return "not shown to differ"
+    return "different"
 
 
 def _ratio_lines(row: Row) -> list[str]:

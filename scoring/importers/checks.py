@@ -139,7 +139,7 @@ def _names_of_own_figures(record: Record) -> tuple[str, str]:
 
 def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
     """Return how many seconds the last digit of the time stamps stands for."""
-    has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
+    has_whole_seconds = all(gap.clock_s.is_integer() for gap in gaps)  # False for an infinite time
     return 1.0 if has_whole_seconds else 0.01  # logs with fractions of a second print two digits or more
 
 
