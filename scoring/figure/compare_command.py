@@ -67,15 +67,22 @@ def comparison_lines(result: Comparison) -> list[str]:
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
     base = result.rows[0]
     for row in result.rows:
-        lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
-        lines.append(f"  figure      {row.score.value:.3f} {row.score.shown_unit}")
-        lines.append(f"  levels      {in_words(row.score.levels)}")
-        if row.score.standing is not None:
-            lines.append(f"  result      {row.score.standing.name}")
-        if row is not base:
-            lines += _ratio_lines(row)
-        lines += [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
+        lines += _lines_of_system(row, is_base=row is base)
     return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]
+
+
+def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
+    """Return the lines of one system: its name, figure, levels and warnings. The base is not compared with itself."""
+    lines = [
+        f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})",
+        f"  figure      {row.score.value:.3f} {row.score.shown_unit}",
+        f"  levels      {in_words(row.score.levels)}",
+    ]
+    if row.score.standing is not None:
+        lines.append(f"  result      {row.score.standing.name}")
+    if not is_base:
+        lines += _ratio_lines(row)
+    return lines + [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
 
 
 def _verdict_in_words(row: Row) -> str:

@@ -97,9 +97,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
     past_values = [row.images_per_s for row in past]
     past_repeats = independent_values(past_values, hosts)  # runs of one host are not independent
-    past_is_of_several_hosts = hosts is not None and len(set(hosts)) > 1
-    new_repeats = _repeats_of_new_runs(result, past_is_of_several_hosts)
-    interval = interval_of_new_to_past(past_repeats, new_repeats)
+    interval = interval_of_new_to_past(past_repeats, _repeats_of_new_runs(result, past_hosts=hosts))
     if interval is None:
         return _cannot_be_told(new_figure, _too_few_in_words(len(past), len(past_repeats.values)))
     if spread.has_no_width(interval):
@@ -113,11 +111,13 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
 
 
-def _repeats_of_new_runs(result: Score, past_is_of_several_hosts: bool) -> IndependentValues:
+def _repeats_of_new_runs(result: Score, past_hosts: Sequence[str] | None) -> IndependentValues:
     """Return the values of the new runs that count as independent repeats: of each run, or of each host.
 
-    If the past shows how far hosts differ, several new runs of a single host are one repeat too.
+    If the past runs are of several hosts, they show how far hosts differ. Several new runs of a single host then count
+    as one repeat too.
     """
+    past_is_of_several_hosts = past_hosts is not None and len(set(past_hosts)) > 1
     values = [run.value for run in result.runs]
     hosts = hosts_of_runs(result.records)
     if past_is_of_several_hosts and hosts is not None:

@@ -114,7 +114,7 @@ def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Recor
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
     If there is no interval, `method` says why. A run that did not converge has an infinite figure. The deviation leaves
-    such runs out. A protocol that takes the mean must have none.
+    such runs out. If the protocol takes the mean, all runs must have converged.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])

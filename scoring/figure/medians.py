@@ -93,14 +93,14 @@ def _rank_of_bounds(m: int, n: int) -> int:
     """Return k such that the k-th least and k-th greatest quotient of m and n values are 95 % bounds; 0 for too few.
 
     Let U be the number of quotients below the true ratio (the statistic of Mann and Whitney). The k-th least quotient
-    is no lower bound of the true ratio if U < k. So k is the greatest number for which this has a chance of at most
-    2.5 %.
+    is too high for a lower bound if U < k. So k is the greatest number for which this has a chance of at most 2.5 %.
     """
     # If one set is divided by the true ratio, both are distributed alike. All rankings are then equally likely.
     all_rankings = math.comb(m + n, m)
     most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 2.5 % of them
     rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0, how many U <= 1, ...
-    return sum(rankings <= most_rankings for rankings in rankings_up_to_u)  # true for U <= 0 to U <= k - 1
+    rare = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]  # those of U <= 0 to U <= k - 1
+    return len(rare)
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:

@@ -66,7 +66,7 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
     """Return the windows that begin after the steps that the protocol skips.
 
     A window that does not say its steps is left out, because its beginning is not known. Raises InputError if no window
-    is left, or as `_known_steps_done` does.
+    is left, or if the log does not say how many steps were done at the end of a window.
     """
     done_by_window = _known_steps_done(record, protocol)
     chosen = []

@@ -192,11 +192,18 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
     This is least at m = b / a, where it is c - b**2 / a.
     """
     a = _weight_of_mean(r, sums.n)
-    # (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1]), for the deviations d from the plain mean: they add up to 0
-    b = (1 - r) * r * sums.ends
+    b = _linear_coefficient(sums, r)
     c = _noise_squares_about_plain_mean(sums, r)
     least = c - b**2 / a
     return max(least, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
+
+
+def _linear_coefficient(sums: DeviationSums, r: float) -> float:
+    """Return b of `_least_noise_squares`, for values that have the deviations d from their plain mean.
+
+    It is (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1]). All d add up to 0, so the sum is r * d[n - 1] - d[0].
+    """
+    return (1 - r) * r * sums.ends
 
 
 def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:

@@ -130,15 +130,19 @@ def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
     The two standard errors may differ (Welch, Biometrika 34, 1947; for olympic means Yuen, Biometrika 61, 1974).
     """
     ratio = other.value / base.value
-    # The standard error of log(value) is about error / value, and the variances of the two logarithms add up.
-    variance_of_base = (base.error / base.value) ** 2
-    variance_of_other = (other.error / other.value) ** 2
-    variance = variance_of_base + variance_of_other
+    variance_of_base = _variance_of_log(base)
+    variance_of_other = _variance_of_log(other)
+    variance = variance_of_base + variance_of_other  # of log(ratio), the difference of two logarithms
     if variance == 0:
         return ratio, ratio
     # Welch's degrees of freedom of the sum of two variances
     freedom = variance**2 / (variance_of_base**2 / base.freedom + variance_of_other**2 / other.freedom)
     return around(ratio, t_quantile(freedom) * math.sqrt(variance))
+
+
+def _variance_of_log(estimate: Estimate) -> float:
+    """Return the variance of log(value) of an estimate. Its standard error is about error / value."""
+    return (estimate.error / estimate.value) ** 2
 
 
 # Half the width is the t that lies below this probability: 98 % to both sides, because no mean evens out the tails of

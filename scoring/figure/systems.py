@@ -27,10 +27,10 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
     batch_by_system = _number_of_each(systems, args.batch, "--batch")
     systems_with_records = []
     for system, devices, batch in zip(systems, devices_by_system, batch_by_system, strict=True):
-        records = []
-        for log in _logs_of(system):
-            options = {"format": args.format, "devices": devices, "batch_per_device": batch, "segment": args.segment}
-            records.append(read_described(log, **options))
+        records = [
+            read_described(log, format=args.format, devices=devices, batch_per_device=batch, segment=args.segment)
+            for log in _logs_of(system)
+        ]
         systems_with_records.append((system, records))
     return systems_with_records
 

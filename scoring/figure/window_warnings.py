@@ -318,7 +318,7 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
 
 
 def _late_change(times: Sequence[float]) -> LevelChange | None:
-    """Return where times change their level, after the first tenth and for the last fifth at least."""
+    """Return where times change their level after the first tenth and before the last fifth; None if they do not."""
     count = len(times)
     first_index = max(1, count // 10)  # the first tenth may be warm-up
     fewest_after_change = max(3, count // 5)  # fewer would not show that it lasts
