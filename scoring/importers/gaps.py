@@ -92,15 +92,16 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """Return how many times as long gaps usually are by the clock as by their rows' own figures.
 
     This is the median of `clock_s / row_s`. If rows are so short that the rounding of time stamps spoils these ratios,
-    it is the sum of `clock_s` / the sum of `row_s` instead, without the tenth of the gaps that may have pauses.
+    it is the sum of `clock_s` / the sum of `row_s` instead. That leaves out the tenth of the gaps in which the clock
+    exceeds the row most, because these may have pauses.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
     if median_row_s >= rounding_s:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
-    shortest_excess_first = sorted(gaps, key=_excess_s)
-    kept = shortest_excess_first[: math.ceil(0.9 * len(gaps))]
+    least_excess_first = sorted(gaps, key=_excess_s)
+    kept = least_excess_first[: math.ceil(0.9 * len(gaps))]
     clocks_s = math.fsum(gap.clock_s for gap in kept)  # in a sum over many gaps most of the rounding cancels out
     rows_s = math.fsum(gap.row_s for gap in kept)
     return clocks_s / rows_s

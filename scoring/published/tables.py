@@ -296,10 +296,7 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
     if campaign.note:
         text += [campaign.note, ""]
 
-    note_numbers: dict[str, int] = {}  # {text of a note: its number}, from 1
-    for row in rows:
-        for note in row["notes"]:
-            note_numbers.setdefault(note, len(note_numbers) + 1)
+    note_numbers = _note_numbers(rows)
     titles = dict.fromkeys(row["table"] for row in rows)  # each once, in their order
     for title in titles:
         shown_rows = [_shown_cells(row, note_numbers) for row in rows if row["table"] == title]
@@ -309,6 +306,15 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
     text += ["Notes", ""]
     text += [f"- [{number}]: {note}" for note, number in note_numbers.items()]
     return "\n".join([*text, ""])
+
+
+def _note_numbers(rows: Sequence[JsonObject]) -> dict[str, int]:
+    """Return {text of a note: its number on the page, from 1} for all notes of the rows. Equal notes share a number."""
+    numbers: dict[str, int] = {}
+    for row in rows:
+        for note in row["notes"]:
+            numbers.setdefault(note, len(numbers) + 1)
+    return numbers
 
 
 def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dict[str, str]:
