@@ -76,13 +76,7 @@ def _judge_nccl_version(version: int, job: env.Job) -> Verdict:
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on whether a node has the cores, memory, limits and disk space that the job's ranks need."""
-    ranks = job.cluster.dgxngpu
-    cores = sorted(set().union(*facts["rank_cores"]))
-    which_cores = ranges(cores) or "none"
-    numa = ", ".join(facts["numa"].values()) or "unknown"
-    found = f"{len(cores)} ({which_cores}; NUMA {numa})"
-    yield judge_check(job, "cpu.cores", ok_if(len(cores) >= ranks, otherwise=WARNING), found=found)
-
+    yield _judge_cores(facts, job)
     yield _judge_free_memory(facts["memory_gib"], job)
     yield _judge_shared_memory(facts["shm_mib"], job)
     yield _judge_open_files(facts["open_files"], job)
@@ -92,6 +86,14 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     checkpoints_gib = CHECKPOINT_GIB * (job.checkpoints.keep + 1)  # a new one is written before the oldest is removed
     yield _judge_disk("disk.logs", facts["logs"], LOG_GIB, job, if_too_small=FATAL)
     yield _judge_disk("disk.checkpoints", facts["checkpoints"], checkpoints_gib, job, if_too_small=WARNING)
+
+
+def _judge_cores(facts: Facts, job: env.Job) -> Verdict:
+    """Return the verdict on whether a node's ranks may use at least as many cores as there are ranks."""
+    cores = sorted(set().union(*facts["rank_cores"]))
+    numa = ", ".join(facts["numa"].values()) or "unknown"
+    found = f"{len(cores)} ({ranges(cores) or 'none'}; NUMA {numa})"
+    return judge_check(job, "cpu.cores", ok_if(len(cores) >= job.cluster.dgxngpu, otherwise=WARNING), found=found)
 
 
 def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
@@ -346,15 +348,14 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     """
     distinct_hosts = dict.fromkeys(hosts)  # in the order of their first rank
     ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in distinct_hosts)
+    status_of_ranks = ok_if(len(hosts) == job.cluster.world_size, otherwise=FATAL)
+
     largest_offset_s = max(abs(offset_s) for offset_s in offsets_s)
-    found = f"at most {largest_offset_s:.4f} s"
+    shown_offset = f"at most {largest_offset_s:.4f} s"
+    status_of_clocks = ok_if(largest_offset_s <= CLOCK_S, otherwise=WARNING)
     return [
-        judge_check(
-            job, "mpi.ranks", ok_if(len(hosts) == job.cluster.world_size, otherwise=FATAL), found=ranks_of_hosts
-        ),
-        judge_check(
-            job, "clock.difference", ok_if(largest_offset_s <= CLOCK_S, otherwise=WARNING), found=found, most_s=CLOCK_S
-        ),
+        judge_check(job, "mpi.ranks", status_of_ranks, found=ranks_of_hosts),
+        judge_check(job, "clock.difference", status_of_clocks, found=shown_offset, most_s=CLOCK_S),
     ]
 
 

@@ -123,9 +123,8 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
         return None
     stopped_on_gpu = max(start.step_by_gpu)  # the child tries GPUs in ascending order, so it is the last one
     next_gpu = stopped_on_gpu + 1
-    shown_gpus = start.shown_gpus or 0
-    is_left_to_try = next_gpu < min(gpu_count, shown_gpus)  # GPUs count from 0
-    return next_gpu if is_left_to_try else None
+    gpus_to_try = range(min(gpu_count, start.shown_gpus or 0))
+    return next_gpu if next_gpu in gpus_to_try else None
 
 
 def _read_answers(child: Talk) -> CudaStart:

@@ -83,20 +83,9 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
         # The imports and the starts take seconds, so they run in threads while the other facts are gathered.
         import_attempts = {name: pool.submit(_try_import, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node)
-        facts = {
-            "host": socket.gethostname(),
-            "gpus": nvml.gpus,
-            "gpu_absence": nvml.absence,
-            **_topology(),
-            "libraries": _libraries() if job.cluster.device == "gpu" else {},  # loads them into this process
-            "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
-            "code_sha256": provenance.code_sha256(),
-            "rank_cores": rank_cores,
-            "numa": _numa(),
-            **_resources(job),
-            **_network_devices(),
-            "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
-        }
+        facts: JsonObject = {"host": socket.gethostname(), "gpus": nvml.gpus, "gpu_absence": nvml.absence}
+        facts |= _topology() | _software(job) | {"rank_cores": rank_cores, "numa": _numa()}
+        facts |= _resources(job) | _network_devices()
         imports = {name: attempt.result() for name, attempt in import_attempts.items()}  # waits for the imports
         facts["imports"] = imports
         has_packages = not any(failure.error for failure in imports.values())
@@ -104,8 +93,17 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
         return facts | library_starts.result()  # waits for the starts while NVML is open
 
 
+def _software(job: env.Job) -> JsonObject:
+    """Return how each CUDA library loads, and which code of this project runs, by the facts' names."""
+    return {
+        "libraries": _libraries() if job.cluster.device == "gpu" else {},
+        "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
+        "code_sha256": provenance.code_sha256(),
+    }
+
+
 def _resources(job: env.Job) -> JsonObject:
-    """Return what memory, open files and disk space this process may still take, by the facts' names."""
+    """Return what memory, open files and disk space this process may still take, and whether it may flush the cache."""
     return {
         "memory_gib": psutil.virtual_memory().available / GIB,
         "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
@@ -113,6 +111,7 @@ def _resources(job: env.Job) -> JsonObject:
         "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "logs": _disk(Path(job.trials.logdir)),
         "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
+        "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),  # of Linux, for the page cache
     }
 
 

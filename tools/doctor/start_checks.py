@@ -198,8 +198,7 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     settings = _settings_in_words(variables, facts.get("nccl_files", ()))
     has_started = start.code == 0 and not start.hang_or_death
     if has_started:
-        found = f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
-        yield judge_check(job, "nccl.start", OK, found=f"{found}; settings: {settings}")
+        yield judge_check(job, "nccl.start", OK, found=f"{_meeting_in_words(start)}; settings: {settings}")
     else:
         yield _judge_failed_nccl_start(start, settings, job)
 
@@ -208,6 +207,11 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
             yield _judge_interface(start, facts["address"], job)
         if facts["infiniband"]:
             yield _judge_ports(variables.get("NCCL_IB_HCA", ""), facts["infiniband"], job)
+
+
+def _meeting_in_words(start: NcclStart) -> str:
+    """Return on which interface the ranks would meet: "meets on eth0 10.0.0.1"."""
+    return f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
 
 
 def _settings_in_words(variables: dict[str, str], files: Sequence[str]) -> str:

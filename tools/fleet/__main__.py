@@ -38,12 +38,12 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
     comments: "# node3: warning".
     """
     good_hosts = judged.good_hosts
-    wanted = len(good_hosts) if nodes is None else nodes
-    lines = [f"{host}\n" for host in good_hosts[:wanted]]
-    lines += [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out_hosts]
-    spares = [f"{host}\n" for host in good_hosts[wanted:]]
-    path.write_text("".join(lines), encoding="utf-8")
-    _spares_file(path).write_text("".join(spares), encoding="utf-8")  # even if there are none
+    needed_count = len(good_hosts) if nodes is None else nodes
+    lines = [f"{host}\n" for host in good_hosts[:needed_count]]
+    comments = [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out_hosts]
+    lines_of_spares = [f"{host}\n" for host in good_hosts[needed_count:]]
+    path.write_text("".join(lines + comments), encoding="utf-8")
+    _spares_file(path).write_text("".join(lines_of_spares), encoding="utf-8")  # even if there are none
 
 
 def _spares_file(hostfile: Path) -> Path:

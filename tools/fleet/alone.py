@@ -136,10 +136,10 @@ class RankMeasurements:
     # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
-        """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
+        """Take LEAST_STEPS training steps, and further ones for STEP_S seconds, but at most MOST_STEPS in all.
 
-        There are LEAST_STEPS more steps before that time begins, and at most MOST_STEPS in all. The seconds of all
-        steps become `self.step_times_s`. Raises NotPossible if this machine cannot take a step.
+        Returns the median and the mean of their seconds, and keeps those of each step in `self.step_times_s`. Raises
+        NotPossible if this machine cannot take a step.
         """
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
@@ -178,13 +178,14 @@ class RankMeasurements:
         Each call goes on with the files after those of the last call; after the last file the first one follows. Raises
         NotPossible if there are no files, or all are empty.
         """
+        enough_bytes = DISK_MIB * MIB
         read_bytes = 0
         took_s = 0.0
         for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):  # the limit ends a cycle of empty files
-            reading = read_uncached(path, DISK_MIB * MIB)
+            reading = read_uncached(path, enough_bytes)
             read_bytes += reading.read_bytes
             took_s += reading.took_s
-            if read_bytes >= DISK_MIB * MIB or took_s > DISK_S:
+            if read_bytes >= enough_bytes or took_s > DISK_S:
                 break
         if read_bytes == 0:
             folder = self.job.data.folder

@@ -350,10 +350,9 @@ def _first_fault(
     """
     if right_result not in table_by_result:
         return None
-    positions = []
-    for result in wrong_results:
-        if result in table_by_result:
-            positions.append(_first_difference(table_by_result[result], table_by_result[right_result]))
+    right_table = table_by_result[right_result]
+    wrong_tables = [table_by_result[result] for result in wrong_results if result in table_by_result]
+    positions = [_first_difference(table, right_table) for table in wrong_tables]
     return min(positions, default=None)
 
 

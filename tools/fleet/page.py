@@ -201,20 +201,18 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
 
     It is fatal if a node or a link is bad. Else it is unknown if all nodes are, or if there is a doubt; otherwise ok.
     """
-    sentence = "No node and no link is named."
+    all_are_unknown = set(judged.statuses.values()) == {UNKNOWN}
     if judged.bad_verdicts:
         status = FATAL
         sentence = _sentence_on_bad(judged)
-    elif set(judged.statuses.values()) == {UNKNOWN}:
+    elif all_are_unknown:
         status = UNKNOWN
         sentence = "Whether a node is slow could not be told."
-    elif judged.doubts:
-        status = UNKNOWN
     else:
-        status = OK
-    for doubt in judged.doubts:
-        sentence = f"{sentence} Doubt: {doubt}."
-    return status, sentence
+        status = UNKNOWN if judged.doubts else OK
+        sentence = "No node and no link is named."
+    sentences_on_doubts = "".join(f" Doubt: {doubt}." for doubt in judged.doubts)
+    return status, f"{sentence}{sentences_on_doubts}"
 
 
 def _sentence_on_bad(judged: Judged) -> str:

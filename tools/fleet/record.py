@@ -132,8 +132,8 @@ def _check_series(metric: str, series: Series) -> None:
         if len(values) == 0:
             raise ValueError(f"{metric} of {name} has no turns: at least one is needed")
         if len(values) != turns_of_first:
-            turns = f"{metric} of {name} has {len(values)} turns, another {turns_of_first}"
-            raise ValueError(f"{turns}: all are of the same turns")
+            difference = f"{metric} of {name} has {len(values)} turns, another {turns_of_first}"
+            raise ValueError(f"{difference}: all are of the same turns")
         for value in values:
             if not 0 < value < math.inf:
                 raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
@@ -162,7 +162,8 @@ def _check_repetitions(rank: arithmetic.Rank) -> None:
             raise ValueError(f"rank {rank.rank} has {count} repetitions of a table")
     has_failed = rank.failure is not None
     has_repetitions = bool(rank.count_by_result)
-    if has_failed == has_repetitions:
+    has_both_or_neither = has_failed == has_repetitions
+    if has_both_or_neither:
         raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
 
 

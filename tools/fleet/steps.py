@@ -43,17 +43,17 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training program, and return the programs of the fleet check that are made from it.
+    """Build the job's training program; return steps to time, and a training that finds ranks that compute wrongly.
 
-    `step_of_all` runs the training program itself. `step_alone` and `repeatable_training` run a copy without
-    all-reduces, so that a rank does not wait for the others. All ranks must call this together.
+    `step_of_all` runs the program itself. `step_alone` and `repeatable_training` run a copy without all-reduces, so
+    that a rank does not wait for the others. All ranks must call this together.
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
     training = _started_training(machine, model)
     main_alone = _without_all_reduces(training.main)
-    # Made before any step is taken, because it keeps the weights of this moment as its start.
     rate_variable = training.schedule._var_name  # Paddle has no public attribute for the name
+    # Made before any step is taken, because it keeps the weights of this moment as its start.
     repeatable = digests.RepeatableTraining(machine.executor, main_alone, model, rate_variable=rate_variable)
     batch = _batch_of_this_rank(machine, model)
     return Programs(
