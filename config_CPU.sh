@@ -2,4 +2,4 @@
 # Any machine's CPU:  ./run_and_time.sh
 # Throughput to expect: depends on the machine; benchmarks/README.md has one that was measured.
 # SPDX-License-Identifier: Apache-2.0
-export HRNET_BATCHSIZE="${HRNET_BATCHSIZE:-4}" # all else is the default of harness/env.py
+export HRNET_BATCHSIZE="${HRNET_BATCHSIZE:-4}" # all else is the default of harness/job.py

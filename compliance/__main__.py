@@ -22,18 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status. `arguments` are those of the command line; None takes sys.argv.
 
     The status is 2, with one line on stderr, for wrong use or bad input. It is 1 if the output is closed early, as in
-    `check ... | head`.
+    `check ... | head`. For anything else it is that of the command.
     """
     parser = _parser()
     complete(parser)  # ends here if a shell asks which word comes next
     options = parser.parse_args(arguments)
     try:
         named_files.check_options(options)
-        if options.command == "check":
-            return _check(options)
-        # Half of the time of a small check would be the imports of the other commands.
-        module = importlib.import_module(f"compliance.submission.{options.command}")
-        return int(module.command(options))
+        return _run_command(options)
     except BrokenPipeError:
         drop_output()
         return 1
@@ -41,6 +37,15 @@ def main(arguments: list[str] | None = None) -> int:
         text = named_files.explain(error) if isinstance(error, OSError) else str(error)
         print(f"compliance {options.command}: {printable(text, 1000)}", file=sys.stderr)
         return 2
+
+
+def _run_command(options: argparse.Namespace) -> int:
+    """Run the command that the options name, and return its exit status."""
+    if options.command == "check":
+        return _check(options)
+    # Imported only if it is called: half of the time of a small check would be the imports of the other commands.
+    module = importlib.import_module(f"compliance.submission.{options.command}")
+    return int(module.command(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,18 +113,24 @@ def _check(options: argparse.Namespace) -> int:
     Raises ValueError for options that do not go together, before any log is read.
     """
     if options.explain:
-        if options.logs:
-            raise ValueError("--explain checks no log; ask for it in a command of its own")
-        print(forms.explain(options.explain, rules.load(options.ruleset)), end="")
+        _explain_rule(options)
         return 0
     _refuse_wrong_options(options)
     form = "json" if options.json else options.format
-    reports = _reports_on(options, hashed=form == "json")  # only this form shows the hash of a log
+    shows_hashes = form == "json"
+    reports = _reports_on(options, hashed=shows_hashes)
     text_of = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
     print(text_of(reports), end="")
     if options.junit:
         options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1
+
+
+def _explain_rule(options: argparse.Namespace) -> None:
+    """Print what the rule of --explain asks for. Raises ValueError if logs are given, too."""
+    if options.logs:
+        raise ValueError("--explain checks no log; ask for it in a command of its own")
+    print(forms.explain(options.explain, rules.load(options.ruleset)), end="")
 
 
 def _refuse_wrong_options(options: argparse.Namespace) -> None:
@@ -139,7 +150,7 @@ def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
     `hashed` is true or --receipt is given. Raises ValueError or OSError for a log or another input that cannot be used.
     """
     official_checker = None
-    if options.official:
+    if options.official:  # mlperf-logging's checker is to be run, too
         official_checker = importlib.import_module("compliance.official.tools").check_log
     return check_logs(
         logs_named_by(options.logs),

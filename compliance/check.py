@@ -200,9 +200,9 @@ class Checker:
         if event.key in self._known_keys:
             self._run.take(event)
             self._check_types(event)
-        self._judge.take(event)  # keeps it for the official rules, which are applied after the last event
-        self._tool_reader.take(event)  # reads the time and the convergence as the official tools do
-        self._order.take(event)  # comes after `self._run.take`, because its counts of events must include this one
+        self._judge.take(event)  # for the official rules, which are applied after the last event
+        self._tool_reader.take(event)  # for the time and the convergence as the official tools read them
+        self._order.take(event)  # for the order of the run; it uses the counts of events, which now include this one
 
     def _check_rank(self, event: Event) -> None:
         """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
@@ -238,8 +238,8 @@ class Checker:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
         `wanted_benchmark` is the benchmark that the log must be of; None allows any. For a log without events, or of an
-        unknown benchmark, the only finding is the one that says so, because others would mean nothing. For any other
-        log whose reading was given up, only the findings on damaged lines are returned.
+        unknown benchmark, the only finding is the one that says so, because others would mean nothing. If too many
+        lines are damaged to read the log to its end, only the findings on these lines are returned.
         """
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
@@ -250,7 +250,8 @@ class Checker:
             return (unknown_benchmark,), self._run
         findings = self._collector.sorted_findings()
         if self._has_too_many_refused_lines:  # other findings may call events missing that are in the part not read
-            findings = tuple(finding for finding in findings if finding.rule == _DAMAGED)
+            on_damaged_lines = [finding for finding in findings if finding.rule == _DAMAGED]
+            return tuple(on_damaged_lines), self._run
         return findings, self._run
 
     def _complete_facts(self) -> None:
@@ -337,11 +338,10 @@ def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding,
     """
     kept = []
     for finding in findings:
-        if finding.official or finding.severity != "error":
-            kept.append(finding)
-        elif finding.rule == _DAMAGED:
+        is_our_error = finding.severity == "error" and not finding.official
+        if is_our_error and finding.rule == _DAMAGED:
             kept.append(replace(finding, severity="warning"))
-        elif finding.is_about_key:
+        elif is_our_error and finding.is_about_key:
             continue  # the event that it calls missing, for instance, may be in a skipped line
         else:
             kept.append(finding)

@@ -153,22 +153,27 @@ def _junit_suite(report: Report) -> list[str]:
 
     Findings that fail the verdict come first, as failures. The others are test cases with output.
     """
-    name = escape(report.file)
+    file = escape(report.file)
+    failures = [finding for finding in report.findings if report.fails(finding)]
+    others = [finding for finding in report.findings if not report.fails(finding)]
     body_of_verdict = "" if report.passed else '<failure message="fail"/>'
-    cases = [f'    <testcase classname="{name}" name="verdict">{body_of_verdict}</testcase>']
-    failures = 0 if report.passed else 1
-    for finding in sorted(report.findings, key=report.fails, reverse=True):  # failures first
-        where_and_what = f"line {finding.line}: {finding.actual}"
-        if report.fails(finding):
-            failures += 1
-            text = escape(f"{where_and_what}; expected: {finding.expected}; do: {finding.fix}")
-            body = f'<failure message="{escape(finding.actual)}">{text}</failure>'
-        else:
-            text = escape(f"{finding.severity}: {where_and_what}")
-            body = f"<system-out>{text}</system-out>"
-        cases.append(f'    <testcase classname="{name}" name="{escape(finding.rule)}">{body}</testcase>')
-    start = f'  <testsuite name="{name}" tests="{len(cases)}" failures="{failures}">'
+    named_bodies = [("verdict", body_of_verdict)]
+    named_bodies += [(finding.rule, _junit_failure(finding)) for finding in failures]
+    named_bodies += [(finding.rule, _junit_output(finding)) for finding in others]
+    cases = [f'    <testcase classname="{file}" name="{escape(name)}">{body}</testcase>' for name, body in named_bodies]
+    failure_count = len(failures) if report.passed else len(failures) + 1  # with the verdict
+    start = f'  <testsuite name="{file}" tests="{len(cases)}" failures="{failure_count}">'
     return [start, *cases, "  </testsuite>"]
+
+
+def _junit_failure(finding: Finding) -> str:
+    text = escape(f"line {finding.line}: {finding.actual}; expected: {finding.expected}; do: {finding.fix}")
+    return f'<failure message="{escape(finding.actual)}">{text}</failure>'
+
+
+def _junit_output(finding: Finding) -> str:
+    text = escape(f"{finding.severity}: line {finding.line}: {finding.actual}")
+    return f"<system-out>{text}</system-out>"
 
 
 # --- rules in words ---
@@ -224,11 +229,10 @@ def _explain_key(key: str, ruleset: Ruleset) -> str:
             lines.append(f"  {rule_file.rules[key].describe()} (official)")
             lines.append(f"      source: {rule_file.source}")
     # The texts of MLPerf ask for these checks as well, but mlperf-logging's checker does not make them.
-    for written in ruleset.written:
-        if written.key != key:
-            continue
-        words = read_check(written.check).words
-        optimizer = f", {written.opt_name}" if written.opt_name else ""
+    written_rules = [rule for rule in ruleset.written if rule.key == key]
+    for rule in written_rules:
+        words = read_check(rule.check).words
+        optimizer = f", {rule.opt_name}" if rule.opt_name else ""
         lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
-        lines.append(f"      source: {written.source}")
+        lines.append(f"      source: {rule.source}")
     return "\n".join(lines) + "\n"

@@ -114,11 +114,13 @@ class Standing:
         name                  -> ImageNet
         nothing               -> not stated
         """
-        samples = (self.facts.train_samples, self.facts.eval_samples)
-        counts = " + ".join(NOT_STATED if count is None else str(count) for count in samples)
-        if samples == (None, None):
-            return self.facts.dataset or NOT_STATED
-        return f"{self.facts.dataset}, {counts} samples" if self.facts.dataset else f"{counts} samples"
+        name = self.facts.dataset
+        train = self.facts.train_samples
+        evaluation = self.facts.eval_samples
+        if train is None and evaluation is None:
+            return name or NOT_STATED
+        samples = f"{_count_in_words(train)} + {_count_in_words(evaluation)} samples"
+        return f"{name}, {samples}" if name else samples
 
     @property
     def target_in_words(self) -> str:
@@ -167,6 +169,10 @@ class Standing:
             "target": self.facts.quality_target,  # None: not stated; `target_in_words` may have the benchmark's
             "target_in_words": self.target_in_words,
         }
+
+
+def _count_in_words(count: int | None) -> str:
+    return NOT_STATED if count is None else str(count)
 
 
 def model_name(benchmark: str) -> str:
@@ -219,11 +225,13 @@ def standing(facts: ResultFacts) -> Standing:
     if facts.throughput_only:
         contradictions.append("a throughput run trains to no quality target")
     unknown = _not_stated(facts)
-    is_mlperf: bool | None = True
+    is_mlperf: bool | None
     if contradictions:
         is_mlperf = False
     elif any(fact in unknown for fact in ("benchmark", "division", "round")):  # an unknown data set is only noted
         is_mlperf = None
+    else:
+        is_mlperf = True
     return Standing(facts=facts, is_mlperf=is_mlperf, contradictions=tuple(contradictions), unknown=tuple(unknown))
 
 
@@ -235,13 +243,15 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
     one. The facts are those of the first run.
     """
     assert standings, "a figure is made of one run at least"
-    contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))
-    unknown = _distinct(itertools.chain.from_iterable(one.unknown for one in standings))
-    is_mlperf: bool | None = True
+    contradictions = _distinct(itertools.chain.from_iterable(run.contradictions for run in standings))
+    unknown = _distinct(itertools.chain.from_iterable(run.unknown for run in standings))
+    is_mlperf: bool | None
     if contradictions:
         is_mlperf = False
-    elif any(one.is_mlperf is None for one in standings):
+    elif any(run.is_mlperf is None for run in standings):
         is_mlperf = None
+    else:
+        is_mlperf = True
     return Standing(facts=standings[0].facts, is_mlperf=is_mlperf, contradictions=contradictions, unknown=unknown)
 
 

@@ -44,21 +44,25 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 
 
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
-    """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
+    """Yield a sentence for each part of a data set whose size is not that of the published files.
 
-    Records hold more than the images that they were made of, so only a part that `is_exact` can be too large.
+    Such a part has too few bytes, or too many. A size that is not exact is that of records, which hold more than the
+    published images, so it is only compared with the least size.
     """
-    for part in parts:
-        if part.part == _EVALUATION:
-            least = published.eval_least_bytes
-            most = published.eval_most_bytes
-        else:
-            least = published.train_least_bytes
-            most = published.train_most_bytes
-        is_too_small = part.total_bytes < least
-        is_too_large = part.is_exact and part.total_bytes > most
+    for stated in parts:
+        size = stated.total_bytes
+        least, most = _published_bytes(published, stated.part)
+        is_too_small = size < least
+        is_too_large = stated.is_exact and size > most
         if is_too_small or is_too_large:
             yield (
-                f"not {published.name} as distributed: {part.total_bytes:,} bytes of {part.part} data, "
+                f"not {published.name} as distributed: {size:,} bytes of {stated.part} data, "
                 f"its files have {least:,} to {most:,}"
             )
+
+
+def _published_bytes(published: PublishedSizes, part: str) -> tuple[int, int]:
+    """Return the least and the most bytes that the published files of a part have in all."""
+    if part == _EVALUATION:
+        return published.eval_least_bytes, published.eval_most_bytes
+    return published.train_least_bytes, published.train_most_bytes

@@ -192,8 +192,8 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     """Return the strict rule `name` of a row of strict.yaml, for logs that are checked by a ruleset `version`.
 
-    `texts` has the title of each document that a rule can be read in, by its short name, which the row's field `text`
-    has. A rule of the class "form" is in force in each ruleset, and any other one from the ruleset `since` on.
+    A rule of the class "form" is in force in each ruleset. Any other one is in force from the ruleset `since` on, and
+    was read in a document: `texts` has the titles of these documents, and the row's field `text` the key of its own.
     """
     kind = row["class"]
     since = row.get("since", "")
@@ -358,10 +358,7 @@ def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> fl
     `cards` are the names of its GPUs. A machine without GPUs is judged by its CPU `cores`. `pixels` is the height of an
     image. Return None if the peak of a card is not known, or if the machine has neither cards nor cores.
     """
-    resnet = workloads.named("rn50")
-    assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
-    # The row has the work for an image that is `flop_height` pixels high. It grows with the area of the image.
-    flop_per_image = resnet.training_flop * (pixels / resnet.flop_height) ** 2
+    flop_per_image = _training_flop_of_resnet(pixels)
     if cards:
         peak_flop_per_s = _peak_of_cards(cards)
         if peak_flop_per_s is None:
@@ -370,6 +367,14 @@ def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> fl
     if cores:
         return cores * CORE_FLOP_PER_S / flop_per_image
     return None
+
+
+def _training_flop_of_resnet(pixels: int) -> float:
+    """Return the work of training ResNet-50 on one image that is `pixels` high, in FLOP."""
+    resnet = workloads.named("rn50")
+    assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
+    # The row has the work for an image that is `flop_height` pixels high. It grows with the area of the image.
+    return resnet.training_flop * (pixels / resnet.flop_height) ** 2
 
 
 def _peak_of_cards(cards: Sequence[str]) -> float | None:

@@ -214,7 +214,7 @@ def _webp_fault(content: bytes) -> str:
 
 
 def _fault_by_decoding(content: bytes) -> str:
-    """Say why Pillow cannot decode an image of a rarer kind, as one that is truncated; return an empty text if it can.
+    """Say why Pillow cannot decode an image of a rarer kind: it may be truncated. Return an empty text if it can.
 
     An image of a kind that Pillow does not know gives an empty text, too, because DALI may know it.
     """

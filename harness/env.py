@@ -24,7 +24,7 @@ from runlog.errors import print_to_reader
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
-ORIGIN_OF_DEFAULTS = "harness/env.py"  # in a log, of a value that nobody has set
+ORIGIN_OF_DEFAULTS = "harness/job.py"  # in a log, of a value that nobody has set; "harness/env.py" in older logs
 
 
 # ---- reading a job
@@ -43,28 +43,35 @@ def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
 
 
 def _value_with_origin(setting: Setting, workload: str, environ: Mapping[str, str]) -> ValueWithOrigin:
-    """Return the value of a variable and who set it, as {"value": 256, "origin": "environment"}.
+    """Return the value of a setting and who set it, as {"value": 256, "origin": "environment"}.
 
-    The value is the default where the variable is not set, or is a number and empty. Some variables may be set for one
-    workload alone, too, as RN50_BATCHSIZE. Raises ValueError for a text that is not of the variable's form.
+    Raises ValueError for a text that is not of the setting's form.
     """
-    accepted_names = [setting.variable]
-    if setting.variable in PER_WORKLOAD:
-        accepted_names.append(f"{workload.upper()}_{setting.variable}")
-    text = _text_of(accepted_names, environ)
-    is_empty_number = text == "" and setting.is_number
-    if text is None or is_empty_number:
+    source = _source_of(setting, workload, environ)
+    if source is None:
         return {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
-    value = setting.parse(text)
-    return {"value": value, "origin": _origin(setting, value, accepted_names, environ)}
+    value = setting.parse(environ[source])
+    return {"value": value, "origin": _origin(setting, value, _accepted_names(setting, workload), environ)}
 
 
-def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | None:
-    """Return the text of the first of these variables that is not empty, else that of the first; None if not set."""
-    for name in accepted_names:
+def _accepted_names(setting: Setting, workload: str) -> list[str]:
+    """List the variables that may set a setting: its own and, for some, one of the workload, as RN50_BATCHSIZE."""
+    if setting.variable in PER_WORKLOAD:
+        return [setting.variable, f"{workload.upper()}_{setting.variable}"]
+    return [setting.variable]
+
+
+def _source_of(setting: Setting, workload: str, environ: Mapping[str, str]) -> str | None:
+    """Return the name of the variable that gives a setting its value; None if the default counts.
+
+    It is the first of those accepted that is not empty. If all are, the setting's own counts, unless it is a number.
+    """
+    for name in _accepted_names(setting, workload):
         if environ.get(name):
-            return environ[name]
-    return environ.get(accepted_names[0])
+            return name
+    if setting.variable in environ and not setting.is_number:
+        return setting.variable
+    return None
 
 
 def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
@@ -77,10 +84,11 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
-    if any(name in set_by_user for name in accepted_names):
-        return "environment"
-    if any(name in set_by_config for name in accepted_names):
-        return f"config_{environ.get('DGXSYSTEM', '')}.sh"
+    for name in accepted_names:  # the first that was set is the one that counts
+        if name in set_by_user:
+            return "environment"
+        if name in set_by_config:
+            return f"config_{environ.get('DGXSYSTEM', '')}.sh"
     if value != setting.default:  # the trial loop has set it, as the SEED of each trial
         return "launch/trials.sh"
     return ORIGIN_OF_DEFAULTS
@@ -90,28 +98,34 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
     JOB_FROM_USER and JOB_FROM_CONFIG are added, too: the names that the user and the file have set, with spaces between
-    them. An environment that has them already is returned as it is. Raises ValueError if there is no such file, or bash
-    refuses it.
+    them. An empty variable that gives no setting its value is in neither. An environment that has them already is
+    returned as it is. Raises ValueError if there is no such file, or bash refuses it.
     """
     if _is_resolved(environ):
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
     after_config = _variables_after_config(system, environ)
-    for_this_job = _values_for_this_job(after_config, environ)  # as STRATEGY, by RN50_AMP_O2_STRATEGY of the file
-    variables = after_config | for_this_job  # with those of `environ`, but without a shell's own, as PWD
+    name_for_this_job = _names_for_this_job(after_config, environ)
+    variables = after_config | {general: after_config[name] for general, name in name_for_this_job.items()}
+    unread = _unread(variables)
 
     set_by_config = []
-    for name, value in variables.items():
+    for general, value in variables.items():
+        name = name_for_this_job.get(general, general)
         fills_an_empty_one = value != "" and environ.get(name) == ""
-        if name not in environ or fills_an_empty_one:
-            set_by_config.append(name)
-    set_by_user = [name for name in names() if name in environ and name not in set_by_config]
+        if general not in unread and (name not in environ or fills_an_empty_one):
+            set_by_config.append(general)
+    set_by_user = []
+    for general in names():
+        name = name_for_this_job.get(general, general)
+        if name in environ and general not in unread and general not in set_by_config:
+            set_by_user.append(general)
     about_the_job = {
         "DGXSYSTEM": system,
         "JOB_FROM_USER": " ".join(set_by_user),
         "JOB_FROM_CONFIG": " ".join(set_by_config),
     }
-    return dict(environ) | variables | about_the_job
+    return dict(environ) | variables | about_the_job  # `variables` have all of `environ` but a shell's own, as PWD
 
 
 def _is_resolved(environ: Mapping[str, str]) -> bool:
@@ -119,24 +133,34 @@ def _is_resolved(environ: Mapping[str, str]) -> bool:
     return "JOB_FROM_CONFIG" in environ
 
 
-def _values_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that `variables` have for this job's workload and precision alone, by their general names.
+def _unread(variables: Mapping[str, str]) -> set[str]:
+    """Return the names of a job's variables that are not set, or are empty and give no setting its value.
 
-    In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the value of RN50_AMP_O2_STRATEGY is returned as STRATEGY. It is left
-    out if `environ`, the user's environment, has a STRATEGY that is not empty.
+    Such are an empty BATCHSIZE, as any empty number, and an empty RECIPE beside an RN50_RECIPE that is not.
+    """
+    workload = variables.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default))
+    sources = {_source_of(setting, workload, variables) for setting in SETTINGS.values()}
+    return {name for name in names() if not variables.get(name) and name not in sources}
+
+
+def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Map each general name to that of the variable which has its value for this job's workload and precision alone.
+
+    In a job of WORKLOAD=rn50 and PRECISION=amp_o2 that is {"STRATEGY": "RN50_AMP_O2_STRATEGY"} if `variables` have the
+    latter. It is left out if `environ`, the user's environment, has a STRATEGY that is not empty.
     """
     workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
     prefix = f"{workload}_{precision}_".upper()  # as RN50_AMP_O2_
-    values = {}
-    for name, value in variables.items():
+    by_general_name = {}
+    for name in variables:
         if not name.startswith(prefix):
             continue
         general_name = name.removeprefix(prefix)  # as STRATEGY
         user_gave_a_value = bool(environ.get(general_name))
         if not user_gave_a_value:
-            values[general_name] = value
-    return values
+            by_general_name[general_name] = name
+    return by_general_name
 
 
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -193,7 +217,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     leaves out the value, which may be a secret.
     """
     variables = names()
-    # Names like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
+    # Names much like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:

@@ -292,8 +292,8 @@ class Trainer:
     def _busy_s(self) -> float:
         """Return the seconds that this thread has spent so far with work to do: on a core, or waiting for a free one.
 
-        A thread that waits for other ranks sleeps, which is not counted. So the rank with the most such seconds slows
-        down the others. They are NaN for a single rank, on a GPU, and on a kernel without schedstat.
+        A thread that waits for other ranks sleeps, which is not counted. So the rank for which most seconds are counted
+        slows down the others. The result is NaN for a single rank, on a GPU, and on a kernel without schedstat.
         """
         is_alone = self.ranks.size == 1  # with no rank to compare with
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)

@@ -173,7 +173,7 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
-    """Turn an error by which memory ran out in this context into a RunError of one line for the user.
+    """Turn an error of this context that says that memory ran out into a RunError of one line for the user.
 
     Any other error passes as it is. `batchsize` is the number of images on each device.
     """

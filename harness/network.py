@@ -59,7 +59,7 @@ def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
     """Return the variable that tells NCCL the network interface of this node, as {"NCCL_SOCKET_IFNAME": "=eth0"}.
 
     Without it NCCL may choose a bridge of containers. `node` is this node's number in HOSTS. Returns {} if no two nodes
-    are connected by NCCL, as on CPUs, and if HOSTS does not lead to an interface of this node.
+    are connected by NCCL, as on CPUs, or if HOSTS does not lead to an interface of this node.
     """
     connects_nodes = cluster.on_gpu and cluster.dgxnnodes > 1
     are_all_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes

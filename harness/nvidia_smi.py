@@ -18,7 +18,7 @@ def parse_topology(text: str) -> Topology:
     """Return the matrix that `nvidia-smi topo -m` printed.
 
     Each device, a GPU or a network card, has a row with its link to every device, which is X for itself. The row of a
-    GPU ends with the CPU cores near to it:
+    GPU also has the CPU cores near to it:
 
               GPU0  GPU1  mlx5_0  CPU Affinity
         GPU0   X    NV12  PXB     0-23

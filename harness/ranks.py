@@ -84,8 +84,9 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI, and return this process's place among them.
 
-    From now on the watchdog watches this process, the process ends when mpirun does, and NCCL's network interface is
-    set in its environment. Raises ValueError if mpirun started another number of ranks than the settings say.
+    From now on the watchdog watches this process, and a process that mpirun started ends when mpirun does. If NCCL is
+    to connect nodes, its network interface is set in the environment. Raises ValueError if mpirun started another
+    number of ranks than the settings say.
     """
     ranks = _ranks_by_mpi()
     if env.is_rank():

@@ -89,9 +89,10 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
-    `source` (`Loader._read`) feeds encoded images and labels, then where rows of RENUMBERED begin if labels are
-    `renumbered` by it, then what was drawn (`_Drawn`) in training (`augmented`) or which samples are valid in
-    evaluation. The outputs are images, each label's highest class plus 1, labels and, in evaluation, the valid ones.
+    `source` (`Loader._read`) feeds encoded images and labels, then, if labels are `renumbered`, where the row of each
+    begins in RENUMBERED, then what was drawn (`_Drawn`) in training (`augmented`), or which samples are valid in
+    evaluation. The outputs are images, each label's highest class plus 1, labels and, in evaluation, which samples are
+    valid.
     """
     kinds = [*_KINDS_OF_IMAGE_AND_LABEL]
     if renumbered:
@@ -124,7 +125,7 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
 
 
 def _cropped_labels(labels: Any, drawn: _Drawn, image: ImageFormat) -> Any:
-    """Return DALI's node that brings resized labels to the program's size, filled up with IGNORED, and flips them."""
+    """Return DALI's node of resized labels in the program's size, filled up with IGNORED, and flipped as drawn."""
     labels = fn.crop(labels, **_upper_left_corner(image), fill_values=float(IGNORED))
     return fn.flip(labels, horizontal=drawn.flips)
 
@@ -324,8 +325,8 @@ class Loader(loader.Loader):
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         """Return the inputs of `_pipeline` for a batch of the samples `ids`; `valid` [N] says which of them count.
 
-        After images and labels come where rows of RENUMBERED begin, if labels are renumbered, and then what was drawn
-        in training, or `valid` in evaluation. Raises RunError for the first pair with a fault.
+        Images and labels come first. If labels are renumbered, the starts of their rows in RENUMBERED follow. The last
+        are what was drawn in training, or `valid` in evaluation. Raises RunError for the first pair with a fault.
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]

@@ -164,7 +164,7 @@ def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[
     """Return the paths of an image and its label, relative to `root`.
 
     Where only Cityscapes' file of label ids is there, it takes the place of the listed label (`_existing_label`).
-    Raises ValueError if the image or the label is absent.
+    Raises ValueError if the image or the label is absent or a folder.
     """
     image = folders.relative(listed.image)
     label = _existing_label(folders, folders.relative(listed.label))

@@ -66,7 +66,7 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES; `name` is for messages.
 
-    Raises ValueError if no size is stated in it, or if its EXIF data say that a viewer must turn the picture.
+    Raises ValueError if no size is stated in it, or if its EXIF data say that the picture is not stored upright.
     """
     size = encoded.jpeg_size(content)
     if size is None:

@@ -72,7 +72,7 @@ class Recipe:
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         base_rate = self.base_learning_rate
-        if self.base_batch is not None:  # the recipe's rate is that of `base_batch`, and in proportion to the batch
+        if self.base_batch is not None:  # the rate is for this batch, and scaled in proportion for another
             base_rate *= global_batch / self.base_batch
         return Schedule(
             kind=self.schedule,
@@ -152,8 +152,8 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch.
 
-    Its hyperparameters are those of the reference runs. Its length is the number of epochs in which the learning rate
-    falls to its end, rounded, or the next number that an evaluation follows. Raises ValueError if MLPERF_POINTS has no
+    Its hyperparameters are those of the reference runs. Its length is the number of epochs until the learning rate has
+    its end value, rounded, or the next number that an evaluation follows. Raises ValueError if MLPERF_POINTS has no
     reference point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
@@ -257,7 +257,7 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
-    # `mlperf_lars` is the one recipe whose hyperparameters depend on the global batch.
+    # `mlperf_lars` is made for the global batch. Of the other recipes, the batch changes at most the learning rate.
     chosen = OF_ANY_BATCH[name] if name in OF_ANY_BATCH else mlperf_lars(global_batch)
     crop_size = image_size or chosen.image_size
     eval_resize = round(chosen.eval_resize * crop_size / chosen.image_size)

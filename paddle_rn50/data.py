@@ -126,9 +126,9 @@ def _pipeline(
     """Build the DALI pipeline of a training, for which `augment` is given, or of an evaluation; return its outputs.
 
     `source` (`Loader._read`) feeds encoded images and labels, and then what was drawn (`_Drawn`) in training, or which
-    samples are valid in evaluation. The outputs are normalized images, labels and, in evaluation, the valid ones. An
-    evaluation brings the shorter side of images to `resize` pixels. The decoder reserves memory for the `largest` size,
-    if known.
+    samples are valid in evaluation. The outputs are normalized images, labels and, in evaluation, which samples are
+    valid. An evaluation brings the shorter side of images to `resize` pixels. The decoder reserves memory for the
+    `largest` size, if known.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:

@@ -95,7 +95,7 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
     """Return the images and labels of `part` (train or val) in the file PART_list.txt of `root`.
 
     A line is `path label`, the path absolute or relative to `root`. Raises ValueError if the list is absent, empty or
-    no text, if a line has no label or one of `classes` or above, or if a listed file is absent.
+    no text, if a line has no label or one of `classes` or above, or if a listed file is absent or a folder.
     """
     list_file = root / LIST.format(part)
     if not named_files.is_file(list_file):

@@ -136,7 +136,7 @@ class Records:
         """Return the names and sizes of all images and, for RecordIO, their labels, by the first bytes of each record.
 
         `on_progress` is called with the number of records read so far and the number of all. Raises ValueError for the
-        first record whose first bytes show that it is damaged or of another kind.
+        first record that is seen to be damaged or of another kind or, for RecordIO, to have a label that is no class.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)

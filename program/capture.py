@@ -50,8 +50,8 @@ def prepare(main: static.Program, rate_name: str) -> None:
 def _look_up_rate(main: static.Program, rate_name: str) -> None:
     """Have a program look up its learning rate at the start of each step: rate = RATES[STEP], then STEP += 1.
 
-    The rate is the variable `rate_name`. RATES is a table of RATES_AT_ONCE rates. When all of them are used, the
-    training loop must set RATES to the next ones, and STEP to 0.
+    The rate is the variable `rate_name`. RATES is a table of RATES_AT_ONCE rates. Before the first step, and when all
+    of them are used, the training loop must set RATES to the next ones, and STEP to 0.
     """
     block = main.global_block()
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)

@@ -155,8 +155,9 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with undecided knobs (None) turned on or off for this device and precision.
 
-    An undecided knob is turned on if it can work there; those of cuDNN stay undecided. `dtype` is that of convolutions,
-    and `layout` that of images. Raises ValueError if the user chose a knob that cannot work there.
+    An undecided knob is turned on if it can work there, but `enable_inplace` only on a GPU. Those of cuDNN stay
+    undecided. `dtype` is that of convolutions, and `layout` that of images. Raises ValueError if the user chose a knob
+    that cannot work there.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"

@@ -75,7 +75,7 @@ def require_folder_if_present(path: Path) -> None:
 
 
 def _mode_to_check(path: Path) -> int | None:
-    """Return the `st_mode` of what a path leads to, by which a caller may refuse the path; None if it is acceptable.
+    """Return the `st_mode` of what a path leads to, by which a caller may refuse it; None: it is to be accepted.
 
     The result is None for /dev/null, for a stream of this process such as /dev/stdin, and for a path that cannot be
     looked up, mostly because nothing is there. Raises UnusableError for a link that leads back to itself.

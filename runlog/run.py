@@ -129,8 +129,9 @@ class Run:
     def _note_interval(self, event: Event) -> None:
         """Note that an epoch, a block of epochs or an evaluation begins or ends.
 
-        The event's key is one of _INTERVAL_KEYS. A start adds an interval. A stop completes the last interval that was
-        started with its kind and number, or adds an interval without a start if none is open.
+        The event's key is one of _INTERVAL_KEYS. A start adds an interval. A stop completes the interval that was
+        started last with its kind and number. If there is none, or if it has its stop already, the stop adds an
+        interval without a start.
         """
         kind, _, end = event.key.rpartition("_")  # "epoch_start" -> "epoch", "start"
         mark = Mark(

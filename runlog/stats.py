@@ -108,8 +108,8 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    `further_pairs` yields (d_2, d_3), (d_4, d_5), ... It is read until a pair hardly changes the result. By this method
-    the fraction is the product e_1 c_2 e_2 c_3 e_3 ... with
+    `further_pairs` yields (d_2, d_3), (d_4, d_5), ... It is read up to a pair whose second coefficient hardly
+    changes the result. By this method the fraction is the product e_1 c_2 e_2 c_3 e_3 ... with
 
         c_1 = 1                 c_n = 1 + d_n / c_(n-1)
         e_1 = 1 / (1 + d_1)     e_n = 1 / (1 + d_n e_(n-1))

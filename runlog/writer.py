@@ -34,7 +34,8 @@ class _Lines(logging.FileHandler):
 def _open_lines(path: Path, *, append: bool) -> _Lines:
     """Return a logging handler that writes each record as a line of the log file at `path`.
 
-    The file and its folder are created. Raises ValueError if that fails, or if the file exists and `append` is False.
+    The file and its folder are created if they are missing. Raises ValueError if the file exists and `append` is False,
+    or if it cannot be created or opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ class RunLog:
             logger.addHandler(_open_lines(path, append=append))
         self._lines = logger
         # mllog writes into each event which line of code logged it, and finds this line STACK_OFFSET frames up the call
-        # stack. So it is the line that calls `event` or `mark`, not a line of this file.
+        # stack. So it is the line that calls `event` or `mark`, not a line of these methods.
         self._mllogger = MLLogger(logger, default_stack_offset=STACK_OFFSET, root_dir=str(REPOSITORY))
 
     def section(self, section: schema.Section[V], value: V) -> None:
@@ -124,8 +125,8 @@ def close_for_dead(path: Path, reason: str) -> str:
     """Write the end that a killed rank 0 could not write to the log at `path`, and return why the run ended.
 
     The end says that the run was aborted for `reason`, which is also returned. A log that has its end already stays as
-    it is, and the reason in it is returned, if it has one. If there is no log, none is created. Raises OSError if the
-    log cannot be read or written.
+    it is, and its own reason is returned if it states one, else `reason`. If there is no log, none is created, and
+    `reason` is returned. Raises OSError if the log cannot be read or written.
     """
     if not path.is_file():
         return reason

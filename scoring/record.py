@@ -256,9 +256,9 @@ class Record:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    It can if it is of the last row's epoch or the next one, and if the steps since the last row are no more than the
-    longest of `rows_before` covers. A program that counts steps anew in each epoch begins with `first_step`; in a new
-    epoch, the steps since then count.
+    It can if it is of the last row's epoch or the next one, and if the steps from the last row to it are at least 1 and
+    no more than the longest of `rows_before` covers. If the program counts steps anew in each epoch, from `first_step`
+    on, the steps since a new epoch began count instead.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)

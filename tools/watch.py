@@ -64,7 +64,7 @@ def total_steps(run: Run) -> int | None:
 
 
 def last_windows(run: Run) -> list[JsonObject]:
-    """Return the last MEAN_OF windows of steps, each as one dictionary of all that its event says.
+    """Return the last MEAN_OF windows of steps, each as one dictionary of its event's metadata and value.
 
     A window is some consecutive steps that were logged as one event. It is left out if a field of NEEDED has no number,
     as a log may hold anything.
@@ -130,7 +130,7 @@ def state_of(run: Run) -> JsonObject:
     total = total_steps(run)
     sums = summed(windows)
     reason = run.last_value(schema.ABORT_REASON)
-    rank_times = list(run.rank_times.values())  # in the order of the log
+    rank_times = list(run.rank_times.values())  # in the order in which the log first has their steps
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),

@@ -36,17 +36,21 @@ def in_words(node: ast.expr) -> str:
     -> above 0, where x
     """
     match node:
-        case ast.BoolOp(op=ast.And(), values=values):
-            return " and ".join(in_words(value) for value in values)
-        case ast.BoolOp(op=ast.Or(), values=values):
-            return " or ".join(in_words(value) for value in values)
-        case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):  # `|`, which some files write for `or`
-            # Two checks of the metadata become "metadata has a or b", without a second "metadata has".
-            right_words = in_words(node.right).removeprefix("metadata has ")
-            return f"{in_words(node.left)} or {right_words}"
-        case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):
-            return f"{in_words(body)}, where {in_words(test)}"
+        case ast.BoolOp(op=ast.And(), values=checks):
+            return " and ".join(in_words(check) for check in checks)
+        case ast.BoolOp(op=ast.Or(), values=checks):
+            return " or ".join(in_words(check) for check in checks)
+        case ast.BinOp(op=ast.BitOr(), left=ast.Compare() as first, right=ast.Compare() as second):  # first | second
+            return _either_in_words(first, second)
+        case ast.IfExp(body=check, test=condition, orelse=ast.Constant(value=True)):  # check if condition else True
+            return f"{in_words(check)}, where {in_words(condition)}"
     return _words_for_text(ast.unparse(node))
+
+
+def _either_in_words(first: ast.expr, second: ast.expr) -> str:
+    """Return the words of two checks, joined by "or". If both begin with "metadata has", this is said only once."""
+    words_of_second = in_words(second).removeprefix("metadata has ")
+    return f"{in_words(first)} or {words_of_second}"
 
 
 def _words_for_text(expression_text: str) -> str:

@@ -67,11 +67,12 @@ class Judge:
             result_by_file[file_name] = file_result
             self._collector.findings += file_result.findings
             for enqueued in file_result.enqueued:
-                does_exist = enqueued.file in names()
+                is_unknown = enqueued.file not in names()
                 is_applied = enqueued.file in result_by_file
-                if not does_exist or is_applied:
+                is_in_queue = enqueued.file in queue
+                if is_unknown or is_applied:
                     self._report_refused_file(enqueued, file_result.result_by_key[enqueued.event.key])
-                elif enqueued.file not in queue:
+                elif not is_in_queue:
                     queue.append(enqueued.file)
         return list(result_by_file.values())
 
@@ -89,13 +90,14 @@ class Judge:
             key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
-        """Report a benchmark, stated by `event`, whose `rule_file` does not exist or was applied already.
+        """Report a benchmark, stated by `event`, whose `rule_file` does not exist, or is not that of a benchmark.
 
-        In the second case the file is not a benchmark's: if a closed run calls its benchmark `common`, the file is
-        closed_common.yaml, which is applied to any closed run.
+        For instance, if a closed run calls its benchmark `common`, the file is closed_common.yaml, which is applied to
+        any closed run.
         """
         benchmark = printable(event.value, 60)
-        if rule_file in names():
+        does_exist = rule_file in names()
+        if does_exist:
             why = f"{printable(rule_file)} has no rules of a benchmark"
         else:
             rulesets = [version for version in versions() if event.value in benchmarks(version)]
@@ -212,12 +214,7 @@ class _FileJudge:
         are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
         if are_all_texts and Counter(listed_names) == Counter(wanted.names):
             return None
-        # Counted as texts, because a listed value such as a list cannot be counted itself.
-        listed = Counter(map(printable, listed_names))
-        allowed = Counter(map(printable, wanted.names))
-        missing_names = list(allowed - listed)[:_MOST_NAMES_SHOWN]  # listed less often than wanted
-        surplus_names = list(listed - allowed)[:_MOST_NAMES_SHOWN]  # listed more often than wanted
-        actual = f"missing {missing_names}, unknown or twice {surplus_names}"
+        actual = _difference_in_words(listed_names, wanted.names)
         words = "each tensor of the reference model once"
         return key_result.finding_on_event("metadata", key_result.first_line, words, actual)
 
@@ -237,10 +234,15 @@ class _FileJudge:
         is_of_submission = "submission_" in event.key
         if is_first or not is_of_submission:  # as in mlp_compliance.py
             self._apply_checks_and_code(key_result, event)
-        if is_first and rule.first_check is not None and not self._is_met(rule.first_check, event):
-            self._keep_failure(rule.first_check, key_result, event)
+        if is_first and rule.first_check is not None:
+            self._apply_first_check(rule.first_check, key_result, event)
         if rule.any_check is not None:
             self._apply_any_check(rule.any_check, key_result, event)
+
+    def _apply_first_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
+        """Keep a failure if the first event of a key does not meet the check for it."""
+        if not self._is_met(check, event):
+            self._keep_failure(check, key_result, event)
 
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
         """Apply the checks that every event of a key must meet to this event, then run the rule's code on it.
@@ -252,8 +254,8 @@ class _FileJudge:
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
         for check in unmet_checks:
             self._keep_failure(check, key_result, event)
-        has_run = self._run_code(rule, event)  # False if it raised an exception
-        if not unmet_checks and not has_run:
+        has_code_failed = not self._run_code(rule, event)
+        if has_code_failed and not unmet_checks:
             wanted = "a value that the later rules can be computed from"
             failure = key_result.finding_on_event("value", event.line, wanted, shown(event, "value"))
             key_result.keep_failure(failure)
@@ -270,9 +272,9 @@ class _FileJudge:
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Note in `key_result` whether an event meets the check that at least one event of its key must meet.
 
-        A number is also noted if it comes nearest to the check so far, for the finding that no event meets it. If the
-        check raises an exception, as for a text that it compares with a number, the official checker crashes. The first
-        crash becomes a finding.
+        The value that comes nearest to the check is kept, for the finding that no event meets it. The official checker
+        crashes if the check raises an exception, as for a text that it compares with a number. Its first crash becomes
+        a finding.
         """
         key_result.keep_if_best(event, check)
         try:
@@ -309,6 +311,15 @@ class _FileJudge:
             line_of_other = self._result_by_key[order.other_key].first_line
             return _Objection(order.in_words, f"after the {order.other_key} of line {line_of_other}")
         return _Objection(order.in_words, f"no {order.other_key} before it")
+
+
+def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[str]) -> str:
+    """Return in words which names are listed less often than wanted, and which are listed more often."""
+    listed = Counter(map(printable, listed_names))  # as texts, because a value such as a list cannot be counted
+    wanted = Counter(map(printable, wanted_names))
+    missing = list(wanted - listed)[:_MOST_NAMES_SHOWN]
+    surplus = list(listed - wanted)[:_MOST_NAMES_SHOWN]
+    return f"missing {missing}, unknown or twice {surplus}"
 
 
 def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Finding:

@@ -15,6 +15,8 @@ from runlog.reader import Event
 # For each name in the state, such as `run_started`, the key whose events set it, such as run_start.
 KeyByStateName = Mapping[str, str]
 _NO_STATE: KeyByStateName = MappingProxyType({})
+# Such as sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
+_CHECK_OF_NAMES = re.compile(r"sorted\(s\['(?P<state_name>\w+)'\]\) == sorted\((?P<names>\[.*\])\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +75,13 @@ class Check:
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
     """Return the check that a rule has as `text`, in which `v` is the event and `s` the state.
 
-        s['run_started']        -> a check of order: the event must come after a run_start
-        ll.timestamp < 9        -> a check of the time
-        'file' in v['metadata'] -> a check of the metadata
         v['value'] > 0          -> a check of the value
+        'file' in v['metadata'] -> a check of the metadata
+        ll.timestamp < 9        -> a check of the time
+        s['run_started']        -> a check of the order: the event must come after a run_start
 
-    The first one is a check of order only if `key_by_state_name` has the key whose events set `run_started`. Raises
-    SyntaxError for a form that no rule of mlperf-logging has.
+    For a check of the order, `key_by_state_name` must say which events set the name: {"run_started": "run_start"}.
+    Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
     node = parse_expression(text)
     is_met = compile_expression(node)
@@ -92,20 +94,23 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
     """Return the order of events that a check demands; None if it is not a check of the order.
 
-    `key_by_state_name` may say that the events run_start set the name `run_started` in the state `s`. Then:
+    `key_by_state_name` says which events set a name in the state `s`. With {"run_started": "run_start"}:
 
         s['run_started']      -> the event must come after a run_start
         not s['run_started']  -> the event must come before every run_start
     """
     text = ast.unparse(node)
     is_negated = text.startswith("not ")
-    tested_name = re.fullmatch(r"s\['(?P<state_name>\w+)'\](?: == True)?", text.removeprefix("not "))
-    if tested_name is None:
+    state_name = _name_in_state(text.removeprefix("not "))
+    if state_name is None or state_name not in key_by_state_name:
         return None
-    other_key = key_by_state_name.get(tested_name["state_name"])
-    if other_key is None:
-        return None
-    return KeyOrder(other_key=other_key, must_come_first=is_negated)
+    return KeyOrder(other_key=key_by_state_name[state_name], must_come_first=is_negated)
+
+
+def _name_in_state(expression_text: str) -> str | None:
+    """Return NAME if an expression is `s['NAME']` or `s['NAME'] == True`; None for any other."""
+    match = re.fullmatch(r"s\['(\w+)'\](?: == True)?", expression_text)
+    return match[1] if match else None
 
 
 def _aspect(expression_text: str) -> str:
@@ -155,12 +160,15 @@ def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNam
     `key_by_state_name` says which key's events add to the list in the state, here `initialized_tensors`. Raises
     SyntaxError for a check of any other form.
     """
-    normal_text = ast.unparse(parse_expression(text))  # on one line and with single quotes
-    form = re.fullmatch(r"sorted\(s\['(?P<state_name>\w+)'\]\) == sorted\((?P<names>\[.*\])\)", normal_text)
-    if form is None or form["state_name"] not in key_by_state_name:
+    text_on_one_line = ast.unparse(parse_expression(text))
+    check = _CHECK_OF_NAMES.fullmatch(text_on_one_line)
+    if check is None:
+        raise SyntaxError
+    state_name = check["state_name"]
+    if state_name not in key_by_state_name:
         raise SyntaxError
     try:
-        names = ast.literal_eval(form["names"])
-    except ValueError:  # the list has something other than texts
+        names = ast.literal_eval(check["names"])
+    except ValueError:  # the list has something other than constants
         raise SyntaxError from None
-    return WantedNames(key=key_by_state_name[form["state_name"]], state_name=form["state_name"], names=names)
+    return WantedNames(key=key_by_state_name[state_name], state_name=state_name, names=names)

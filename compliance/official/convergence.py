@@ -222,8 +222,8 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    It is computed as in rcp_checker, mlperf-logging's test of convergence. The least mean is for a submission of
-    `submission_runs` runs. It is the one of the t-test, less `allowed_samples`, which is 0 for most benchmarks.
+    It is computed as in rcp_checker, mlperf-logging's test of convergence. Its least mean is that of a t-test for a
+    submission of `submission_runs` runs, less `allowed_samples`, which is 0 for most benchmarks.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
@@ -279,10 +279,10 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 
 
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
-    """Return the least mean that a submission's runs may have before a t-test says that they converged too fast.
+    """Return the least mean with which a submission's runs pass a t-test: with a lower one they converged too fast.
 
-    `mean` and `std` are the reference's. Runs that converge like the reference have a mean below the returned one with
-    a chance of SIGNIFICANCE only. It is found by bisection, as in rcp_checker.
+    `mean` and `std` are the reference's. Runs that converge like the reference have a mean below the least one with a
+    chance of SIGNIFICANCE only. It is found by bisection, as in rcp_checker.
     """
     if std == 0:  # all runs of the reference are equal, so any mean below theirs is too fast
         return mean
@@ -328,18 +328,21 @@ def _numpy_std(values: Sequence[float]) -> float:
 def _numpy_sum(values: Sequence[float]) -> float:
     """Return the sum of up to 128 numbers, added in numpy's order, so that it has the same digits as numpy.sum.
 
-    The numbers are written in rows of eight. Each column is summed, then the sums of the columns are added in pairs,
-    and at last the numbers that fill no whole row are added.
+    The numbers are written in rows of eight. The full rows are summed first. Then the numbers of the last row, if it is
+    not full, are added one after the other.
     """
-    count_in_rows = len(values) - len(values) % 8
-    total = 0.0
-    if count_in_rows:
-        columns = [float(value) for value in values[:8]]  # of 19 numbers, the first column is values[0] + values[8]
-        for index in range(8, count_in_rows):
-            columns[index % 8] += values[index]
-        left = (columns[0] + columns[1]) + (columns[2] + columns[3])
-        right = (columns[4] + columns[5]) + (columns[6] + columns[7])
-        total = left + right
-    for value in values[count_in_rows:]:
+    count_in_full_rows = len(values) - len(values) % 8
+    total = _sum_of_full_rows(values[:count_in_full_rows])
+    for value in values[count_in_full_rows:]:
         total += value
     return total
+
+
+def _sum_of_full_rows(values: Sequence[float]) -> float:
+    """Return the sum of rows of eight numbers: first each column is summed, then these sums are added in pairs."""
+    columns = [0.0] * 8
+    for index, value in enumerate(values):
+        columns[index % 8] += value
+    left = (columns[0] + columns[1]) + (columns[2] + columns[3])
+    right = (columns[4] + columns[5]) + (columns[6] + columns[7])
+    return left + right

@@ -26,30 +26,32 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
 
-    `ours` are the findings by our reader, at least one of them about damage. The official parser ends with an error at
-    some of the damaged lines, and reads or ignores the others. So the log is judged once more as that parser reads it,
-    unless it is clear that the official checker reports nothing but such an error.
+    `ours` are the findings by our reader, at least one of them about damage. The official parser reads some damaged
+    lines, ignores others, and ends with an error at a fatal one. So the log is judged once more as that parser reads
+    it. This is not needed if all findings are about damage, and one of them is an error about a fatal line.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)
         fatal_lines = _fatal_lines_up_to(last_damaged_line, path)
-        if _has_error_about(fatal_lines, ours):  # the official checker ends there and reports nothing else
+        if _has_error_about(fatal_lines, ours):  # the official checker ends there, and reports nothing else
             return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
-    return _joined_findings(ours, _judge_as_parser_reads(path, ruleset))
+    as_parser_reads = _judge_as_parser_reads(path, ruleset)
+    return _joined_findings(ours, as_parser_reads)
 
 
-def _joined_findings(ours: Sequence[Finding], second: "_SecondJudgement") -> tuple[Finding, ...]:
-    """Return our findings on a log, then those of the `second` judgement whose rules are not among ours.
+def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
+    """Return our findings on a log, then those of the judgement `as_parser_reads` whose rules are not among ours.
 
-    `official` is set in each finding that the official checker reports. If the log has fatal lines, one finding at
-    least is an official error about such a line.
+    `official` is set in each finding that the official checker reports. If the log has fatal lines and none of ours is
+    an error about one, an official error about the first fatal line is added.
     """
-    rules_broken_officially = {finding.rule for finding in second.findings}
-    joined = _with_official_set(ours, second.fatal_lines, rules_broken_officially)
-    if second.fatal_lines and not _has_error_about(second.fatal_lines, ours):
-        joined.append(_error_about_fatal_line(min(second.fatal_lines), ours))
+    fatal_lines = as_parser_reads.fatal_lines
+    rules_broken_officially = {finding.rule for finding in as_parser_reads.findings}
     rules_of_ours = {finding.rule for finding in ours}
-    joined += [finding for finding in second.findings if finding.rule not in rules_of_ours]
+    joined = _with_official_set(ours, fatal_lines, rules_broken_officially)
+    if fatal_lines and not _has_error_about(fatal_lines, ours):
+        joined.append(_error_about_fatal_line(min(fatal_lines), ours))
+    joined += [finding for finding in as_parser_reads.findings if finding.rule not in rules_of_ours]
     return tuple(joined)
 
 
@@ -65,10 +67,9 @@ def _error_about_fatal_line(fatal_line: int, ours: Sequence[Finding]) -> Finding
 def _with_official_set(
     ours: Sequence[Finding], fatal_lines: set[int], rules_broken_officially: set[str]
 ) -> list[Finding]:
-    """Return our findings, `official` if the official checker reports them, and not `official` otherwise.
+    """Return our findings, each with `official` set to whether the official checker reports it.
 
-    That checker reports an error about a damaged line that is fatal, and a breach of a rule in
-    `rules_broken_officially`.
+    It reports errors about fatal lines, and breaches of the rules in `rules_broken_officially`.
     """
     results = []
     for finding in ours:
@@ -142,22 +143,27 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
     """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
-    If the parser ends with an error at a line, the line is yielded without an event. A line of _MOST_CHARACTERS or more
-    is yielded so, too, with or without the token, and no line after it is read.
+    A line is yielded without an event if it is fatal: the parser ends with an error at it. A line of _MOST_CHARACTERS
+    or more counts as fatal, with or without the token, and is the last one that is read.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):
-            line = stream.readline(_MOST_CHARACTERS)
+            line = stream.readline(_MOST_CHARACTERS)  # of a longer line, only this beginning
             is_end_of_log = line == ""
+            is_too_long = len(line) == _MOST_CHARACTERS
             if is_end_of_log:
                 return
-            is_too_long = len(line) == _MOST_CHARACTERS  # readline returns no more of a line
             if is_too_long:
-                yield _ParsedLine(number, None)
+                yield _ParsedLine(number, event=None)
                 return
             if _TOKEN in line:
-                event_start = line.rfind(_TOKEN)  # the parser ignores what stands before the last token of a line
-                yield _ParsedLine(number, _event_or_none(line[event_start:].strip(), number))
+                text = _from_last_token(line).strip()
+                yield _ParsedLine(number, _event_or_none(text, number))
+
+
+def _from_last_token(line: str) -> str:
+    """Return a line from its last token on. mlperf-logging's parser ignores what stands before it."""
+    return line[line.rfind(_TOKEN) :]
 
 
 def _event_or_none(text: str, line: int) -> Event | None:
@@ -173,7 +179,7 @@ def _parse_event(text: str, line: int) -> Event:
 
     Raises ValueError, TypeError, KeyError, OverflowError or RecursionError if the text is not such an event.
     """
-    if not text.startswith(_TOKEN):  # nothing but blanks came after the token, and its own blank was stripped
+    if not text.startswith(_TOKEN):  # the text is the token alone, stripped of the blank at its end
         raise ValueError("no event")
     fields: JsonObject = json.loads(text[len(_TOKEN) :])
     time_ms = float(fields["time_ms"])

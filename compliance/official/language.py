@@ -8,7 +8,7 @@ In a rule, `v` is the event and `s` the state. `ll.timestamp` is the event's tim
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runlog.reader import Event
@@ -179,18 +179,30 @@ def _compile_comparison(node: ast.Compare) -> Expression:
     if not all(type(op) in _COMPARISONS for op in node.ops):
         raise SyntaxError
     operators = [_COMPARISONS[type(op)] for op in node.ops]
-    operands = [compile_expression(operand) for operand in (node.left, *node.comparators)]
-    if len(operators) == 1:  # nearly all comparisons have one operator, for which this is faster than `chain`
-        [only_operator] = operators
-        [left_operand, right_operand] = operands
-        return lambda event, s: only_operator(left_operand(event, s), right_operand(event, s))
+    first_operand = compile_expression(node.left)
+    other_operands = [compile_expression(operand) for operand in node.comparators]
+    if len(operators) > 1:
+        return _chain_of_comparisons(first_operand, list(zip(operators, other_operands, strict=True)))
+    [compare] = operators  # nearly always there is one; this is faster than a chain
+    [second_operand] = other_operands
+    return lambda event, s: compare(first_operand(event, s), second_operand(event, s))
+
+
+def _chain_of_comparisons(
+    first_operand: Expression, comparisons: Sequence[tuple[Callable[[Any, Any], Any], Expression]]
+) -> Expression:
+    """Return the function that computes a chain such as `0 < v['value'] <= 1`.
+
+    `comparisons` are pairs of an operator and the operand after it. As in Python, operands after the first comparison
+    that fails are not computed: they could raise.
+    """
 
     def chain(event: Any, s: State) -> bool:
-        left = operands[0](event, s)
-        for compare, right_operand in zip(operators, operands[1:], strict=True):
+        left = first_operand(event, s)
+        for compare, right_operand in comparisons:
             right = right_operand(event, s)
             if not compare(left, right):
-                return False  # as in Python, the operands after this one are not computed: they could raise
+                return False
             left = right
         return True
 
@@ -200,27 +212,36 @@ def _compile_comparison(node: ast.Compare) -> Expression:
 def _compile_arithmetic(node: ast.BinOp) -> Expression:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    So that no log can make the operation take all memory, the exponent of a power must be a constant float, and each
-    operand a number. Raises SyntaxError for another exponent or an unknown operator. The compiled function raises
-    TypeError for an operand that is not a number.
+    The compiled function raises TypeError for an operand that is not a number, because a text times a number may fill
+    all memory. Raises SyntaxError for an unknown operator, and for a power whose result may fill it.
     """
     compute = _ARITHMETIC.get(type(node.op))
-    if compute is None:
+    if compute is None or _is_power_of_any_size(node):
         raise SyntaxError
-    is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
-    if compute is operator.pow and not is_exponent_a_float:
-        raise SyntaxError  # the power of two whole numbers may have any number of digits
     left_operand = compile_expression(node.left)
     right_operand = compile_expression(node.right)
 
     def operation(event: Any, s: State) -> Any:
         left = left_operand(event, s)
         right = right_operand(event, s)
-        if not isinstance(left, int | float | complex) or not isinstance(right, int | float | complex):
-            raise TypeError("no number")  # a text times a number may be of any length
+        if not _is_arithmetic_number(left) or not _is_arithmetic_number(right):
+            raise TypeError("no number")
         return compute(left, right)
 
     return operation
+
+
+def _is_power_of_any_size(node: ast.BinOp) -> bool:
+    """Return whether an operation is a power that may have any number of digits, as that of two whole numbers has.
+
+    With a float for its exponent, such as `2.0`, a power has the size of a float.
+    """
+    is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
+    return isinstance(node.op, ast.Pow) and not is_exponent_a_float
+
+
+def _is_arithmetic_number(value: Any) -> bool:
+    return isinstance(value, int | float | complex)
 
 
 def _compile_call(node: ast.Call) -> Expression:
@@ -235,15 +256,15 @@ def _compile_call(node: ast.Call) -> Expression:
     """
     if node.keywords:
         raise SyntaxError
-    match node:
-        case ast.Call(func=ast.Name(id="isinstance"), args=[tested, ast.Name(id="int")]):
-            compute_value = compile_expression(tested)
+    match node.func, node.args:
+        case ast.Name(id="isinstance"), [value, ast.Name(id="int")]:
+            compute_value = compile_expression(value)
             return lambda event, s: isinstance(compute_value(event, s), int)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="get"), args=[name]):
-            compute_value = compile_expression(name)
-            return lambda event, s: s.get(compute_value(event, s))
-        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[filled_in]):
-            compute_value = compile_expression(filled_in)
+        case ast.Attribute(value=ast.Name(id="s"), attr="get"), [name]:
+            compute_name = compile_expression(name)
+            return lambda event, s: s.get(compute_name(event, s))
+        case ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), [value]:
+            compute_value = compile_expression(value)
             return lambda event, s: text.format(compute_value(event, s))
     function = _FUNCTIONS.get(ast.unparse(node.func))  # "max" or "math.log2", for instance
     if function is None or not node.args:

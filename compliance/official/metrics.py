@@ -29,44 +29,44 @@ class _Evaluation(NamedTuple):
 def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
     """Return one event for each evaluation, with all metrics that eval_accuracy events state for it.
 
-    Those of one evaluation have the same `count_field` in their metadata:
+    The eval_accuracy events of one evaluation have the same count in their metadata, in the field `count_field`:
 
         88.1 with the metadata {"metric": "FID", "samples_count": 512}
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    An event whose metadata names no metric is left out. So is one whose count or name of the metric is not usable, but
-    the first of these is returned, too.
+    An event whose metadata names no metric is left out. An event with an unusable count or metric name is left out,
+    too; the first such event is also returned.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
-    first_unusable = None
+    unusable = []
     for event in events:
         if event.key != schema.EVAL_ACCURACY.key:
             continue
         try:
             _add_metric(evaluation_by_count, event, count_field)
         except (KeyError, TypeError):
-            if first_unusable is None:
-                first_unusable = event
+            unusable.append(event)
     joined = [_joined_event(evaluation) for evaluation in evaluation_by_count.values()]
-    return JoinedMetrics(joined, first_unusable)
+    return JoinedMetrics(joined, first_unusable=unusable[0] if unusable else None)
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
-    """Add the metric of an event to the evaluation that has the same count, or to a new evaluation.
+    """Add the metric of an event to the evaluation with the event's count, or to a new evaluation.
 
-    An event whose metadata names no metric is left out. Raises KeyError if the metadata has no `count_field`, and
-    TypeError if the metadata is no table, or if the count or the metric's name cannot be a key of a dict, such as a
-    list. Nothing is added then.
+    An event whose metadata names no metric is left out. Nothing is added if this raises KeyError, because the metadata
+    has no `count_field`, or TypeError, because the metadata is no table, or its count or metric name is a list or dict.
     """
     metadata = event.metadata
     if "metric" not in metadata:
         return
+    name = metadata["metric"]
     count = metadata[count_field]
-    value_by_name = {metadata["metric"]: event.value}  # may raise, so it comes before a new evaluation is added
-    if count not in evaluation_by_count:
-        evaluation_by_count[count] = _Evaluation(line=event.line, values={count_field: count})
-    evaluation_by_count[count].values.update(value_by_name)
+    evaluation = evaluation_by_count.get(count)
+    if evaluation is None:
+        evaluation = _Evaluation(line=event.line, values={count_field: count})
+    evaluation.values[name] = event.value
+    evaluation_by_count[count] = evaluation
 
 
 def _joined_event(evaluation: _Evaluation) -> Event:

@@ -271,13 +271,20 @@ def _blocks(name: str) -> list[_Block]:
     for table in yaml.load(text_of(name), Loader=_LOADER) or ():  # noqa: S506  it makes texts, lists and tables alone
         [(kind, fields)] = table.items()  # such as {"KEY": {"NAME": "run_start", ...}}
         block = _Block(name, kind, fields)
-        is_key = kind == "KEY" and fields.keys() <= _FIELDS_OF_KEY
-        is_begin = kind == "BEGIN" and fields.keys() == {"CODE"}
-        is_end = kind == "END" and fields.keys() == {"CHECK"}
-        if not (is_key or is_begin or is_end):
+        if not _has_known_form(block):
             raise block.error(fields)
         blocks.append(block)
     return blocks
+
+
+def _has_known_form(block: _Block) -> bool:
+    """Return whether a block is of the kind KEY, BEGIN or END, and has the fields of its kind."""
+    names_of_fields = block.fields.keys()
+    if block.kind == "KEY":
+        return names_of_fields <= _FIELDS_OF_KEY
+    if block.kind == "BEGIN":
+        return names_of_fields == {"CODE"}
+    return block.kind == "END" and names_of_fields == {"CHECK"}
 
 
 def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
@@ -375,10 +382,10 @@ def _read_required_count(block: _Block) -> RequiredCount:
         return RequiredCount(least=1)
     if text == "OPTIONAL":
         return RequiredCount(least=0)
-    at_least = re.fullmatch(r"AT_LEAST\((\d+)\)", text)
+    at_least = re.fullmatch(r"AT_LEAST\((?P<number>\d+)\)", text)
     if at_least:
-        return RequiredCount(least=int(at_least[1]))
-    at_least_one_or = re.fullmatch(r"AT_LEAST_ONE_OR\((\w+)\)", text)
-    if at_least_one_or:
-        return RequiredCount(least=0, alternative_key=at_least_one_or[1])  # none is needed if the other key has one
+        return RequiredCount(least=int(at_least["number"]))
+    at_least_one_or = re.fullmatch(r"AT_LEAST_ONE_OR\((?P<other_key>\w+)\)", text)
+    if at_least_one_or:  # none is needed if the other key has an event
+        return RequiredCount(least=0, alternative_key=at_least_one_or["other_key"])
     raise block.error(text)

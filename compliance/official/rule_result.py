@@ -49,7 +49,10 @@ class KeyResult:
             self._has_other_values = True
 
     def keep_if_best(self, event: Event, check: Check) -> None:
-        """Keep the number of an event if it is the best so far: the smallest or the largest, as `check` asks for it."""
+        """Keep the value of an event if it is a number, and the best one so far.
+
+        The best one is the smallest for a `check` of "at most 3.3", and the largest for one of "at least 0.8".
+        """
         if not is_number(event.value):
             return
         if self._best is None:
@@ -83,7 +86,7 @@ class KeyResult:
         return self._finding("count", self.first_line, wanted, actual, f"log {wanted}")
 
     def finding_if_any_check_is_unmet(self) -> Finding | None:
-        """Return a finding if none of the key's events meets the check that at least one must meet.
+        """Return a finding if the events of the key all fail the rule's `any_check`, which one of them must meet.
 
         For instance, one eval_accuracy must reach the target. The finding shows the best value. Return None if an event
         meets the check, if the rule has no such check, or if the key has no events at all.
@@ -91,9 +94,10 @@ class KeyResult:
         check = self.rule.any_check
         if check is None or self.event_count == 0 or self.is_any_check_met:
             return None
-        actual = "no number"
-        line = None
-        if self._best is not None:
+        if self._best is None:
+            actual = "no number"
+            line = None
+        else:
             actual = f"the best is {six_digits(self._best.value)}"
             line = self._best.line
         expected = f"{self.rule.key}: one event with {check.words}"
@@ -121,15 +125,15 @@ class KeyResult:
     def report_wrong_count(self, collector: FindingCollector) -> None:
         """Report that the log has too few events of the key, or several where the rule asks for exactly one.
 
-        As in the official checker, several events are an error only if their values differ. With the same value they
-        get a warning.
+        As in the official checker, several events are an error only if their values differ. If all have the same value,
+        this breaks only our rule `exactly-once`, with a warning.
         """
-        is_repeated = self.rule.required.is_exact and self.event_count > 1  # an exact number is always 1
+        wants_exactly_one = self.rule.required.is_exact
         has_too_few = self.event_count < self.rule.required.least
-        has_contradiction = is_repeated and self._has_other_values
-        if has_too_few or has_contradiction:
+        has_several = wants_exactly_one and self.event_count > 1
+        if has_too_few or (has_several and self._has_other_values):
             collector.findings.append(self.finding_on_count(self._count_in_words()))
-        elif is_repeated:  # exactly-once is a rule about the form of a log: a breach of it is a warning
+        elif has_several:
             actual = f"{self.event_count} {self.rule.key}, all with the same value"
             collector.add_breach("exactly-once", self.first_line, actual)
 

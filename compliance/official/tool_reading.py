@@ -47,10 +47,10 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event as two tools do: result_summarizer, which scores, and rcp_checker, a convergence test.
+        """Read the next event: its time as result_summarizer reads it, and its convergence as rcp_checker does.
 
         rcp_checker ends at its first error. This error becomes the `problem` of the result, such as "line 7: run_stop
-        without 'status'", and only times are read from then on.
+        without 'status'", and from then on only times are read.
         """
         self._read_time(event)
         has_rcp_checker_ended = self._problem != ""
@@ -59,8 +59,8 @@ class ToolReader:
         try:
             self._read_convergence(event)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            reason = str(error)  # of a KeyError, this is the name of what is missing, in quotes
-            self._problem = f"line {event.line}: {event.key} without {printable(reason, 80)}"
+            missing = str(error)  # of a KeyError, this is the name of what is missing, in quotes
+            self._problem = f"line {event.line}: {event.key} without {printable(missing, 80)}"
 
     def result(self) -> ToolReading:
         """Return what was read. Call it after the last event."""
@@ -118,18 +118,19 @@ class ToolReader:
         return epochs
 
     def _trained_to_target(self, stop: Event) -> float:
-        """Return how many epochs or samples the run needed to reach the target, read at its event `stop`, the run_stop.
+        """Return how many epochs or samples the run needed to reach the target. `stop` is its run_stop.
 
-        A run without success gives NOT_CONVERGED. Raises KeyError if run_stop has no status, or if no evaluation came
-        before it. For stable_diffusion, raises what `_earliest_at_target` does. rcp_checker fails in the same cases.
+        rcp_checker takes the last evaluation for the one that reached the target; for stable_diffusion, the earliest
+        one that did. A run without success gives NOT_CONVERGED. Raises KeyError if run_stop has no status or no
+        evaluation before it, and for stable_diffusion what `_earliest_at_target` raises.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
             return self._earliest_at_target()
         if self._last_trained is None:
-            raise KeyError("an evaluation before it")  # the problem is: run_stop without 'an evaluation before it'
-        return self._last_trained  # rcp_checker takes the last evaluation for the one that reached the target
+            raise KeyError("an evaluation before it")  # read as: run_stop without 'an evaluation before it'
+        return self._last_trained
 
     def _earliest_at_target(self) -> float:
         """Return the samples (or steps) of the earliest evaluation of stable_diffusion that reaches the target.

@@ -27,8 +27,8 @@ IMPORTED = {
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
     """Run one of mlperf-logging's tools. Return its exit status and everything that it printed.
 
-    The status is None if the tool was killed after TIMEOUT_S. Raises ValueError if another release of mlperf-logging
-    than that of our rules is installed, or a package is missing.
+    The status is None, with a text that says so, if the tool was killed after TIMEOUT_S. Raises ValueError if another
+    release of mlperf-logging than VERSION is installed, or a package that the tool imports is missing.
     """
     _check_installed(tool)
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
@@ -95,16 +95,17 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Ask result_summarizer for the score of the package in `folder`, and judge whether it is `minutes`, our own score.
 
-    The verdict is good only if the tool gives one score that equals ours to the last digit. So it is bad if `minutes`
-    is None. If the tool fails, the verdict is bad and quotes the tool. Raises ValueError if the right tools are not
+    The verdict is good if the tool gives one score, and this equals ours to the last digit. It is bad otherwise, also
+    if `minutes` is None. If the tool fails, the verdict quotes it. Raises ValueError if the right tools are not
     installed, and KeyError if the tool does not know the benchmark.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
+        command = [str(folder), "training", ruleset, "-csv", str(table)]
+        run_tool("result_summarizer", command)
+        table.unlink(missing_ok=True)
         # Only the second run applies the scaling to the score. With one run, the score would be the unscaled one.
-        for _ in range(2):
-            table.unlink(missing_ok=True)
-            status, text = run_tool("result_summarizer", [str(folder), "training", ruleset, "-csv", str(table)])
+        status, text = run_tool("result_summarizer", command)
         if status != 0 or "CRITICAL ERROR" in text or not table.is_file():
             return judged("result_summarizer", False, _complaints(text))
         with table.open(encoding="utf-8", newline="") as stream:
@@ -121,11 +122,11 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
     checker would look for in its own package. So `training_4.0.0/closed_common.yaml` in their text becomes
     `FOLDER/closed_common.yaml`.
     """
-    names_of_common = [f"training_{ruleset}/{name}.yaml" for name in ("common", "closed_common", "open_common")]
-    names_of_ours = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]
-    for name in [*names_of_common, *names_of_ours]:
-        text_with_relative_paths = rule_files.text_of(name)
-        text = text_with_relative_paths.replace(f"training_{ruleset}/", f"{folder}/")
+    common_files = [f"training_{ruleset}/{name}.yaml" for name in ("common", "closed_common", "open_common")]
+    our_files = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]
+    for name in [*common_files, *our_files]:  # such as training_4.0.0/common.yaml
+        original_text = rule_files.text_of(name)
+        text = original_text.replace(f"training_{ruleset}/", f"{folder}/")
         (folder / Path(name).name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
 
@@ -137,12 +138,17 @@ def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]
     """
     arguments = ["--usage", "training", "--ruleset", ruleset, "--log_output", "out.log"]
     with tempfile.TemporaryDirectory() as folder:
-        is_plain_name = re.fullmatch(r"\w+", benchmark) is not None  # a log may state anything, such as ../../x
-        if is_plain_name and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file():
+        if _is_benchmark_of_ours(benchmark, ruleset):
             arguments += ["--config", str(config_of_ours(ruleset, Path(folder)))]
         status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
     if status == 0 and "INFO - SUCCESS" in text:
         return True, []
     complaint = r"Required|CHECK for|failed test|Failed|Error|No log lines|parsing errors|\^\^|no end within"
-    messages = [printable(line.strip()) for line in text.splitlines() if re.search(complaint, line)]
-    return False, messages[:20]
+    complaints = [printable(line.strip()) for line in text.splitlines() if re.search(complaint, line)]
+    return False, complaints[:20]
+
+
+def _is_benchmark_of_ours(benchmark: str, ruleset: str) -> bool:
+    """Return whether this project has a file of rules for a benchmark in the ruleset."""
+    is_plain_name = re.fullmatch(r"\w+", benchmark) is not None  # a log may state anything, such as ../../x
+    return is_plain_name and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file()

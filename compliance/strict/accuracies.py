@@ -48,8 +48,9 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         return StatedData.OTHER
     if _can_be_eval_samples(eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
-    is_resnet = benchmark.name == "resnet"  # the accuracies of other benchmarks are no shares of the samples
-    if is_resnet and _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples):
+    if benchmark.name != "resnet":  # other benchmarks have no accuracies that are shares of the samples
+        return StatedData.OTHER
+    if _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples):
         return StatedData.WRONG_EVAL_SAMPLES
     return StatedData.OTHER
 
@@ -95,24 +96,23 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
 
 
 def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether the evaluations are `period` epochs apart, by the epochs that the log counts before each of them.
+    """Return whether the run was evaluated every `period` epochs, by the epochs counted in the log up to each time.
 
-    For a period of 4 and a run of 14 epochs:
+    The first evaluation may come earlier, and the run may end before the next one. Two evaluations at least must show
+    the schedule; those before the first epoch are left out. For a period of 4 and a run of 14 epochs:
 
         evaluations after 3, 7 and 11 epochs  -> True
         evaluations after 4, 8 and 13 epochs  -> False
-        an evaluation after 4 epochs alone    -> False, because it takes two to show a schedule
-
-    Evaluations before the first epoch are left out.
     """
     counts = [evaluation.epochs_counted for evaluation in run.evaluations if evaluation.epochs_counted > 0]
-    if len(counts) < 2 or counts[0] > period:
+    if len(counts) < 2:
         return False
-    for count, next_count in itertools.pairwise(counts):
-        if next_count - count != period:
-            return False
+    gaps = [next_count - count for count, next_count in itertools.pairwise(counts)]
     epochs_after_last = order.epochs_counted - counts[-1]
-    return epochs_after_last < period
+    is_first_in_time = counts[0] <= period
+    are_gaps_right = all(gap == period for gap in gaps)
+    is_none_missing_at_end = epochs_after_last < period
+    return is_first_in_time and are_gaps_right and is_none_missing_at_end
 
 
 def _do_stated_epochs_leap(evaluations: Sequence[Evaluation], period: int) -> bool:
@@ -136,7 +136,8 @@ def _check_stated_epochs(
     if count > EVENTS_KEPT:  # not all were kept, so the schedule of the whole run is not known
         collector.add_breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
-    if last_epoch is not None and last_epoch - last.epoch >= period:
+    is_one_missing_at_end = last_epoch is not None and last_epoch - last.epoch >= period
+    if is_one_missing_at_end:
         actual = f"the last evaluation is of epoch {last.epoch}, the last epoch {last_epoch}"
         collector.add_breach(SCHEDULE, last.line, actual)
 
@@ -144,18 +145,19 @@ def _check_stated_epochs(
 def _check_gaps_of_stated_epochs(
     evaluations: Sequence[Evaluation], period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report each evaluation that states an epoch more than `period` epochs after that of the one before.
+    """Report each evaluation that comes too late: more than `period` epochs after the one before, as they state them.
 
-    If `exact`, one that states an epoch fewer than `period` epochs after it is reported, too. The first evaluation may
-    be of any epoch up to `period`. There must be at least one evaluation.
+    If `exact`, one that comes too early is reported, too. The first evaluation may be of any epoch up to `period`.
+    There must be at least one evaluation.
     """
     first = evaluations[0]
     if first.epoch > period:
         collector.add_breach(SCHEDULE, first.line, f"the first evaluation is of epoch {first.epoch}")
     for before, after in itertools.pairwise(evaluations):
         gap = after.epoch - before.epoch
+        is_too_late = gap > period
         is_too_early = exact and gap < period
-        if gap > period or is_too_early:
+        if is_too_late or is_too_early:
             actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
             collector.add_breach(SCHEDULE, after.line, actual)
 
@@ -164,48 +166,52 @@ def _check_gaps_of_stated_epochs(
 
 
 def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
-    """Report a run whose accuracies were not counted on `samples` samples, the size of the evaluation set.
+    """Report a run whose accuracies were counted on more or fewer samples than the evaluation set's `samples`.
 
-    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. If more were counted,
-    there was padding among them, and this is a warning. Nothing is reported if the number of samples that were counted
-    cannot be found.
+    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. More samples than the set
+    has are padding, which is only a warning. Nothing is reported if it cannot be found on how many samples the
+    accuracies were counted.
     """
-    not_whole = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
-    if not not_whole:
+    misfits = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
+    if not misfits:
         return
+    line = misfits[0].line
     counted = _find_number_of_samples(run, samples)
     if counted is None:  # the accuracies may be means over the workers' accuracies, which no rule forbids
         return
-    if counted == samples:  # possible for a small set: the search allows a larger error than are_shares_of_samples
-        return
+    # `counted` may equal `samples` in a small set, because the search allows a larger error: nothing is wrong then.
     whole = f"the accuracies are whole numbers of {counted} samples"
-    line = not_whole[0].line
     if counted > samples:
         actual = f"{whole}: {counted - samples} of padding count"
         collector.add_breach(SAMPLES, line, actual, severity="warning")
-    else:
+    elif counted < samples:
         collector.add_breach(SAMPLES, line, f"{whole}: {samples - counted} of {samples} are left out")
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the least number of samples on which all of a run's accuracies can have been counted.
 
-    `samples` is the size of the evaluation set. A run may drop its last batch or pad it, so numbers up to a global
-    batch from `samples` are tried. Return None if none of them fits, if there are so few accuracies that one may fit by
-    chance, or if the log states no global batch or one above `samples`.
+    `samples` is the size of the evaluation set. A run may drop its last batch or pad it, so all numbers within a global
+    batch of `samples` are tried. Return None if none of them fits, or if this cannot be told: one may fit by chance,
+    because there are few accuracies, or the log states no global batch, or one above `samples`.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
         return None
     possible_numbers = _possible_numbers_of_samples(samples, batch)
     accuracies = {evaluation.value for evaluation in run.evaluations}
-    chance_of_accident = _chance_of_accidental_fit(len(possible_numbers), len(accuracies))
-    if chance_of_accident >= _MOST_CHANCE:
+    may_fit_by_chance = _chance_of_accidental_fit(len(possible_numbers), len(accuracies)) >= _MOST_CHANCE
+    if may_fit_by_chance:
         return None
     for number in possible_numbers:
-        if all(_is_whole(accuracy * number, _MOST_COUNT_ERROR) for accuracy in accuracies):
+        if _are_all_whole(accuracies, number):
             return number
     return None
+
+
+def _are_all_whole(accuracies: Iterable[float], number: int) -> bool:
+    """Return whether each accuracy can be a whole number of right samples over `number`, in single precision."""
+    return all(_is_whole(accuracy * number, _MOST_COUNT_ERROR) for accuracy in accuracies)
 
 
 def _possible_numbers_of_samples(samples: int, batch: int) -> range:
@@ -249,10 +255,10 @@ def _is_whole(count: float, tolerance: float) -> bool:
 
 
 def check_curve(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
-    """Report accuracies that no training of ResNet-50 gives, by the bounds of the rule `accuracy-curve`.
+    """Report accuracies that no training of ResNet-50 gives: a best one that is too high, or an unlikely rise.
 
-    The best accuracy may be too high. Up to the first evaluation that reached the target, the accuracies may also rise
-    too steeply at the end, or too seldom. This is not checked if there are few evaluations, or none reached it.
+    The rise to the target is only checked if the run reached it, and had at least as many evaluations until then as the
+    rule `accuracy-curve` asks for.
     """
     bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
@@ -264,7 +270,8 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
     if index is None:
         return
     up_to_target = evaluations[: index + 1]
-    if len(up_to_target) >= bounds["evaluations"]:  # this bound is above 2
+    least_evaluations = bounds["evaluations"]  # above 2
+    if len(up_to_target) >= least_evaluations:
         _check_rise_to_target(up_to_target, target, collector)
 
 
@@ -276,8 +283,9 @@ def _check_rise_to_target(evaluations: Sequence[Evaluation], target: float, coll
     bounds = collector.strict_rules[CURVE].bounds
     last_but_one = evaluations[-2]
     last = evaluations[-1]
+    leaps_at_last = last_but_one.value < target - bounds["last_rise"]
     share_of_rises = _share_of_rises([evaluation.value for evaluation in evaluations])
-    if last_but_one.value < target - bounds["last_rise"]:
+    if leaps_at_last:
         actual = f"{six_digits(last_but_one.value)} at one evaluation, {six_digits(last.value)} at the next"
         collector.add_breach(CURVE, last.line, actual)
     elif share_of_rises < bounds["share_of_rises"]:

@@ -120,18 +120,17 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     compared = min(len(run.evaluations), len(other.evaluations))
     accuracies = [evaluation.value for evaluation in run.evaluations[:compared]]
     other_accuracies = [evaluation.value for evaluation in other.evaluations[:compared]]
-    chance_of_one = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
-    if chance_of_one is None:
+    chance = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
+    if chance is None:
         return ""
     counts = [round(accuracy * samples) for accuracy in accuracies]
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
-    on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance_of_one, name_of_other)
-    if on_counts:
-        return on_counts
-    # Rises vary more than counts. So the chance that two rises are equal is even below `chance_of_one`.
     rises = _rises(counts)
     other_rises = _rises(other_counts)
-    return _describe_equal_series("rises of right images", rises, other_rises, chance_of_one, name_of_other)
+    on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance, name_of_other)
+    # Rises vary more than counts. So the chance that two rises are equal is even below `chance`.
+    on_rises = _describe_equal_series("rises of right images", rises, other_rises, chance, name_of_other)
+    return on_counts or on_rises
 
 
 def _describe_equal_series(
@@ -151,20 +150,25 @@ def _describe_equal_series(
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Return an estimate of the chance that two runs count equally many right images in one evaluation.
 
-    The difference of the two counts is taken as normally distributed around 0. Then the chance that it is 0 is the
-    density there, 1 / sqrt(2 pi variance). For an accuracy of 0.76 on 50,000 samples this is 0.006. Return None if an
-    accuracy is not between 0 and 1, if there are none, or if the variance is too small for a chance below 1.
+    The difference of the two counts is taken as normally distributed around 0. So the chance that it is 0 is the
+    density of this distribution there: 0.006 for an accuracy of 0.76 on 50,000 samples. Return None if there are no
+    accuracies, if one is not between 0 and 1, or if the variance is too small for a chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
     mean = sum(accuracies) / len(accuracies)
-    variance_of_count = samples * mean * (1 - mean)  # of a binomial distribution
-    variance_if_independent = 2 * variance_of_count  # of the difference of two counts
-    variance = variance_if_independent / 4  # assumed: two runs err on many of the same images
-    inverse_of_chance = math.sqrt(2 * math.pi * variance)
-    if inverse_of_chance <= 1:
+    variance = _variance_of_difference(mean, samples)
+    inverse_of_density = math.sqrt(2 * math.pi * variance)
+    if inverse_of_density <= 1:
         return None
-    return 1 / inverse_of_chance  # in published submissions, a share of 0.0012 of the counts is equal
+    return 1 / inverse_of_density  # in published submissions, a share of 0.0012 of the counts is equal
+
+
+def _variance_of_difference(accuracy: float, samples: int) -> float:
+    """Return the variance of the difference between the counts of right images in two runs of one accuracy."""
+    variance_of_count = samples * accuracy * (1 - accuracy)  # of a binomial distribution
+    variance_if_independent = 2 * variance_of_count
+    return variance_if_independent / 4  # assumed: two runs err on many of the same images
 
 
 def _number_of_equal_values(series: Sequence[int], other_series: Sequence[int]) -> int:
@@ -240,14 +244,15 @@ def _divergence(share: float, chance: float) -> float:
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: str, most_chance: float) -> str:
     """Return a sentence on suspiciously equal intervals of two runs; "" if there are none.
 
-    An interval is the duration of an epoch, a block, an evaluation or a step window. They are suspicious if at least
-    LEAST_EQUAL_VALUES of them are equal, and if the chance that so many are equal by accident is at most `most_chance`.
+    An interval is the duration of an epoch, a block, an evaluation or a step window. It is only compared with others of
+    its kind. The intervals are suspicious if at least LEAST_EQUAL_VALUES of them are equal, and if so many are equal by
+    accident with a chance of `most_chance` or less.
     """
-    kinds = sorted({kind for kind, _ in run.intervals})  # intervals are only compared with others of their kind
-    compared_kinds = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
-    equal = sum(of_kind.equal for of_kind in compared_kinds)
-    compared = sum(of_kind.compared for of_kind in compared_kinds)
-    chance = math.prod(of_kind.chance for of_kind in compared_kinds)  # the kinds are taken as independent
+    kinds = sorted({kind for kind, _ in run.intervals})
+    results = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
+    equal = sum(result.equal for result in results)
+    compared = sum(result.compared for result in results)
+    chance = math.prod(result.chance for result in results)  # the kinds are taken as independent
     if equal < LEAST_EQUAL_VALUES or chance > most_chance:
         return ""
     return f"{equal} of {compared} intervals are, to the clock's tick, those of {name_of_other}"
@@ -268,18 +273,17 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    An interval of one run is compared with those of the other run up to _NEIGHBOURS places before and after it. Such
-    intervals are similarly long, but where two are equal, this is an accident. The chance is the share of equal pairs.
+    The interval of one run at each of the `places` is compared with those of the other run up to _NEIGHBOURS places
+    before and after it. Such intervals are similarly long, but two equal ones are an accident. The chance is the share
+    of equal pairs.
     """
     pairs = 0
     equal_pairs = 0
     for place in places:
-        neighbours = _places_around(place, len(intervals))
-        neighbours_in_others = [others[neighbour] for neighbour in neighbours]
-        neighbours_in_intervals = [intervals[neighbour] for neighbour in neighbours]
-        equal_pairs += neighbours_in_others.count(intervals[place])
-        equal_pairs += neighbours_in_intervals.count(others[place])
-        pairs += 2 * len(neighbours)
+        for neighbour in _places_around(place, len(intervals)):
+            equal_pairs += intervals[place] == others[neighbour]
+            equal_pairs += others[place] == intervals[neighbour]
+            pairs += 2
     return (equal_pairs + 1) / (pairs + 2)  # as if one equal and one unequal pair were added, so that it is never 0
 
 

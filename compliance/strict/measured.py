@@ -140,13 +140,13 @@ class Measured:
         self._stated_times_of_open_epoch.clear()
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Keep the faults in the losses and the last step of a run that succeeded. `line` is that of its run_stop.
+        """Keep a fault if a run that succeeded has losses that are no numbers, or if its last step is not as planned.
 
-        A loss is None if it was not a number, at which a run of this project aborts, or if its step_window was
-        malformed. The last step is only checked in a run that measures throughput, because only its plan has one.
+        `line` is that of its run_stop. The last step is only checked in a run that measures throughput, because only
+        its plan has one.
         """
         losses = self._run.losses
-        missing_losses = losses.count(None)
+        missing_losses = losses.count(None)  # those that were no number, or whose step_window was malformed
         if missing_losses:
             first = f"of the first {len(losses)} step_windows"
             self.keep_fault(line, f"{missing_losses} of the losses {first} are no numbers")
@@ -171,9 +171,10 @@ class Measured:
         """
         first_step = (epoch - 1) * self._plan.epoch_steps + 1
         last_step = epoch * self._plan.epoch_steps
+        steps_within = range(first_step, last_step)  # without the last one
         waited_ms = 0.0
         for step, blocked_ms in self._blocked_ms_by_step.items():
-            if first_step <= step < last_step:
+            if step in steps_within:
                 waited_ms += blocked_ms
         return waited_ms
 
@@ -190,21 +191,24 @@ class Measured:
             self._last_step = position.step - window.steps
 
     def _take_step_window(self, event: Event) -> None:
-        """Check an event step_window, which is about the steps between two lines of progress, and keep its figures.
+        """Check an event step_window, which has the figures of the steps between two lines of progress.
 
-        An event that does not fit the schema is a fault and is compared with nothing. If it is the value that does not
-        fit, the loss of the window counts as None. The plan of all steps is made at the first window, if that one fits.
+        The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is a fault.
+        Any other is compared with the log's clock and the plan of all steps, until no further fault can be kept. The
+        plan is made at the first window, if that one fits.
         """
         self._windows_seen += 1
         window = dataclass_of(schema.StepWindow, event.value)  # None if it does not fit the schema
-        position = dataclass_of(schema.InWindow, event.metadata)
+        position = dataclass_of(schema.InWindow, event.metadata)  # None if it does not fit the schema
         self._keep_loss_and_time(window)
         if window is None or position is None or not is_possible_window(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
-        if self._windows_seen == 1:
+        is_first = self._windows_seen == 1
+        if is_first:
             self._make_plan(position, window)
-        if len(self.faults) < FINDINGS_PER_RULE:  # otherwise a further fault would not be kept
+        can_keep_faults = len(self.faults) < FINDINGS_PER_RULE
+        if can_keep_faults:
             self._add_and_compare(event, window, position)
 
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
@@ -230,23 +234,22 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Keep a fault if a window is not the next one of the plan. `line` is that of its event.
+        """Keep a fault if a window is not the one that the plan has after `previous_step`, where the last one ended.
 
-        The window before it ended at `previous_step`. `position` has the last step, the phase and the epoch of
-        `window`. At most one fault is kept: the window has other steps or images, it is in another phase or epoch, or
-        its times are impossible.
+        The first thing that is wrong is kept: the steps or images, then the phase or epoch, then the times. `position`
+        has the step at which the window ends, its phase and its epoch, as the event at `line` states them.
         """
-        steps = window.steps
         # Planned for the epoch that the window states. So a wrong epoch may be reported as a wrong number of steps.
         planned = self._plan.next_window(previous_step, position.epoch_num)
-        follows_previous = position.step - steps == previous_step
-        has_planned_size = steps == planned.steps and window.images == steps * self._plan.batch
+        begins_at_previous = position.step - window.steps == previous_step
+        has_planned_steps = window.steps == planned.steps
+        has_planned_images = window.images == window.steps * self._plan.batch
         is_in_planned_phase = position.phase == planned.phase
         is_in_open_epoch = position.epoch_num == self._epoch_of_windows
-        if not follows_previous or not has_planned_size:
-            done = f"{steps} steps, {window.images} images"
+        if not (begins_at_previous and has_planned_steps and has_planned_images):
+            done = f"{window.steps} steps, {window.images} images"
             self.keep_fault(line, f"a window of {done}, to step {position.step}; {previous_step} was the last")
-        elif not is_in_planned_phase or not is_in_open_epoch:
+        elif not (is_in_planned_phase and is_in_open_epoch):
             self.keep_fault(line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here")
         elif has_impossible_time(window):
             waited = f"{window.data_wait_s} s waited for data"
@@ -355,13 +358,12 @@ class Measured:
         sums = self._epoch_sums
         rounded_times = sums.windows + 1  # that of each window, and that of the epoch_throughput
         rounding_s = ROUNDING_ERROR_S * rounded_times
-        self._compare_total(line, f"images in epoch {epoch}", stated.images, sums.images, 0.0)
-        self._compare_total(line, f"s in epoch {epoch}", stated.time_s, sums.time_s, rounding_s)
-        self._compare_total(
-            line, f"s of waiting for data in epoch {epoch}", stated.data_wait_s, sums.wait_s, rounding_s
-        )
+        what_waits = f"s of waiting for data in epoch {epoch}"
+        self._compare_total(line, f"images in epoch {epoch}", stated.images, sums.images, allowed=0.0)
+        self._compare_total(line, f"s in epoch {epoch}", stated.time_s, sums.time_s, allowed=rounding_s)
+        self._compare_total(line, what_waits, stated.data_wait_s, sums.wait_s, allowed=rounding_s)
 
-    def _compare_total(self, line: int, what: str, total: float, sum_of_windows: float, allowed: float) -> None:
+    def _compare_total(self, line: int, what: str, total: float, sum_of_windows: float, *, allowed: float) -> None:
         """Keep a fault if a total, named `what`, and the sum over the windows differ by more than `allowed`."""
         if abs(total - sum_of_windows) > allowed:
             other_total = f"{significant(sum_of_windows, digits=10)} in its step_windows"
@@ -389,20 +391,21 @@ class Measured:
             return
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"
+        stated_ms = stated.time_s * 1000
         allowed_ms = self._most_difference_ms(training_ms)
-        too_long_by_ms = stated.time_s * 1000 - training_ms - allowed_ms
-        too_short_by_ms = training_ms - stated.time_s * 1000 - allowed_ms
-        if too_long_by_ms > 0:
+        excess_ms = stated_ms - training_ms - allowed_ms
+        missing_ms = training_ms - stated_ms - allowed_ms
+        if excess_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
-        elif too_short_by_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:
-            self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, too_short_by_ms, actual))
+        elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:
+            self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, missing_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a throughput in another project's log that contradicts the log's clock.
 
-        An epoch of train_samples images takes some time at the stated images/s. This time must be that of the epoch
-        that has just ended, within `_most_difference_ms`. Nothing is checked if the rate, train_samples or the time of
-        that epoch is not known.
+        The time that train_samples images take at the stated images/s must be that of the epoch that has just ended,
+        within `_most_difference_ms`. Nothing is checked if the rate, train_samples or the time of that epoch is not
+        known.
         """
         images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)
@@ -410,7 +413,8 @@ class Measured:
         if images_per_s is None or not images or clock_ms is None:
             return
         ms_by_rate = images / images_per_s * 1000 if images_per_s > 0 else math.inf
-        if abs(ms_by_rate - clock_ms) > self._most_difference_ms(clock_ms):
+        difference_ms = abs(ms_by_rate - clock_ms)
+        if difference_ms > self._most_difference_ms(clock_ms):
             rate_by_clock = images / clock_ms * 1000
             actual = f"{images_per_s:.6g} images/s; {images} images in {clock_ms / 1000:.3f} s are {rate_by_clock:.6g}"
             self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)

@@ -29,23 +29,24 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which events of hyperparameters must equal a setting of the recipe: their keys, each with its setting.
+    """Return, by the key of each event of a hyperparameter, the setting of the recipe that its value must equal.
 
-    The base learning rate is none of them, because it depends on the batch, too. For a run with the optimizer lars:
+    For a run with the optimizer lars:
 
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
 
-    The result is empty if the log states no optimizer that runlog's schema has.
+    The base learning rate is left out, because it depends on the batch, too. The result is empty if runlog's schema
+    does not have the optimizer that the log states, or if the log states none.
     """
     optimizer = run.stated_text(schema.OPT_NAME)
     if optimizer not in schema.OPTIMIZER:
         return {}
-    setting_by_key = {}
-    event_by_hyperparameter = schema.OPTIMIZER[optimizer]  # "momentum": the event lars_opt_momentum
+    setting_by_event_key = {}
+    event_by_hyperparameter = schema.OPTIMIZER[optimizer]  # such as the event lars_opt_momentum, by "momentum"
     for hyperparameter, setting in own_log_rules().setting_by_hyperparameter.items():
         event = event_by_hyperparameter[hyperparameter]
-        setting_by_key[event.key] = setting
+        setting_by_event_key[event.key] = setting
     warmup_event = schema.WARMUP_EPOCHS[optimizer]
-    setting_by_key[warmup_event.key] = "RECIPE.warmup_epochs"
-    return setting_by_key
+    setting_by_event_key[warmup_event.key] = "RECIPE.warmup_epochs"
+    return setting_by_event_key

@@ -41,13 +41,16 @@ def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -
     Nothing is checked in a run of few epochs, or of very short ones.
     """
     bounds = collector.strict_rules[RULE].bounds
-    if len(trained) < bounds["epochs"]:
+    has_few_epochs = len(trained) < bounds["epochs"]
+    if has_few_epochs:
         return
     median_ms = statistics.median_high(part.epoch_ms for part in trained)
-    if median_ms < bounds["median_ms"]:
+    are_epochs_very_short = median_ms < bounds["median_ms"]
+    if are_epochs_very_short:
         return
     least_usual_ms = bounds["share_of_median"] * median_ms
-    fast_epochs = [part for part in _without_fast_ends(trained, least_usual_ms) if part.epoch_ms < least_usual_ms]
+    between_slower_ones = _without_fast_ends(trained, least_usual_ms)
+    fast_epochs = [part for part in between_slower_ones if part.epoch_ms < least_usual_ms]
     if fast_epochs:
         how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
         share = six_digits(bounds["share_of_median"])
@@ -85,9 +88,10 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
     if not samples or not batch or run.stop is None:
         return
     for estimate in _estimated_epoch_times(run, order, trained):
-        step_ms = estimate.epoch_ms / samples * batch
-        least_ms = collector.strict_rules[RULE].bounds[estimate.bound_name]
-        if step_ms < least_ms:
+        image_ms = estimate.epoch_ms / samples
+        step_ms = image_ms * batch
+        least_step_ms = collector.strict_rules[RULE].bounds[estimate.bound_name]
+        if step_ms < least_step_ms:
             actual = f"{significant(step_ms, digits=3)} ms a step of {batch} images, by {estimate.origin}"
             collector.add_breach(RULE, run.stop.line, actual)
 

@@ -31,13 +31,16 @@ class Plan:
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
         """Return the steps and the phase that a window must have if it begins in `epoch`, after `steps_done` steps.
 
-        A window ends after `most_window_steps`, or earlier with its epoch. A run that only measures throughput has two
-        phases instead of epochs. For instance, with epochs of 12 steps and windows of 5:
+        A window ends after `most_window_steps`, or earlier with its epoch. For instance, with epochs of 12 steps and
+        windows of 5:
 
             next_window(steps_done=0, epoch=1)   -> 5 steps, "train"
             next_window(steps_done=10, epoch=1)  -> 2 steps, "train"
+
+        A run that only measures throughput has two phases instead of epochs: "warmup" and "measured".
         """
-        if not self.measured_end:
+        has_epochs = self.measured_end == 0
+        if has_epochs:
             phase = "train"
             end = epoch * self.epoch_steps
         elif steps_done < self.warmup_end:
@@ -46,26 +49,30 @@ class Plan:
         else:
             phase = "measured"
             end = self.measured_end
-        most_steps = self.most_window_steps or end  # 0: the log limits no window, so this one goes on to `end`
-        return PlannedWindow(steps=min(most_steps, end - steps_done), phase=phase)
+        steps_to_end = end - steps_done
+        most_steps = self.most_window_steps or end  # 0: not limited, so the window goes on to `end`
+        return PlannedWindow(steps=min(most_steps, steps_to_end), phase=phase)
 
 
 def plan_of_run(run: LoggedRun) -> Plan:
     """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
 
-    For instance, 1,000 training samples and a global batch of 64 give epochs of 15 steps. Both sizes are 0 unless the
-    log states both events. The ends of the phases are 0 unless the run only measures throughput.
+    For instance, 1,000 training samples and a global batch of 64 give epochs of 15 steps. Batch and epoch steps are 0
+    unless the log states both events. The ends of the phases are 0 unless the run only measures throughput.
     """
     settings = run.settings
     plan = Plan(most_window_steps=_whole_number_or_0(settings.get("PRINT_STEPS")))
+
     samples = int(run.stated_count(schema.TRAIN_SAMPLES))  # 0 if it is not stated
     batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))  # 0 if it is not stated
     if samples > 0 and batch > 0:
         plan = replace(plan, batch=batch, epoch_steps=samples // batch)
-    if settings.get("MODE") == "throughput":
-        warmup_end = _whole_number_or_0(settings.get("WARMUP_STEPS"))
-        measured_end = warmup_end + _whole_number_or_0(settings.get("MEASURED_STEPS"))
-        plan = replace(plan, warmup_end=warmup_end, measured_end=measured_end)
+
+    only_measures_throughput = settings.get("MODE") == "throughput"
+    if only_measures_throughput:
+        warmup_steps = _whole_number_or_0(settings.get("WARMUP_STEPS"))
+        measured_steps = _whole_number_or_0(settings.get("MEASURED_STEPS"))
+        plan = replace(plan, warmup_end=warmup_steps, measured_end=warmup_steps + measured_steps)
     return plan
 
 

@@ -65,12 +65,10 @@ class ProjectLog:
         does_header_fit = not faults_of_header
         yield from faults_of_header
         yield from self._wrong_numbers_of_events()
-        summary = self.run.first_event(schema.RUN_SUMMARY)
-        has_summary = summary.line > 0
-        if has_summary and not fits(schema.RunSummary, summary.value):
-            yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
-        elif self.run.summary and does_header_fit:
-            yield from self._wrong_statements(self.run.summary)
+        yield from self._summary_unlike_schema()
+        summary = self.run.summary
+        if summary is not None and self._does_summary_fit and does_header_fit:
+            yield from self._wrong_statements(summary)
         yield from self._wrong_ending()
         yield from self.order.measured.faults
         yield from self._rates_beyond_peak()
@@ -98,6 +96,18 @@ class ProjectLog:
                 what = f"the header section {name} is not as the schema has it: {printable(value)}"
                 faults.append(Fault(None, what))
         return faults
+
+    @property
+    def _does_summary_fit(self) -> bool:
+        """Whether the log has a run_summary that fits the schema."""
+        return fits(schema.RunSummary, self.run.first_event(schema.RUN_SUMMARY).value)
+
+    def _summary_unlike_schema(self) -> Iterator[Fault]:
+        """Yield a fault if the log has a run_summary that does not fit the schema."""
+        summary = self.run.first_event(schema.RUN_SUMMARY)
+        is_missing = summary.line == 0
+        if not is_missing and not self._does_summary_fit:
+            yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
 
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
         """Yield a fault for each kind of event that is missing, or that the log has too often."""
@@ -153,20 +163,20 @@ class ProjectLog:
     def _wrong_telemetry(self) -> Iterator[Fault]:
         """Yield the first fault of the event telemetry_summary: of its number, form, place or energy.
 
-        A run that succeeded must have one if the setting TELEMETRY_S asks for it. Any other run must have none. But a
-        run without run_stop was cut off, so its number of them is not checked.
+        A run that succeeded must have one if the setting TELEMETRY_S asks for it. Any other run must have none. The
+        number is not checked in a run without run_stop, which was cut off.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
         count = run.number_of_events(schema.TELEMETRY_SUMMARY)
-        wanted_count = 1 if run.settings.get("TELEMETRY_S") and run.status == "success" else 0
+        must_have_one = run.settings.get("TELEMETRY_S") and run.status == "success"
+        wanted_count = 1 if must_have_one else 0
         if run.stop and count != wanted_count:
             what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
-            yield Fault(telemetry.line or None, what)
+            yield Fault(telemetry.line or None, what)  # the line of a missing event is 0
+        elif count == 0:
             return
-        if count == 0:
-            return
-        if not fits(schema.TelemetrySummary, telemetry.value):
+        elif not fits(schema.TelemetrySummary, telemetry.value):
             shown = printable(telemetry.value)
             yield Fault(telemetry.line, f"telemetry_summary is not as the schema has it: {shown}")
         elif run.stop and telemetry.line < run.stop.line:
@@ -192,18 +202,25 @@ class ProjectLog:
     def _rates_beyond_peak(self) -> Iterator[Fault]:
         """Yield a fault for a window or an evaluation of a ResNet run that is faster than its devices at their peak.
 
-        The devices are all GPUs of the nodes in the header, or in a run on CPUs all their cores. The peak depends on
-        the image size, so a RECIPE.image_size that is no number of pixels is a fault, too. Nothing is checked for a
-        header without nodes, and no rate for devices whose peak is not known.
+        The peak depends on the image size, so a RECIPE.image_size that is no number of pixels is a fault, too. Nothing
+        is checked for a header without nodes.
         """
         nodes = self._described_nodes()
         if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
             return
         pixels: Any = self.run.settings.get("RECIPE.image_size")
         is_number_of_pixels = type(pixels) is int and is_count(pixels)  # is_count alone would take 224.0, too
-        if not is_number_of_pixels:
+        if is_number_of_pixels:
+            yield from self._rates_beyond_peak_of(nodes, pixels)
+        else:
             yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
-            return
+
+    def _rates_beyond_peak_of(self, nodes: list[JsonObject], pixels: int) -> Iterator[Fault]:
+        """Yield a fault for a window or an evaluation that is faster than the devices of the nodes at their peak.
+
+        The devices are all GPUs of the nodes, or in a run on CPUs all their cores. `pixels` is the height of an image.
+        Nothing is checked if the peak of the devices is not known.
+        """
         cards = self._cards_of(nodes)
         cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
         peak_images_per_s = most_images_per_s(cards, cores, pixels)
@@ -318,12 +335,8 @@ class ProjectLog:
         wanted = self.benchmark.convolutions if self.benchmark else None
         if wanted is None or self._is_planned_by_paddle:
             return
-        convolutions = 0
-        operators = self.run.header_section(schema.PROGRAM)["operators"]  # the number of operators of each kind
-        for kind, count in operators.items():
-            is_forward = not kind.endswith("_grad")  # the backward pass has the same convolutions again
-            if is_forward and ("conv2d" in kind or kind == "resnet_unit"):
-                convolutions += count
+        count_by_kind = self.run.header_section(schema.PROGRAM)["operators"]
+        convolutions = sum(count for kind, count in count_by_kind.items() if _is_forward_convolution(kind))
         if convolutions < _LEAST_SHARE_OF_CONVOLUTIONS * wanted:
             yield Fault(None, f"a program of {convolutions} convolutions; the model has {wanted}")
 
@@ -371,3 +384,9 @@ class ProjectLog:
             if usable_devices < summary.devices:
                 what = f"{summary.devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them"
                 yield Fault(None, what)
+
+
+def _is_forward_convolution(kind: str) -> bool:
+    """Return whether operators of this kind are convolutions of the forward pass; the backward pass has them again."""
+    is_forward = not kind.endswith("_grad")
+    return is_forward and ("conv2d" in kind or kind == "resnet_unit")

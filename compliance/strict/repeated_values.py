@@ -57,8 +57,8 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
     ):
         stated = _stated_value(run, expectation.value_of)
         if stated.value != expectation.expected:
-            other = f"by {expectation.follows_from} it is {printable(expectation.expected)}"
-            yield Fault(stated.line, f"{expectation.value_of} is {printable(stated.value)}; {other}")
+            expected = f"by {expectation.follows_from} it is {printable(expectation.expected)}"
+            yield Fault(stated.line, f"{expectation.value_of} is {printable(stated.value)}; {expected}")
 
 
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
@@ -69,16 +69,15 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
         an event                            seed
         a field of an event's value         run_summary.devices
 
-    Value and line are None if it is none of these.
+    Value and line are None if it is none of these. A setting or a field of the header gets the line of run_summary.
     """
-    # Settings and the header have no line of their own, so they get the line of run_summary.
     line_of_summary = run.first_event(schema.RUN_SUMMARY).line
+    section_or_key, _, field = name.partition(".")
+    event = run.first_events.get(section_or_key)
     if name in run.settings:
         return _StatedValue(line_of_summary, run.settings[name])
-    section_or_key, _, field = name.partition(".")
     if section_or_key in run.headers:
         return _StatedValue(line_of_summary, run.headers[section_or_key][field])
-    event = run.first_events.get(section_or_key)
     if event is None:
         return _StatedValue(None, None)
     if field:
@@ -110,7 +109,8 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return what follows from the settings of the job: the devices, the platform, and what kind of run it was.
 
-    If DGXNGPU is not a whole number, the expected number of devices is None, which no run_summary states.
+    With RESUME=auto a run may have been resumed or not, so nothing is expected then. If DGXNGPU is not a whole number,
+    the expected number of devices is None, which no run_summary states.
     """
     settings = run.settings
     devices_per_node = settings["DGXNGPU"]
@@ -122,7 +122,7 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
         _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
         _Expectation("run_summary.profiled", follows_from="PROFILE", expected=is_profiled),
     ]
-    if settings["RESUME"] != "auto":  # with "auto" a run may have been resumed or not
+    if settings["RESUME"] != "auto":
         expectations.append(_Expectation("run_summary.resumed", follows_from="RESUME", expected=False))
     expectations += [
         _Expectation("dataset.synthetic", follows_from="DATA", expected=is_synthetic),
@@ -142,15 +142,16 @@ def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_
 
 
 def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the precision that follows from the setting DEVICE, and the seed that follows from SEED.
+    """Return the precision that a run on the CPU must have, and the seed that the setting SEED asks for.
 
-    SEED=-1 asks for any seed, and a resumed run keeps its first seed: none is expected then.
+    No seed is expected if SEED is -1, which asks for any seed, or if the run was resumed, because it keeps its first.
     """
     settings = run.settings
     expectations = []
     if settings["DEVICE"] == "cpu":
         expectations.append(_Expectation("PRECISION", follows_from="DEVICE", expected="fp32"))
-    if settings["SEED"] != -1 and not summary.resumed:
+    asks_for_any_seed = settings["SEED"] == -1
+    if not asks_for_any_seed and not summary.resumed:
         expectations.append(_Expectation("seed", follows_from="SEED", expected=settings["SEED"]))
     return expectations
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
@@ -68,15 +69,15 @@ class RunOrder:
         if handle is not None:
             handle(event)
         elif event.key == schema.EPOCH_THROUGHPUT.key:
-            self.measured.check_epoch_throughput(event, self._epoch_number(event, "epoch_num"))
+            self.measured.check_epoch_throughput(event, self._whole_number(event, "epoch_num"))
         else:
             self.measured.take(event)
 
     def _add_breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
         self._collector.add_breach(rule, event.line, actual, expected)
 
-    def _epoch_number(self, event: Event, name: str) -> int | None:
-        """Return the number of an epoch, or of epochs, in the field `name` of an event's metadata.
+    def _whole_number(self, event: Event, name: str) -> int | None:
+        """Return the number in the field `name` of an event's metadata: that of an epoch, or how many there are.
 
         If the field is missing or not a whole number, report a breach and return None.
         """
@@ -102,8 +103,8 @@ class RunOrder:
     def _check_event_of_the_clock(self, event: Event) -> None:
         """Report an event of _KEYS_OF_THE_CLOCK that is too early, or that comes after the first run_stop.
 
-        It may be earlier than the clock by up to `back_ms`, a bound of the rule time-order, because clocks are
-        corrected during a run. If it is later, the clock is set to its time. Another run_stop may follow the first.
+        It is too early if it is more than `back_ms`, a bound of the rule time-order, before the latest time so far: as
+        clocks are corrected during a run, a little is allowed. Other nodes' run_stop may follow the first one.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
@@ -163,13 +164,13 @@ class RunOrder:
     def _check_end_of_run(self, stop: Event) -> None:
         """Report what is wrong with the run at `stop`, its first run_stop.
 
-        It must come after run_start. If the run succeeded, its losses and its last step are checked, too. Its blocks,
-        epochs and evaluations must then have ended, and the last evaluation must have its accuracy.
+        It must be at a later time than run_start. A run that failed may end anywhere. In one that succeeded, losses and
+        last step are checked. Its parts must have ended, and the last evaluation must have its accuracy.
         """
         start_ms = self.run.start_ms
         if start_ms is not None and stop.time_ms <= start_ms:
             self._add_breach("run-time", stop, f"run_stop {start_ms - stop.time_ms} ms before run_start")
-        if self.run.status != "success":  # it may end anywhere
+        if self.run.status != "success":
             return
         self.measured.check_losses_and_last_step(stop.line)
         for part in self._open_parts.values():
@@ -207,26 +208,29 @@ class RunOrder:
         self._check_time_of_start(event)
         self._report_if_open(event, "block")
         self._report_if_open(event, "epoch")
-        numbers_due = self._numbers_of_next_epoch()
-        first_number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["block"])
-        self._warn_if_not_due(event, f"{event.key} of epoch", first_number, numbers_due)
-        epoch_count = self._epoch_number(event, "epoch_count")
-        if epoch_count is None:
-            epoch_count = 1
-        self._epochs_announced += epoch_count
-        self._open_parts["block"] = OpenPart(event, first_number, epoch_count, due=numbers_due)
+        block = self._next_part_in_training(event, "block")
+        epoch_count = self._whole_number(event, "epoch_count")
+        if epoch_count is not None:
+            block = replace(block, epochs=epoch_count)
+        self._epochs_announced += block.epochs
+        self._open_parts["block"] = block
 
     def _start_epoch(self, event: Event) -> None:
         """Open and count the epoch that starts at `event`, and report what is out of order."""
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
-        numbers_due = self._numbers_of_next_epoch()
-        number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["epoch"])
-        self._warn_if_not_due(event, f"{event.key} of epoch", number, numbers_due)
+        epoch = self._next_part_in_training(event, "epoch")
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
-        self.measured.epoch_starts(event, number)
-        self._open_parts["epoch"] = OpenPart(event, number, due=numbers_due)
+        self.measured.epoch_starts(event, epoch.number)
+        self._open_parts["epoch"] = epoch
+
+    def _next_part_in_training(self, start: Event, kind: str) -> OpenPart:
+        """Return the block or epoch of one epoch that starts at `start`. Report a number that is not due."""
+        due = self._numbers_of_next_epoch()
+        number = self._whole_number(start, NUMBER_FIELD_BY_KIND[kind])
+        self._warn_if_not_due(start, f"{start.key} of epoch", number, due)
+        return OpenPart(start, number, due=due)
 
     def _start_evaluation(self, event: Event) -> None:
         """Open the evaluation that starts at `event`, and report what is out of order.
@@ -235,17 +239,22 @@ class RunOrder:
         accuracy, which may come after its eval_stop.
         """
         self._check_time_of_start(event)
-        is_previous_open = "eval" in self._open_parts
         self._report_if_open(event, "eval")
-        number = self._epoch_number(event, NUMBER_FIELD_BY_KIND["eval"])
-        if self._waiting_evaluation is not None and not is_previous_open:  # an open one has just been reported
-            self._add_breach(ORDER, event, f"{self._waiting_evaluation} has no accuracy")
+        number = self._whole_number(event, NUMBER_FIELD_BY_KIND["eval"])
+        self._report_if_previous_has_no_accuracy(event)
         number_due = self._epoch_to_evaluate()
         if number is not None:
             self._report_if_not_trained(event, number, number_due)
-        evaluation = OpenPart(event, number, due=() if number_due is None else (number_due,))
+        due = () if number_due is None else (number_due,)
+        evaluation = OpenPart(event, number, due=due)
         self._open_parts["eval"] = evaluation
         self._waiting_evaluation = evaluation
+
+    def _report_if_previous_has_no_accuracy(self, event: Event) -> None:
+        """Report that an evaluation ended and still waits for its accuracy at `event`, the start of the next one."""
+        is_previous_open = "eval" in self._open_parts
+        if self._waiting_evaluation is not None and not is_previous_open:
+            self._add_breach(ORDER, event, f"{self._waiting_evaluation} has no accuracy")
 
     def _report_if_not_trained(self, event: Event, number: int, number_due: int | None) -> None:
         """Report the start of an evaluation of epoch `number` if it should be of another epoch, `number_due`.
@@ -273,8 +282,8 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which stops at `event`. Report a block_stop without an open block.
 
-        In a log with events of the epochs, the times are kept at these, and the block must stop after its last epoch.
-        In a log of blocks alone, the mean time of the block's epochs is kept.
+        In a log with events of the epochs, which have the times, the block must stop after its last epoch. In a log of
+        blocks alone, the mean time of the block's epochs is kept.
         """
         block = self._close_part("block", event)
         if block is None:
@@ -317,7 +326,7 @@ class RunOrder:
         Report an event that states no epoch, or another one than the part. If no part of the kind is open, report that
         and return None.
         """
-        number = self._epoch_number(event, NUMBER_FIELD_BY_KIND[kind])
+        number = self._whole_number(event, NUMBER_FIELD_BY_KIND[kind])
         part = self._open_parts.pop(kind, None)
         if part is None:
             self._add_breach(ORDER, event, f"{event.key}, and no {kind} is open")
@@ -391,18 +400,17 @@ class RunOrder:
         self._waiting_evaluation = None
         if "epoch_num" in event.metadata:
             epoch = self._epoch_of_accuracy(event)
-            self._keep_accuracy(event, epoch)
             self._check_epoch_evaluated(event, epoch, evaluation)
             self._check_not_ahead_of_training(event, epoch)
         elif evaluation is not None and evaluation.number is not None:
-            self._keep_accuracy(event, evaluation.number)
+            epoch = evaluation.number
         else:
-            accuracies_so_far = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
-            self._keep_accuracy(event, accuracies_so_far)
+            epoch = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
+        self._keep_accuracy(event, epoch)
 
     def _epoch_of_accuracy(self, event: Event) -> int:
         """Return the epoch that an accuracy states. If that is no whole number, report it; return `epochs_counted`."""
-        stated_epoch = self._epoch_number(event, "epoch_num")
+        stated_epoch = self._whole_number(event, "epoch_num")
         return self.epochs_counted if stated_epoch is None else stated_epoch
 
     def _check_epoch_evaluated(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:

@@ -17,24 +17,24 @@ def fits(kind: Any, value: Any) -> bool:
         fits(float, 3)           -> True, because JSON may write 3.0 as 3
         fits(int, True)          -> False
 
-    A table fits a dataclass if it has the fields of the dataclass, each of its type. An integer of more than 63 bits
-    only fits Any.
+    A table fits a dataclass if it has the fields of the dataclass, each of its type. Integers of more than 63 bits,
+    which JSON may have, fit neither int nor float.
     """
-    outer_type = typing.get_origin(kind)  # list, of list[int]
-    inner_types = typing.get_args(kind)  # int, of list[int]
+    outer_type = typing.get_origin(kind)  # `list` for list[int]
+    inner_types = typing.get_args(kind)  # (int,) for list[int]
     if kind is Any:
         return True
     if outer_type in (typing.Union, UnionType):
         return any(fits(alternative, value) for alternative in inner_types)
-    if outer_type in (list, dict):
-        if not isinstance(value, outer_type):
-            return False
-        items = value.values() if isinstance(value, dict) else value
-        item_type = inner_types[-1]  # X of list[X] and of dict[str, X]
-        return all(fits(item_type, item) for item in items)
+    if outer_type is list:
+        [item_type] = inner_types
+        return isinstance(value, list) and all(fits(item_type, item) for item in value)
+    if outer_type is dict:
+        [_, item_type] = inner_types  # the keys of a table of JSON are always texts
+        return isinstance(value, dict) and all(fits(item_type, item) for item in value.values())
     if is_dataclass(kind):
         return isinstance(value, dict) and _has_fields(kind, value)
-    if type(value) is int:  # an integer of JSON may have any number of digits
+    if type(value) is int:
         return kind in (int, float) and abs(value) < 2**63
     return type(value) is kind
 
@@ -46,9 +46,11 @@ def _has_fields(kind: Any, value: JsonObject) -> bool:
     """
     hints = hints_of(kind)
     for field in fields(kind):
-        is_present = field.name in value
-        if is_present and not fits(hints[field.name], value[field.name]):
-            return False
-        if not is_present and field.default is MISSING:
+        if field.name in value:
+            is_right = fits(hints[field.name], value[field.name])
+        else:
+            has_default = field.default is not MISSING
+            is_right = has_default
+        if not is_right:
             return False
     return True

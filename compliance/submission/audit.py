@@ -166,7 +166,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     """Return the row of one submission: its verdicts, scores, convergence test and the questions to ask.
 
     `questions_by_log` has the questions about each log by the log's name. Division and batch are those of the first log
-    that can be read. What is not known is None.
+    that can be read. A number that is not known is None.
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))  # each checked by itself
     compared = check_between_runs(logs, folder.ruleset)  # with the findings of the comparison
@@ -268,7 +268,7 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
     """Return what is wrong with a submission as a whole; empty if nothing is.
 
     `judged` are the reports on all logs but those of v0.5 and v0.6, and `log_count` counts all. The first of these
-    problems is returned: there is no other log, there is no score, or the number of logs is wrong.
+    problems is returned: there is no other log, one of the two scores is missing, or the number of logs is wrong.
     """
     if not judged:
         return "logs of v0.5 and v0.6 have another form"
@@ -283,10 +283,10 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
 def _ask_about_other_factor(
     judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
 ) -> Sequence[Report]:
-    """Compare the two factors by which the minutes may be multiplied; if they differ, ask for the reason.
+    """Compare the two factors by which the minutes may be multiplied; if they differ, ask who set the second.
 
-    One is that of the convergence test. The other, `scaling_file`, is set by a review committee in a scaling.json; None
-    if there is no such file. The reports are returned, and the first of them gets the question.
+    The first is that of the convergence test. The second, `scaling_file`, is that of a scaling.json; None if there is
+    none that can be read. The reports are returned, and the first of them gets the question.
     """
     if not judged or scaling_file is None or test is None or test.scaling is None:
         return judged
@@ -320,7 +320,7 @@ def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
     if test is None or test.comparison is None:
         return None
     comparison = test.comparison
-    point_of_tool = comparison.result.point  # that the runs were compared with in the first test; None if with none
+    point_of_tool = comparison.result.point  # with which the first test compared the runs; None if with none
     repeated = _compare_with_envelope(comparison)
     point_of_envelope = repeated.point
     if point_of_tool is None or point_of_envelope is None:

@@ -189,11 +189,7 @@ def _images_per_s(run: LoggedRun) -> float | None:
 
 def _number_of_accelerators(description: Description) -> int:
     """Return the number of accelerators on all nodes; 0 if the description does not state it in whole numbers."""
-    nodes = str(description.get("number_of_nodes"))
-    per_node = str(description.get("accelerators_per_node"))
-    if not (nodes.isdecimal() and per_node.isdecimal()):
-        return 0
-    return int(nodes[:MOST_DIGITS]) * int(per_node[:MOST_DIGITS])
+    return _stated_number(description, "number_of_nodes") * _stated_number(description, "accelerators_per_node")
 
 
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
@@ -217,7 +213,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     """Return whether the described processors cannot have the number of cores that the log states for a node.
 
-    False if the description or the log does not state a number.
+    False if the log does not state it, or if the description does not state its processors and their cores.
     """
     usable_cores: Any = node.get("cores")
     # Each of these numbers is 0 if the description does not state it.
@@ -255,15 +251,18 @@ def _is_other_processor(node: Node, description: Description) -> bool:
 
 
 def _model_numbers(processor: str) -> set[str]:
-    """Return the words of a processor's name that have a digit, such as `8480c` of `intel xeon 8480c`."""
+    """Return the words of three or more characters that have a digit, such as `8480c` of `intel xeon 8480c`."""
     words = re.findall(r"[\w-]{3,}", processor)
     return {word for word in words if re.search(r"\d", word)}
 
 
 def _stated_number(description: Description, field: str) -> int:
-    """Return a whole number that the description states; 0 if the field is missing or has another value."""
+    """Return a whole number that the description states; 0 if the field is missing or has another value.
+
+    A number of more than six digits is cut to the first six.
+    """
     text = str(description.get(field))
-    return int(text) if text.isdecimal() else 0
+    return int(text[:MOST_DIGITS]) if text.isdecimal() else 0
 
 
 def _memory_gib(description: Description) -> float | None:

@@ -37,7 +37,10 @@ def _answers_on_mlperf_benchmark(folder: Path, manifest: JsonObject) -> list[Ver
 
 
 def _answers_on_other_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
-    """Return the verdicts of the tools that can check a package of a benchmark that is not one of MLPerf."""
+    """Return the verdicts on a package of a benchmark that is not one of MLPerf.
+
+    They are those of two tools and of the check of each log, and "not applied" for each of the other three tools.
+    """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]
     description_verdict = _check_description(folder, manifest)

@@ -45,9 +45,9 @@ def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refu
 def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
     """Yield a refusal for each finding on a run that forbids a package.
 
-    The findings are those on the log itself, on its differences from the other runs, and on its contradictions to the
-    system description. A run that only missed the target gives no refusal by its own log, because some runs of a
-    submission may miss it.
+    The findings are those of the check of its log, of its comparison with the other runs, and of the comparison with
+    the system description. A run that only missed the target gives no refusal by the first of these, because some runs
+    of a submission may miss it.
     """
     for run in runs:
         report = run.report

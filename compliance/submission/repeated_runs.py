@@ -52,8 +52,8 @@ def _earlier_submission_with(
 ) -> _FirstSeen | None:
     """Return the log of another submission that shares a mark with a run in `folder`; None if no mark is shared.
 
-    A mark is a set of values by which a run is recognised. The marks are tried in their order: the first one, of the
-    whole run, is the strongest evidence.
+    A mark has values by which a run is recognised. The marks are tried in their order, which begins with the strongest
+    evidence.
     """
     for mark in marks_of_run:
         seen = first_seen.get(mark)

@@ -75,8 +75,8 @@ def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
 def _files_of_archive(path: Path) -> Iterator[TreeFile]:
     """Yield the logs, system descriptions and scaling files of a tar archive, in its order.
 
-    Raises ValueError if the file is no archive, or a damaged one. The checksum stands at the end of an archive, so the
-    error may come only after all files were yielded.
+    Raises ValueError if the file is no archive, or a damaged one. A compressed archive has its checksum at the end, so
+    the error may come only after all files were yielded.
     """
     with path.open("rb") as stream:
         try:

@@ -129,7 +129,7 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
     """Compare the runs of each submission. Return the new findings on each run, in the order of `checked`.
 
     Two runs may not share a seed, nor look like copies of one run. All must have the same configuration. Closed runs
-    are also compared with the reference runs of MLPerf, which they may not outrun.
+    are also compared with the reference runs of MLPerf (see `findings_by_reference_points`).
     """
     # The key is id(report), because two reports may have the same path.
     new_findings_by_id: dict[int, list[Finding]] = {id(report): [] for report in checked}
@@ -144,8 +144,8 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
     A log joins the submission whose logs state the same benchmark, division, organisation and platform. If there is
-    none, it joins that of the logs of its benchmark in its folder, as one log may say `Dell Inc.` instead of `Dell`. If
-    there is none either, it begins a new submission.
+    none, it joins that of the first log of its benchmark in its folder, as one log may say `Dell Inc.` instead of
+    `Dell`. If there is none either, it begins a new submission.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -217,7 +217,7 @@ def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedR
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
     The breach says what they share, such as `its times are those of result_0.txt`. If too many ResNet runs end at
-    exactly the same accuracy, these are breaches, too.
+    exactly the same accuracy, each of them but the submission's first run gets a breach, too.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
@@ -300,7 +300,7 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
     wanted = _configuration(first.run)
     for report in members[1:]:
         actual = _configuration(report.run)
-        names_of_both = wanted | actual  # in the order of `_configuration`: hyperparameters first
+        names_of_both = wanted | actual  # as in `_configuration`, hyperparameters first; then those of this run alone
         differing = [name for name in names_of_both if actual.get(name) != wanted.get(name)]
         if differing:
             rule = _rule_on_differences(differing, first.run, report.run, ruleset)

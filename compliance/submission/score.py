@@ -124,9 +124,9 @@ def choose_median_runs(
 ) -> tuple[Sequence[Report], str]:
     """Return the runs that are scored, and a line that says how they were chosen.
 
-    Only if there are more runs than a result takes, some are chosen: as many as it takes, which started one after the
-    other. Of 7 runs these may be the first 5, the 5 from the second on, or the last 5. The choice is the one with the
-    median score by the verdict `by` (see `score_runs`). Else all runs are returned, with an empty line.
+    If there are more runs than a result takes, as many as it takes are chosen, which started one after the other. If it
+    takes 5 of 7 runs, these may be the first 5, the 5 from the second on, or the last 5. The choice is the one with the
+    median score by the verdict `by` (see `score_runs`). Otherwise all runs are returned, and the line is empty.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -267,10 +267,10 @@ def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequ
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
-    An olympic mean leaves out the fastest and the slowest run; for unet3d, four at each end. Failed runs
-    are not in `minutes`, and count as the slowest: the minutes 10, 11, 12, 13 and one failed run give 12, the mean of
-    11 to 13. If more runs failed than are left out as the slowest, or if all failed, there is no mean. Too few runs for
-    an olympic mean get a plain mean.
+    An olympic mean leaves out the fastest and the slowest run; for unet3d, four at each end. Failed runs are not in
+    `minutes`, and count as the slowest: the minutes 10, 11, 12, 13 and one failed run give 12, the mean of 11 to 13. If
+    more runs failed than are left out as the slowest, or if all failed, there is no mean. Too few runs for an olympic
+    mean get a plain mean.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1

@@ -72,9 +72,9 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
     """Return the chance that as many runs, drawn at random from all, converge as early as `runs` did, or earlier.
 
-    Both arguments have the epochs (or samples) that each run took to the target. For the runs (1, 2) and the others
-    (3, 4) the chance is about 1/6: of the six pairs that can be drawn, only (1, 2) is as early. This is a permutation
-    test, which estimates the chance from random draws.
+    Both arguments have the epochs (or samples) that each run took to the target, of which the sums are compared. For
+    the runs (1, 2) and the others (3, 4) the chance is about 1/6: of the six pairs that can be drawn, only (1, 2) is as
+    early. This is a permutation test, which estimates the chance from random draws.
     """
     generator = random.Random(_SEED)  # the same draws each time
     early_draws = _count_early_draws(_FIRST_DRAWS, runs, others, generator)

@@ -156,8 +156,8 @@ def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
 def _accelerators_of_node(node: Node, summary: schema.RunSummary | None) -> dict[str, str]:
     """Return the fields about a node's accelerators; empty if the log does not say which GPUs the node has.
 
-    Model and memory are those of the first GPU. Their number is left out if the log has no run_summary, `summary`. If
-    the node has no GPUs, the number is 0, and the other fields are empty texts: they do not apply.
+    Model and memory are those of the first GPU. The number of GPUs is taken from `summary`, and left out if that is
+    None. If the node has no GPUs, the number is 0, and the other fields are empty texts: they do not apply.
     """
     if "gpus" not in node:
         return {}

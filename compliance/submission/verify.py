@@ -243,7 +243,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     """Check a published folder again: its signature, hashes, packages, table, page and other files.
 
     `signers` is a file of allowed signers (see ssh-keygen(1)); None accepts any signer. A verdict on a package names
-    its folder in `where`. The table and the page are checked only if nothing before has failed.
+    its folder in `where`. The table, the page and the other files are checked only if nothing before has failed.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
@@ -298,12 +298,15 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
     """Check the signature of a published folder's SHA256SUMS. Return a verdict that says who signed.
 
     `signers` is a file of allowed signers: the signature must be of one of them. With None it may be of anyone. A
-    signature that does not fit SHA256SUMS is fatal. So is a missing one, but with None that is unknown.
+    signature that does not fit SHA256SUMS is fatal, and so is one without that file. A missing signature is fatal, too,
+    but unknown if `signers` is None.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():
         message = "signed by nobody: anyone can have made or altered this folder"
         return judged(SIGNATURE, False, message, "a signature", bad=FATAL if signers else UNKNOWN)
+    if not (folder / HASHES).is_file():
+        return judged(SIGNATURE, False, f"signs {HASHES}, which is missing")
     signed = (folder / HASHES).read_bytes()
     try:
         if signers is None:
@@ -312,7 +315,7 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
         by_signers = ("-s", str(signature), "-f", str(signers))
         signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]  # `verify` asks for the signer's name
         answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=signed)
-    except ValueError as error:  # ssh-keygen refuses the signature
+    except ValueError as error:  # ssh-keygen refuses the signature, or is not installed
         return judged(SIGNATURE, False, str(error))
     return judged(SIGNATURE, True, answer)
 

@@ -66,7 +66,7 @@ class Keeper(Hook):
         if self._writes_checkpoints and ranks.is_first:
             _prepare_folder(self._folder, start)
 
-        # `window_ends` asks these whether a checkpoint is due.
+        # What makes a checkpoint due at the end of a window of steps.
         self._last_checkpoint_s = time.monotonic()  # when the last one began, or this run did
         self._signal = NO_SIGNAL  # the last one that asked the run to end
         self._earlier_handlers: dict[int, Any] = {}  # by signal; empty until `_catch_signals`

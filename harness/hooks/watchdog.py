@@ -104,8 +104,8 @@ class Clock:
         """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
 
         The wall clock is read between two readings of the steady one, and compared with their mean. If the process was
-        stopped between these, that pause could look like a clock that was set. So the clocks are then read again,
-        MOST_READINGS times in all, and the last reading counts.
+        stopped between these, that pause could look like a clock that was set. So the clocks are then read again, at
+        most MOST_READINGS times in all, and the last reading counts.
         """
         for _ in range(self.MOST_READINGS):
             before_s = self._steady()

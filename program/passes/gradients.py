@@ -132,8 +132,8 @@ class _Groups:
         """Return the variable that can take the place of all variables of these groups; None if none can.
 
         Once the operator at `index` has run, all groups hold one value. There is no such variable if the groups differ
-        in shape or type, if several of them get a new value later, or if one of them does so before an operator has
-        read the old value of another group.
+        in shape or type, if several of them get a new value later, or if one of them does so and an operator reads
+        another group then or later.
         """
         if not self._have_one_form(groups):
             return None
@@ -272,7 +272,7 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     """Return the operators that compute the input gradient of the `conv2d_grad` `op` by a forward convolution.
 
-    The output's gradient is convolved with the weights, of which each kernel is turned by 180 degrees, and input and
+    The output's gradient is convolved with the weights, after each kernel is turned by 180 degrees, and input and
     output channels are exchanged. `op` must be of a 3x3 convolution with stride 1 and padding 1.
     """
     weights = block.var(op.input("Filter")[0])

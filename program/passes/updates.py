@@ -35,8 +35,8 @@ _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision"
 def merge_lars(main: static.Program) -> None:
     """Replace LARS updates of one parameter each by operators that update up to MOST_MERGED_LARS parameters each.
 
-    Only updates with equal attributes and data types are merged. They are split evenly among as few operators as
-    possible: 118 updates become 2 operators of 59 parameters.
+    Only updates with equal data types and attributes are merged; the weight decays (`lars_weight_decay`) may differ.
+    They are split evenly among as few operators as possible: 118 updates become 2 operators of 59 parameters.
     """
     substitutes: dict[Operator, list[Step]] = {}  # replaced operator: what takes its place
     for group in _mergeable_lars(main.global_block()):

@@ -38,8 +38,8 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
     """Prove that an update trains each parameter by the mean of its gradients over all ranks and micro-steps.
 
     `update` lists the program of each micro-step, in order. `scale` is the fixed loss scale. Returns the history of
-    each parameter's gradient (how it was summed and scaled). Raises Refused if a trainable parameter is not updated, or
-    if its gradient is not that mean.
+    each parameter's gradient (how it was summed and scaled). Raises Refused at the first difference, such as a
+    trainable parameter that is not updated.
     """
     histories = _histories_at_optimizer(update, ranks=ranks, scale=scale)
     main = update[-1]  # the program with the optimizer; every program of the update has all parameters
@@ -223,7 +223,8 @@ class _Follower:
         """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes.
 
         It looks for values that are not finite, and divides by the dynamic loss scale, whose power falls by 1. Raises
-        Refused if it reads a variable that no gradient reaches, or a gradient that is not yet summed over the ranks.
+        Refused if it reads a variable that no gradient reaches or, with several ranks, a gradient that was not summed
+        over them exactly once.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):

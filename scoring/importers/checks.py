@@ -92,8 +92,8 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 def _check_time_stamps(record: Record) -> Check | None:
     """Compare the time between rows by their time stamps with the time that the rows themselves state.
 
-    Gaps between two epochs, and gaps in which the program paused, are left out. Returns None if the log has fewer than
-    two gaps within epochs, or if all of them have a pause.
+    Gaps between two epochs, and gaps in which the program paused, are left out. Returns None if
+    `gaps_of_training` finds fewer than two gaps, or if all of them have a pause.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -139,15 +139,15 @@ def _names_of_own_figures(record: Record) -> tuple[str, str]:
 
 def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
     """Return how many seconds the last digit of the time stamps stands for."""
-    has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
+    has_whole_seconds = all(gap.clock_s.is_integer() for gap in gaps)  # False for an infinite time
     return 1.0 if has_whole_seconds else 0.01  # logs with fractions of a second print two digits or more
 
 
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses of the program between rows of one epoch, if the time stamps show any.
 
-    They do if they span more time than the rows themselves state, by more than TWO_STAMPS_ERROR_S and the share
-    CLOCKS_AGREE_WITHIN. Returns None if they do not, or if there are fewer than two gaps between rows.
+    They do if they span more than (1 + CLOCKS_AGREE_WITHIN) x the time that the rows themselves state, plus
+    TWO_STAMPS_ERROR_S. Returns None if they do not, or if there are fewer than two gaps between rows.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:

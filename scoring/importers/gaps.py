@@ -57,8 +57,8 @@ def gaps_of_training(record: Record) -> list[Gap]:
         clock_s = row.end_s - before.end_s
         is_within_epoch = before.epoch == row.epoch  # between epochs, programs evaluate and save the model
         has_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
-        was_clock_set_back = clock_s < 0
-        if is_within_epoch and not has_evaluation and not was_clock_set_back:
+        is_in_order = clock_s >= 0  # below 0, the clock was set back
+        if is_within_epoch and not has_evaluation and is_in_order:
             gaps.append(Gap(clock_s, row_s, row))
     return gaps
 

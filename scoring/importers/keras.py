@@ -95,6 +95,6 @@ class Keras(FormatReader):
             self.set_if_unset_from("batch_of_all", "batch")
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
-        """Return the steps between the two that a row names, and the seconds that the row prints for these steps."""
+        """Return how many steps lie between the two that a row names, and the seconds that it prints for them."""
         steps = position.step - int(row["from"] or 0)
         return RowTime(max(0, steps), positive(row["window_s"]), None)

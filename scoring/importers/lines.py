@@ -80,9 +80,10 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
 
-        A tool prints several lines with such words before its first row, and its run begins at the first of them. A
-        later one begins another run in two cases only: a row has come since, or every start prints its word exactly
-        once and the word is there for a second time, so that the first start failed.
+        The first run begins with the log. A tool prints several lines with such words before its first row, and any
+        later run begins at the first of them. So a line with such words begins another run in two cases only: a row has
+        come since, or every start prints its word exactly once and the word is there for a second time, so that the
+        first start failed.
         """
         word = _start_word(text)
         if word is None:
@@ -107,21 +108,24 @@ class Lines:
             self._first_lines.append(self._start.line)
             self._start.has_row = True
 
-    def runs(self, restarts: Iterable[Restart]) -> list[Span]:
+    def runs(self, restarts: Iterable[Restart], first_row_line: int | None) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
         A run begins at each start that was followed by a row. It also begins where the step counter goes back between
-        two rows (`restarts`), unless such a start lies between these rows. A log without a row is one run. None as the
-        last line of a run stands for the end of the log.
+        two rows (`restarts`), unless such a start lies between these rows. If the first row, on `first_row_line`, lies
+        before all of these, a run begins with the log. A log without a row is one run. None as the last line of a run
+        stands for the end of the log.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
             if not self._has_start_within(restart):
                 first_lines.append(restart.line_after)
-        if not first_lines:  # no row
+        if not first_lines:
             return [self.span]
 
         first_lines.sort()
+        if first_row_line is not None and first_row_line < first_lines[0]:  # the end of a run that began in another log
+            first_lines.insert(0, self.span[0])
         last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
         last_lines.append(self.span[1])
         return list(zip(first_lines, last_lines, strict=True))

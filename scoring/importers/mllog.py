@@ -310,8 +310,9 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield a window for the training of each block of epochs. Its epoch is the last one of the block.
 
-        A block is left out if its epochs are not logged, or if the clock was set back within it. The window has images
-        only if the number of images in an epoch is known, and steps only if the batch is known, too.
+        A block is left out if its epochs or the end of its training are not logged, or if the clock was set back within
+        it. The window has images only if the number of images in an epoch is known, and steps only if the batch is
+        known, too.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")

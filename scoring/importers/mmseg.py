@@ -53,15 +53,15 @@ class MMSeg(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a fact that a line before the first row states, unless an earlier line has set it.
 
-        `name` is a group of `fact_pattern`, and `value` the text that the group matched. A `batch_size` in the section
-        of a data loader counts only if that is the training loader.
+        `name` is a group of `fact_pattern`, and `value` the text that the group matched. A `batch_size` counts only
+        in the section of the training loader.
         """
         if name == "loader":  # a line such as `train_dataloader = dict(`, on which a loader's section begins
             self._loader = str(value)
         elif name == "batch_of_loader":
             if self._loader == "train":
                 self.set_if_unset("batch_per_device", value, line)
-        elif name == "precision":  # `value` is a word that switches half precision on, such as `fp16`
+        elif name == "precision":  # `value` switches half precision on, as `fp16` does
             self.set_if_unset("precision", "amp", line)
         else:
             self.set_if_unset(name, value, line)

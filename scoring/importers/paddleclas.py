@@ -78,8 +78,8 @@ class Totals(NamedTuple):
     def since(self, before: "Totals") -> RowTime:
         """Return the steps, their seconds and their wait for input that came after the earlier totals `before`.
 
-        The seconds are None if the time did not grow. The wait is None if it is not printed, or if it is longer than
-        the seconds.
+        The seconds are None if the time did not grow. The wait is None if it is not printed, or if it is clearly longer
+        than the seconds.
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
@@ -200,8 +200,8 @@ class Dygraph(Launch):
         """Return whether the log ends before its run does, by the epoch of its last row; None if that is unknown.
 
         True: the configuration asks for later epochs, or this epoch did not end although others did. False: it ended
-        and is the last that the configuration asks for. None: there is no row or no line for the end of an epoch, or
-        this epoch ended and the configuration does not say how many are wanted.
+        and the configuration asks for no later one. None in any other case: there is no row, no line says that an epoch
+        ended, or this epoch ended and the configuration does not say how many are wanted.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
@@ -229,7 +229,7 @@ class Dygraph(Launch):
         if last is None and position.step > self.meters.first_step:
             return None
 
-        first_steps = [self.meters.first_step]  # that averages cover, after each reset; the last of them counts
+        first_steps = [self.meters.first_step]  # the first step after each reset; the latest of them counts
         if last is not None and _is_later_in_epoch(last, position):
             first_steps.append(last.step + 1)
         reset_step = self.meters.reset_step

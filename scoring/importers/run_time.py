@@ -109,10 +109,10 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 
 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
-    """Return how many seconds a time span loses without its evaluations, and words that say whether they are left out.
+    """Return how many seconds of evaluations to leave out of a time span, and words that say whether this is done.
 
-    If the log does not state eval_samples, which is how many images an evaluation has, no seconds are left out and the
-    words say why. If there are no evaluations, the words are empty.
+    The words are empty if there is nothing to leave out. If the log does not state eval_samples, which is how many
+    images an evaluation has, no seconds are left out and the words say why.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")

@@ -145,7 +145,8 @@ class FormatReader:
         """Append a window to `windows`, unless it is a copy of the last one, as when two programs write one log.
 
         If its epoch, or its step within the epoch, is before that of the last window, also note a restart, of which at
-        most MAX_RESTARTS are kept. Raises InputError if there are already MAX_ROWS windows.
+        most MAX_RESTARTS are kept. Windows without a step make no restart. Raises InputError if there are already
+        MAX_ROWS windows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and _is_copy(window, last):
@@ -276,8 +277,8 @@ class FormatReader:
     def read(self) -> None:
         """Read the whole log into the lists and facts of this reader. Call this once.
 
-        Rows become windows, and other lines state facts. Raises InputError if the log has rows but no line shows that
-        their samples are images, or if a line shows other samples.
+        Rows become windows, and other lines state facts. Raises InputError if the log has rows and no line shows that
+        their samples are images, or if it has rows and a line shows other samples.
         """
         self._read_lines()
         self.finish_facts()  # converts the batch and the precision, which the next two calls use

@@ -120,8 +120,9 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Return the texts of the rows that one line holds, each cut to MAX_ROW_CHARS.
 
-    A row begins where `head` matches, as `12:30:00 INFO: epoch:0 train step:10`, and ends where the next row begins.
-    Text before the first row is left out. A line in which `head` does not match is taken as one row.
+    A short line that holds `marker`, a text of every row, only once is returned whole. In any other line a row begins
+    where `head` matches, as `epoch:0 train step:10`, and ends where the next row begins. Text before the first row is
+    left out. If `head` does not match, the line is taken as one row.
     """
     is_short = len(line) <= MAX_ROW_CHARS
     if is_short and line.count(marker) == 1:  # the line of a single row, as most are: it needs no search

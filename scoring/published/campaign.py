@@ -22,8 +22,8 @@ from scoring.record import InputError
 def main(argv: Sequence[str] | None = None) -> int:
     """Write and print the table of a campaign (action `table`), or print its plan (action `plan`).
 
-    With --jobs the plan is a tab-separated line for each trial to run. The exit status is 2 if the campaign or a file
-    cannot be used, else 0.
+    With --jobs the plan is a tab-separated line for each trial to run. The exit status is 2 after an error, such
+    as a campaign or a file that cannot be read, else 0.
     """
     args = _parser().parse_args(argv)
     try:

@@ -288,8 +288,8 @@ def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Jo
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
     The logs of the trials lie in a folder of `results`. `runner` is the command of one trial; empty stands for this
-    project's own command. The GPUs of this machine, as nvidia-smi lists them, and the hosts in the variable HOSTS
-    decide which jobs are skipped.
+    project's own command. A job is marked as skipped if this machine cannot do it, judged by its GPUs, as nvidia-smi
+    lists them, and by the hosts in the variable HOSTS.
     """
     folder = results / campaign.name
     if campaign.shrunk:

@@ -158,7 +158,7 @@ def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], publis
     """Return the figure of the logs that is to be compared with the published one.
 
     It is their score times the publisher's factor, or the images/s in the closing line of the log. The latter is taken
-    only if the score is not within TOLERANCE of the published figure, while the closing line of a single log equals it
+    only if the former is not within TOLERANCE of the published figure, while the closing line of a single log equals it
     at its printed digits.
     """
     scored_figure = result.value * (rule.factor or 1.0)

@@ -118,8 +118,8 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
     """Convert the text of a cell to the type of its field: `a;b` to ("a", "b") for a tuple, `8` to 8 for `int | None`.
 
-    An empty text becomes () for a tuple, or None if the type allows it. Raises ValueError for any other text that does
-    not suit the type. `name` is the field's name, for the error that a cell is empty.
+    An empty text becomes () for a tuple, or None if the type allows it. Raises ValueError if the text does not
+    suit the type, as an empty one does not suit `int`. `name` is the field's name, for the error on an empty cell.
     """
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
@@ -279,7 +279,7 @@ def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughputs of a model with Paddle on this card at this precision.
 
     A row that does not state the card's memory, the level of AMP or the model's version is included, too, because it
-    may be one of these.
+    may be of this card, precision and model.
     """
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):

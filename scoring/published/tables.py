@@ -207,7 +207,7 @@ def _our_columns(ours: Score | str, unit: str) -> JsonObject:
 
 
 def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
-    """Return the columns `ratio` and `ratio_95`: our throughput and its 95 % interval over the published throughput.
+    """Return the columns `ratio` and `ratio_95`: our throughput and its 95 % interval / the published throughput.
 
     If the publisher's own log gives another throughput than its report, the ratios are to the log's. `ratio` is None if
     we have no figure, and `ratio_95` if we have no interval.
@@ -369,7 +369,7 @@ def _note_on_throughput(figure: Figure, notes: Sequence[str]) -> str | None:
 def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:
     """Return the text of a cell of a page; `nothing` for None or an empty text.
 
-    A published figure keeps its printed digits, and any other number has six. An interval becomes `1.2 to 1.3`.
+    A published figure keeps its printed digits, and any other number has at most six. An interval becomes `1.2 to 1.3`.
     """
     if value is None or isinstance(value, str):
         return value or nothing

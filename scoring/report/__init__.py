@@ -182,8 +182,8 @@ def _group_values(group: Group) -> JsonObject:
 def _run_values(run: ReportedRun) -> JsonObject:
     """Return a run as plain values for JSON: what its log says, its figure, and the verdict of the compliance check.
 
-    None stands for what is not known. `first_line` and `last_line` are the lines of the log that the figure comes from,
-    and `quality_line` is that of the last evaluation.
+    None stands for what is not known. `first_line` and `last_line` are the first and the last line of the log that the
+    figure comes from, and `quality_line` is that of the last evaluation.
     """
     record = run.record
     fields: JsonObject = {"run": run.number}

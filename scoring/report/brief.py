@@ -66,13 +66,14 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     """Return what ran, when and where, as the (name, value) pairs on top of the page.
 
     Organisation, commit and framework are those of the first run of the headline, the group whose figure comes first.
-    For MLPerf logs, the pairs begin with what the rules of MLPerf allow the result to be called, and with the data set.
+    If MLPerf logs have a figure, the pairs begin with what the rules of MLPerf allow it to be called, and with the data
+    set.
     """
     run = report.headline.runs[0]
     run_counts = [len(group.runs) for group in report.groups]
     mlperf_facts: list[tuple[str, Inline]] = []
     score = report.headline.score
-    standing = score.standing if score else None  # None unless the logs are MLPerf logs
+    standing = score.standing if score else None  # None also if the logs are not MLPerf logs
     if standing is not None:
         mlperf_facts = [("result", standing.name), ("data set", standing.dataset_in_words)]
     return [
@@ -195,8 +196,8 @@ class Tile(NamedTuple):
 def tiles(report: Report) -> list[Tile]:
     """Return the tiles of the page: the few values that it shows large. All are of the headline group.
 
-    These are the figure and its number of runs, or a tile that says why there is no figure; then the time to train and
-    the quality, if the logs have them.
+    These are the figure and its number of runs, or a tile that says why there is no figure; then the time to train,
+    unless it is the figure, and the quality. The last two are left out if the logs do not have them.
     """
     group = report.headline
     name_prefix = f"{group.name}: " if len(report.groups) > 1 else ""
@@ -248,7 +249,7 @@ def _time_tile(group: Group) -> Tile | None:
     """Return the tile of a group's time to train: the median time from run_start to run_stop, without failed runs.
 
     None is returned if the runs measured throughput alone, if this time is the group's figure already, which has a tile
-    of its own, or if no run that did not fail has a time.
+    of its own, or if no run has a time, apart from failed ones.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:

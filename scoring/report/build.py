@@ -92,8 +92,9 @@ class GivenLog:
 def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
     """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
 
-    There must be at least one log. Without a `protocol`, one that suits the logs is chosen. A protocol says how many
-    windows are dropped at the start of a run; `skip` replaces this number. Raises InputError if a log is given twice.
+    There must be at least one log. Without a `protocol`, one that suits the logs is chosen. A protocol says how much is
+    dropped at the start of a run; `skip`, the number of --skip, replaces this. Raises InputError if a log is given
+    twice.
     """
     records = [log.record for log in logs]
     refuse_same_run_twice(records)
@@ -253,7 +254,8 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
 def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol) -> list[ReportedRun]:
     """Return the runs in the same order, each with its own figure of the score and the lines that the figure is from.
 
-    A score by the rules of MLPerf counts a fixed number of runs. Any other run is returned without a figure.
+    A score by the rules of MLPerf counts a fixed number of runs. If there are more, the others are returned without a
+    figure.
     """
     run_figures = result.runs  # one for each of `result.records`
     figure_by_id: dict[int, RunFigure] = {}  # by the identity of the record, because records are not hashable

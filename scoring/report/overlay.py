@@ -101,7 +101,8 @@ def _draw_function(
 ) -> Callable[[plots.Plot], None]:
     """Return the function that draws a plot of the runs' throughput. It is called when the page is written as HTML.
 
-    If not `starts_at_zero`, the vertical axis only spans the rates of the runs and the score, which is a dashed line.
+    If not `starts_at_zero`, the vertical axis only spans the rates of the runs and the score. The score is a dashed
+    line, which only a report with a single group of runs has.
     """
     first = drawn_runs[0]  # all have its axis unit; the unit of the rates is taken from it, too
     return functools.partial(

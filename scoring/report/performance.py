@@ -84,8 +84,8 @@ def _data_wait(group: Group) -> Inline:
 def _rate_of_a_device(group: Group) -> Inline:
     """Return a group's throughput per device in images/s.
 
-    The text is "not measured" if the score is no throughput, and DEVICES_NOT_SAID if it is one of all devices whose
-    number is not known.
+    The text is "not measured" if the group has no score, or one that is no throughput. It is DEVICES_NOT_SAID if the
+    score is the throughput of all devices, and their number is not known.
     """
     devices = group.record.devices
     score = group.score

@@ -391,7 +391,7 @@ def scaling(
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
     """Let the vertical axis be logarithmic, with room below and above the values.
 
-    The fewer decades the axis spans, the more ticks it has in each, so that there are always several.
+    The fewer decades the axis spans, the more ticks it has in each.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 

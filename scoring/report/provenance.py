@@ -62,7 +62,8 @@ def compliance(report: Report) -> Section:
     """Return the section on what `python -m compliance check` found in the runs.
 
     It begins with a sentence on each run: the verdict, or that the run was not checked. Then come a table of the errors
-    and warnings of all runs, and a folded one of the notes.
+    and warnings of all runs, or a sentence that the check found none, and a folded table of the notes, if there are
+    any.
     """
     parts: list[Block] = []
     notes = []

@@ -160,8 +160,8 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
     """Return a row for each group of a system: its throughput compared with that of the first row, the base.
 
     The groups come by ascending number of devices, so the base has the smallest number. A group without a throughput in
-    images/s, or without a known number of devices, has no row. If the base has 400 images/s on 1 device, 720 images/s
-    on 2 devices are a speedup of 1.8 and an efficiency of 0.9.
+    images/s, or without a known number of devices, has no row. If the base has 400 images/s on 8 devices, 720 images/s
+    on 16 devices are a speedup of 1.8 and, as they are 2 times as many devices, an efficiency of 0.9.
     """
     rows: list[ScalingRow] = []
     base: Score | None = None

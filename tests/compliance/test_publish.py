@@ -94,6 +94,16 @@ def test_a_folder_that_nobody_signed_says_so_first(site: Path, tmp_path: Path) -
     assert status == 0 and "signed by nobody" in out.splitlines()[0]
 
 
+def test_a_signature_without_what_it_signs_says_what_is_missing(site: Path, key: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    (copy / "SHA256SUMS").unlink()
+    for signers in ([], ["--signers", key.with_name("signers")]):
+        checks = answer("verify", copy, *signers, status=1)["checks"]
+        [signature] = [check for check in checks if check["check"] == "SHA256SUMS.sig"]
+        assert (signature["status"], signature["found"]) == ("fatal", "signs SHA256SUMS, which is missing")
+
+
 def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:
     copy = tmp_path / "Example"
     shutil.copytree(built[0], copy)

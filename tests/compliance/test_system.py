@@ -11,6 +11,7 @@ from mlperf_logging.system_desc_checker import system_desc_checker
 from compliance.submission.system import FIELDS, from_machine
 from tests import make_log
 from tests.compliance.altered import answer, compliance, write
+from tests.compliance.packages import description
 from tests.harness.recorded import A100, V100, recorded_nvml
 from tests.jobs import refused
 
@@ -97,6 +98,15 @@ def test_what_is_no_plain_text_is_shown_escaped_or_refused(log: Path, tmp_path: 
     log.write_text(text.replace("Example CPU 9000", r"CPU \ud800"))
     refused(compliance(*arguments), r"host_processor_model_name CPU \ud800: is no text")
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("field", ["host_processors_per_node", "host_processor_core_count"])
+def test_a_number_of_thousands_of_digits_contradicts_the_log(field: str, tmp_path: Path) -> None:
+    [log] = write(tmp_path, make_log.run())
+    numbers = {"host_processors_per_node": "1", "host_processor_core_count": "1", field: "9" * 5000}
+    [file] = answer("check", log, "--system", description(tmp_path, **numbers), status=1)["files"]
+    [finding] = [finding for finding in file["findings"] if finding["severity"] == "error"]
+    assert finding["rule"] == "system-description" and "2 cores a node" in finding["actual"]
 
 
 def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path) -> None:

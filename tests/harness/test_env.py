@@ -168,7 +168,7 @@ def test_every_value_says_where_it_came_from() -> None:
     assert (job.model.batchsize, job.trials.nexp) == (8, 5)
     assert origins["BATCHSIZE"] == {"value": 8, "origin": "config_CPU.sh"}
     assert origins["NEXP"] == {"value": 5, "origin": "environment"}
-    assert origins["SEED"] == {"value": -1, "origin": "harness/env.py"}
+    assert origins["SEED"] == {"value": -1, "origin": "harness/job.py"}
     assert origins["RESULT_FILE"] == {"value": "r.txt", "origin": "launch/trials.sh"}
 
 
@@ -180,8 +180,10 @@ def test_every_value_says_where_it_came_from() -> None:
         ({"BATCHSIZE": "4", "HRNET_BATCHSIZE": "3"}, 4, "environment"),
         ({"RN50_BATCHSIZE": "5"}, 2, "config_DGX1.sh"),
         ({"HRNET_BATCHSIZE": ""}, 2, "config_DGX1.sh"),
+        ({"BATCHSIZE": ""}, 2, "config_DGX1.sh"),
+        ({"BATCHSIZE": "", "HRNET_BATCHSIZE": "3"}, 3, "environment"),
     ],
-    ids=["the file's", "the user's", "for all", "the other's", "an empty one, which the file fills"],
+    ids=["the file's", "the user's", "for all", "the other's", "one filled", "a general one filled", "by the user"],
 )
 def test_a_workload_has_its_own_batch(given: dict[str, str], value: int, origin: str) -> None:
     environ = env.resolve({"PATH": os.defpath, "DGXSYSTEM": "DGX1", "WORKLOAD": "hrnet", **given})

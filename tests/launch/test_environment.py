@@ -28,7 +28,8 @@ def exports(system: str, **environment: str) -> dict[str, str]:
     """What a config file adds to an environment."""
     given = {"PATH": os.defpath, "DGXSYSTEM": system, **environment}
     found = env.resolve(given)
-    assert {*found["JOB_FROM_USER"].split()} == {*given} & {*names()}
+    set_by_user = {name.removeprefix("RN50_AMP_O2_") for name in given}
+    assert {*found["JOB_FROM_USER"].split()} == set_by_user & {*names()}
     return {name: found[name] for name in {*found["JOB_FROM_CONFIG"].split(), *environment}}
 
 
@@ -57,6 +58,46 @@ def test_every_export_has_a_reader_and_yields_to_the_user(system: str) -> None:
         known = setting in names() or name in LIBRARIES or (name.startswith("CONT_") and f"${{{name}" in container)
         assert known, f"{name} has no reader"
         assert exports(system, **{name: "7"})[name] == "7"
+
+
+OF_FILE = "config_DGX1.sh"
+KNOB = "cuda_graph=1"
+DEFAULT = env.ORIGIN_OF_DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value", "origin"),
+    [
+        ({"BATCHSIZE": ""}, "BATCHSIZE", 256, OF_FILE),
+        ({"RECIPE": ""}, "RECIPE", "nvidia_cosine", OF_FILE),
+        ({"RECIPE": "", "RN50_RECIPE": "tiny"}, "RECIPE", "tiny", "environment"),
+        ({"RECIPE": "", "DGXSYSTEM": "CPU"}, "RECIPE", "", "environment"),
+        ({"BATCHSIZE": "", "DGXSYSTEM": "CPU"}, "BATCHSIZE", 16, DEFAULT),
+        ({"RN50_BATCHSIZE": "", "DGXSYSTEM": "CPU"}, "BATCHSIZE", 16, DEFAULT),
+        ({"RN50_RECIPE": "", "DGXSYSTEM": "CPU"}, "RECIPE", "", DEFAULT),
+        ({"SEED": ""}, "SEED", -1, DEFAULT),
+        ({"RN50_AMP_O2_STRATEGY": KNOB}, "STRATEGY", KNOB, "environment"),
+        ({"RN50_AMP_O2_STRATEGY": "", "DGXSYSTEM": "CPU"}, "STRATEGY", "", DEFAULT),
+        ({"RN50_AMP_O2_BATCHSIZE": "8", "BATCHSIZE": ""}, "BATCHSIZE", 8, "environment"),
+        ({"RN50_AMP_O2_BATCHSIZE": "8", "RN50_BATCHSIZE": "4"}, "BATCHSIZE", 8, "environment"),
+    ],
+)
+def test_a_value_has_the_origin_of_the_variable_that_gave_it(
+    given: dict[str, str], name: str, value: str | int, origin: str
+) -> None:
+    environ = env.resolve({"PATH": os.defpath, "DGXSYSTEM": "DGX1", **given})
+    _, origins = env.read(environ)
+    assert origins[name] == {"value": value, "origin": origin}
+    of_rank = environ | {variable: str(entry["value"]) for variable, entry in origins.items()}
+    assert env.read(of_rank)[1] == origins, "a rank is given the resolved values"
+
+
+def test_a_file_of_a_users_own_is_the_origin_of_what_it_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config_OWN.sh").write_text('export BATCHSIZE="${BATCHSIZE:-32}" SEED="${SEED-}"\n')
+    monkeypatch.setattr(env, "ROOT", tmp_path)
+    _, origins = env.read(env.resolve({"PATH": os.defpath, "DGXSYSTEM": "OWN", "RN50_BATCHSIZE": "4"}))
+    assert origins["BATCHSIZE"] == {"value": 32, "origin": "config_OWN.sh"}
+    assert origins["SEED"] == {"value": -1, "origin": DEFAULT}
 
 
 EXPECTED = {

@@ -164,8 +164,8 @@ class Machine:
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
         """Train ResNet-50 by `plan` for a few steps, on the same images and from the same weights each time.
 
-        Returns the losses, float32 [ranks, steps]. Without `other_recipe` it is the recorded training. All ranks must
-        call this together.
+        Returns the losses, float32 [ranks, steps]. This is the recorded training, with `other_recipe` in place of its
+        recipe if that is given. All ranks must call this together.
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
         # The CPU computes both. This comes before a capture, because a capture binds the process to its GPU.
@@ -201,7 +201,7 @@ class Machine:
         """Capture a program's step as a CUDA graph and return the step. The program then has the given `weights`.
 
         Paddle must have run the program before it can be captured. These runs, on `feed`, change its state. So the
-        program is started again before the capture, and no step of the training has been taken.
+        start-up program is run again before the capture, and no step of the training has been taken.
         """
         step = CapturedStep(self.executor, training)
         step.begin()  # sends the first learning rates, which the runs read; `_losses_of_steps` sends them again
@@ -364,8 +364,8 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check. `failure` is the failure of this rank's check; None if it did not fail.
 
-    A rank with a FATAL failure left in the middle of the check, so another rank may wait for it for ever. Then this
-    raises RunError after LEAVE_S seconds.
+    A rank with a FATAL failure left in the middle of the check, so another rank may wait for it for ever. If one has
+    not left LEAVE_S seconds later, this raises RunError.
     """
     all_have_left = me.comm.Ibarrier()
     # An UNKNOWN failure needs no such limit. It says that the GPUs do not have what the check needs. They are of one

@@ -158,10 +158,11 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again, because their verdicts say that they are faster than the base.
+    """Return the candidates to measure again: the fastest one, and a new one that joins it with others.
 
-    These are the fastest one, and a new one that joins it with those of the others that it can be joined with. The list
-    has only the first if there are no such others, and is empty if no candidate is faster than the base.
+    The others are faster than the base, too. They are taken from the fastest to the slowest, each if it can be joined
+    with all that were taken before. If none can, the list has only the fastest candidate. It is empty if no candidate
+    is faster than the base.
     """
     compatible = _compatible(better(verdicts))  # the fastest first
     if not compatible:
