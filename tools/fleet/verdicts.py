@@ -207,9 +207,11 @@ def _interval_of_extra_time(
     interval_of_level = medians.median_interval(log_ratios)
     if interval_of_level is None:
         return None
+    low, high = interval_of_level
     widening = _widening_by_error_of_median(compared)  # because the fleet's level has an error, too
-    low, high = (level + (end - level) * widening for end in interval_of_level)
-    return _extra_time(low, level_of_fleet), _extra_time(high, level_of_fleet)
+    wide_low = level + (low - level) * widening
+    wide_high = level + (high - level) * widening
+    return _extra_time(wide_low, level_of_fleet), _extra_time(wide_high, level_of_fleet)
 
 
 def _widening_by_error_of_median(nodes: int) -> float:
