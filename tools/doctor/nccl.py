@@ -120,7 +120,8 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         return []
     full_names = _devices(choice.entries) & _devices(ports)
     matched_without_full_name = _devices(_names_matched(choice, ports)) - full_names
-    return sorted(device for device in matched_without_full_name if device.startswith(tuple(full_names)))
+    beginnings = tuple(full_names)
+    return sorted(device for device in matched_without_full_name if device.startswith(beginnings))
 
 
 def _devices(names: Iterable[str]) -> set[str]:

@@ -243,9 +243,10 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
     - FATAL: it is the loopback.
-    - WARNING: it only links containers or virtual machines, or it gave itself its address; but if the address is
-      `hosts_address`, by which HOSTS names this node, that is OK.
-    - OK: it is any other interface.
+    - OK: it has `hosts_address`, the address by which HOSTS names this node.
+    - WARNING: it has another address, and is one of containers or virtual machines, or gave itself that address.
+
+    Any other interface is OK, too.
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
     verdict = functools.partial(judge_check, job, "nccl.interface", found=found)

@@ -32,10 +32,9 @@ from tools.fleet.verdicts import Record
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
-    """Write the hostfile `path` with the good nodes, and `<path>.spares` with those that are not needed.
+    """Write the hostfile `path` with the first `nodes` good nodes, and `<path>.spares` with the other good ones.
 
-    `nodes` is the number of nodes that are needed; None means all good ones. The bad nodes follow in the hostfile as
-    comments: "# node3: warning".
+    If `nodes` is None, all good nodes are in the hostfile. The bad nodes follow there as comments: "# node3: warning".
     """
     good_hosts = judged.good_hosts
     needed_count = len(good_hosts) if nodes is None else nodes

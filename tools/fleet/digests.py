@@ -181,9 +181,9 @@ def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsO
 
 
 def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
-    """Repeat the training as often as `amount` says; return how often each result came, and the digests of the first.
+    """Repeat the training as often as `amount` says; return its results, and how often each came.
 
-    All digests of a repetition are its result. As they are large, only those of MOST_TABLES_KEPT results are kept.
+    All digests of a repetition are its result. They are large, so only the first MOST_TABLES_KEPT results keep theirs.
     """
     mine = DigestsOfRank(tensors=training.tensors)
     least_end_s = time.monotonic() + amount.least_s

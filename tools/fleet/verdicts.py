@@ -132,9 +132,8 @@ def judge_metric(
         verdicts = _judge_measured(metric, series, slowness_by_name)
     else:
         verdicts = _leave_undecided(metric, log_ratios_by_name)
-    for name in series:
-        if name not in log_ratios_by_name:
-            verdicts[name] = _judge_unmeasured(metric, name, reasons.get(name))
+    unmeasured = [name for name in series if name not in log_ratios_by_name]
+    verdicts |= {name: _judge_unmeasured(metric, name, reasons.get(name)) for name in unmeasured}
     return [verdicts[name] for name in series]
 
 
@@ -182,12 +181,9 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
     level_of_fleet = statistics.median(levels.values())
     slowness_by_name = {}
     for name, level in levels.items():
-        log_ratios = log_ratios_by_name[name]
-        slowness_by_name[name] = Slowness(
-            extra_time=_extra_time(level, level_of_fleet),
-            interval_95=_interval_of_extra_time(log_ratios, level, level_of_fleet, compared=len(levels)),
-            is_slow=name in slow_names,
-        )
+        extra_time = _extra_time(level, level_of_fleet)
+        interval = _interval_of_extra_time(log_ratios_by_name[name], level, level_of_fleet, compared=len(levels))
+        slowness_by_name[name] = Slowness(extra_time, interval, is_slow=name in slow_names)
     return slowness_by_name
 
 
