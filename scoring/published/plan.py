@@ -238,7 +238,8 @@ def reason_to_skip(
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the environment variables that the job of `run` sets, except LOGDIR.
 
-    A campaign's own variables override the general ones. The user's DGXSYSTEM counts unless the campaign is shrunk.
+    The campaign's own variables replace those of the same name that are listed here before them. Last come the user's
+    DGXSYSTEM, unless the campaign is shrunk, and the strategy of the run.
     """
     exports = {
         "WORKLOAD": campaign.workload,

@@ -54,13 +54,12 @@ def published_row_by_framework(campaign: Campaign, cell: Published, metric: str)
     rows = select(campaign.published, metric=metric, **conditions)
     rows_of_kind = [row for row in rows if _kind_of_precision(row) == kind]
 
-    row_by_framework: dict[str, Published | None] = dict.fromkeys(campaign.frameworks)
-    for framework in campaign.frameworks:
-        for row in rows_of_kind:
-            if row.framework.startswith(framework):  # a version may follow the name
-                row_by_framework[framework] = row
-                break
-    return row_by_framework
+    return {framework: _first_of_framework(rows_of_kind, framework) for framework in campaign.frameworks}
+
+
+def _first_of_framework(rows: Sequence[Published], framework: str) -> Published | None:
+    """Return the first row of a framework, whose name may have a version behind it; None without such a row."""
+    return next((row for row in rows if row.framework.startswith(framework)), None)
 
 
 def _kind_of_precision(row: Published) -> str:
@@ -248,9 +247,9 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
-        for row in published_row_by_framework(campaign, cell, metric).values():
-            if row is not None and row.log_note is not None:  # `log_note` says how the log does not confirm the figure
-                notes.append(_note_on_figure(row))
+        rows = published_row_by_framework(campaign, cell, metric).values()
+        # `log_note` says how the log does not confirm the figure. It is None if the log does.
+        notes += [_note_on_figure(row) for row in rows if row is not None and row.log_note is not None]
     if cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
