@@ -263,14 +263,13 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
     The slots of a second convolution and its batch norm are always there, because the operator's gradient looks them
     up. They are empty if the pattern has none.
     """
-    inputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
+    inputs = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
+    inputs |= {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
     if pattern.second is not None:
-        return inputs_of_first | _variables_by_slot(_SLOTS_OF_SECOND.inputs, pattern.second)
-    empty: Slots = {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
-    if pattern.add is None:
-        return inputs_of_first | empty
-    added_image = pattern.add.input("Y")  # of X + Y, where X is what the first convolution and its batch norm compute
-    return inputs_of_first | empty | {_ADDED_IMAGE: added_image}  # added without a convolution
+        inputs |= _variables_by_slot(_SLOTS_OF_SECOND.inputs, pattern.second)
+    elif pattern.add is not None:  # an image is added without a second convolution
+        inputs[_ADDED_IMAGE] = pattern.add.input("Y")
+    return inputs
 
 
 def _outputs_of_sides(pattern: _Pattern) -> Slots:
