@@ -215,15 +215,19 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
 
     `sizes` [N, 2] are the images' heights and widths in pixels. `crop` has the size of a training crop.
     """
-    # An image's 12 numbers: one for its scale, two for the window, one for the flip, two for each change of colour.
     random = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 up to but not 1
-    scales = _scales(augment, random[:, 0])
-    windows = _windows(crop, sizes, scales, drawn_corners=random[:, 1:3])
-    is_flipped = random[:, 3] < augment.flip  # with that probability
-    brightness_changes = _changes(random[:, 4:6], most=augment.colour, probability=augment.colour_probability)
-    contrast_changes = _changes(random[:, 6:8], most=augment.colour, probability=augment.colour_probability)
-    saturation_changes = _changes(random[:, 8:10], most=augment.colour, probability=augment.colour_probability)
-    hue_changes = _changes(random[:, 10:12], most=augment.hue_degrees, probability=augment.colour_probability)
+    for_scale = random[:, 0]
+    for_corner = random[:, 1:3]
+    for_flip = random[:, 3]
+    for_brightness, for_contrast, for_saturation, for_hue = np.split(random[:, 4:], 4, axis=1)  # two numbers for each
+
+    windows = _windows(crop, sizes, _scales(augment, for_scale), drawn_corners=for_corner)
+    is_flipped = for_flip < augment.flip  # with that probability
+    probability = augment.colour_probability
+    brightness_changes = _changes(for_brightness, most=augment.colour, probability=probability)
+    contrast_changes = _changes(for_contrast, most=augment.colour, probability=probability)
+    saturation_changes = _changes(for_saturation, most=augment.colour, probability=probability)
+    hue_changes = _changes(for_hue, most=augment.hue_degrees, probability=probability)
     return _Drawn(
         window_starts=windows.starts.astype(np.float32),
         window_ends=windows.ends.astype(np.float32),

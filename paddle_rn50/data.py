@@ -286,12 +286,10 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     Each image gets CROP_TRIES crops of a square with side 1, and one place. The area of a crop and the logarithm of its
     aspect (width / height) are uniformly random between the bounds of `augment`.
     """
-    # An image's random numbers: an area for each crop, an aspect for each crop, x and y of the place, and the flip.
     random = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
-    random_areas = random[:, :CROP_TRIES]
-    random_aspects = random[:, CROP_TRIES : 2 * CROP_TRIES]
-    places = random[:, -3:-1]
-    random_flips = random[:, -1]
+    random_areas, random_aspects, others = np.split(random, [CROP_TRIES, 2 * CROP_TRIES], axis=1)
+    places = others[:, :2]  # x and y
+    random_flips = others[:, 2]
 
     areas = _between(augment.area_min, augment.area_max, random_areas)
     aspects = np.exp(_between(math.log(augment.aspect_min), math.log(augment.aspect_max), random_aspects))

@@ -270,7 +270,7 @@ class Work:
     def _reread_bytes(self) -> int:
         """Return the bytes of the readings that neither `moved_bytes` nor `twice_read_sizes` counts; 0 for none.
 
-        `moved_bytes` counts one reading of each tensor, and `twice_read_sizes` a second one by batch normalizations.
+        `moved_bytes` counts one reading of each tensor, and `twice_read_sizes` a second one of some.
         """
         if self.kind == "conv2d_grad":
             # One kernel computes each of the two gradients. Both kernels read the gradient of the output.

@@ -111,10 +111,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
     number outside the knob's `least` to MOST.
     """
     type_name = str(knob.type)  # as "bool | None"
-    if "bool" in type_name:  # 0, 1, true or false
-        if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
-        return text.lower() in ("1", "true")
+    if "bool" in type_name:
+        return _parse_switch(knob, text)
     to_number = float if "float" in type_name else int
     try:
         number = to_number(text)
@@ -123,6 +121,13 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
     if not knob.metadata["least"] <= number <= MOST:
         raise ValueError(f"STRATEGY: {knob.name}={text}: must be {knob.metadata['least']} to {MOST}")
     return number
+
+
+def _parse_switch(knob: Field[Any], text: str) -> bool:
+    """Return whether a text turns a knob on or off. Raises ValueError unless it is 0, 1, true or false."""
+    if text.lower() not in ("0", "1", "true", "false"):
+        raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
+    return text.lower() in ("1", "true")
 
 
 def in_words(strategy: Strategy) -> str:

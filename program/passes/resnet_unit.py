@@ -106,22 +106,25 @@ class UnitVariables(NamedTuple):
 
 
 def takes_convolution(op: Operator, block: Block) -> bool:
-    """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
+    """Tell whether an operator of this block is a convolution that Paddle's fused `resnet_unit` can compute.
 
-    It takes 1x1 and 3x3 kernels in NHWC that keep the image's size at stride 1, with certain numbers of channels
-    (NormConvolutionArgs in Paddle's sources).
+    It can if the kernel is 1x1 or 3x3, in NHWC, without groups and dilation, padded so that a stride of 1 keeps the
+    image's size, and if the numbers of channels are certain multiples (NormConvolutionArgs in Paddle's sources).
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
     out_channels, in_channels, *kernel = block.var(op.input("Filter")[0]).shape
     if kernel not in ([1, 1], [3, 3]):
         return False
-    padding = (kernel[0] - 1) // 2  # pixels on each side
-    keeps_size = list(op.attr("paddings")) == [padding, padding]
-    is_undilated = list(op.attr("dilations")) == [1, 1]
+    size_keeping_padding = (kernel[0] - 1) // 2  # pixels on each side
     vertical_stride, horizontal_stride = op.attr("strides")
-    are_multiples = out_channels % OUT_CHANNELS_MULTIPLE == 0 and in_channels % IN_CHANNELS_MULTIPLE == 0
-    return bool(keeps_size and is_undilated and vertical_stride == horizontal_stride and are_multiples)
+    return bool(
+        list(op.attr("paddings")) == [size_keeping_padding, size_keeping_padding]
+        and list(op.attr("dilations")) == [1, 1]
+        and vertical_stride == horizontal_stride
+        and out_channels % OUT_CHANNELS_MULTIPLE == 0
+        and in_channels % IN_CHANNELS_MULTIPLE == 0
+    )
 
 
 def fuse(main: static.Program) -> list[UnitVariables]:
