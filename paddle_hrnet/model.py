@@ -237,19 +237,18 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 def _arrays_in(loaded: Any) -> dict[str, Array]:
     """Return the arrays of a dictionary that Paddle saved, by name.
 
-    Entries whose key is no text, or that of `paddle.save`'s own table, are left out. Raises TypeError if `loaded` is no
-    dictionary, or if another entry is no array or one of Python objects.
+    Entries whose key is no text are left out, and so is `paddle.save`'s own table of names. Raises TypeError if
+    `loaded` is no dictionary, or if any other entry is no array, or an array of Python objects.
     """
     if not isinstance(loaded, dict):
         raise TypeError(f"a {type(loaded).__name__}")
     arrays = {}
     for name, value in loaded.items():
-        if not isinstance(name, str) or name.endswith("@@"):  # paddle.save's table of names has such a key
+        is_table_of_names = isinstance(name, str) and name.endswith("@@")
+        if not isinstance(name, str) or is_table_of_names:
             continue
-        array = value
-        is_pair = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes a tensor
-        if is_pair:
-            array = value[1]
+        is_saved_tensor = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes it
+        array = value[1] if is_saved_tensor else value
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise TypeError(f"{name} is no array")
         arrays[name] = array

@@ -146,14 +146,14 @@ class Records:
         `on_progress` is called with the number of records read so far and the number of all. Raises ValueError for the
         first record that is damaged, of another kind or, for RecordIO, of no class, as far as the first bytes show it.
         """
-        heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
-        starts = range(0, len(self), HEADS_AT_ONCE)
+        blocks: list[Array] = []  # of heads, in the order of the records
+        records_read = 0
         with ThreadPoolExecutor(READERS) as readers:
-            for start, heads_from_start in zip(starts, readers.map(self._read_heads, starts), strict=True):
-                end = start + len(heads_from_start)
-                heads[start:end] = heads_from_start
-                on_progress(end, len(self))
-        return self.format.contents(self, heads)
+            for block in readers.map(self._read_heads, range(0, len(self), HEADS_AT_ONCE)):
+                blocks.append(block)
+                records_read += len(block)
+                on_progress(records_read, len(self))
+        return self.format.contents(self, np.concatenate(blocks))
 
     def _read_heads(self, start: int) -> Array:
         """Return the first bytes of up to HEADS_AT_ONCE records from number `start` on: [records, head_bytes] uint8.

@@ -171,10 +171,9 @@ class _Matcher:
             self._writer.update(dict.fromkeys(op.output_arg_names, op))
 
     def patterns(self) -> list[_Pattern]:
-        """Return all patterns of the block, in the order of their relus.
+        """Return all patterns of the block, in the order of the relus with which they end.
 
-        No operator is in two patterns: what an operator of a pattern writes, if it is not the relu, is read only by the
-        next operator of the same pattern.
+        No operator is in two patterns, because no operator outside a pattern reads what lies between its operators.
         """
         patterns = []
         for op in self._block.ops:

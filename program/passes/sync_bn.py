@@ -247,15 +247,17 @@ class _CpuEquivalent:
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}
-        # With `use_global_stats` Paddle reads Mean and Variance as the constants. It also demands SavedMean and
-        # SavedVariance, and does not look at their values.
-        inputs |= {"Mean": [self.batch.mean], "Variance": [self.batch.variance]}
-        inputs |= {"SavedMean": [self.batch.mean], "SavedVariance": [self.batch.variance]}
+        constants = {"Mean": [self.batch.mean], "Variance": [self.batch.variance]}
+        # Paddle demands these too, and does not look at their values.
+        unused_inputs = {"SavedMean": [self.batch.mean], "SavedVariance": [self.batch.variance]}
+        unused_attrs = {"momentum": op.attr("momentum"), "is_test": False, "trainable_statistics": False}
         outputs = {"X@GRAD": [d_x], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]}
-        attrs = {name: op.attr(name) for name in ("epsilon", "momentum", "data_layout")}
-        # Paddle demands `is_test`, `trainable_statistics` and the momentum too. They have no effect here.
-        attrs |= {"use_global_stats": True, "is_test": False, "trainable_statistics": False}
-        return Step("batch_norm_grad", inputs, outputs, attrs)
+        attrs = {
+            "use_global_stats": True,  # Mean and Variance are constants
+            "epsilon": op.attr("epsilon"),
+            "data_layout": op.attr("data_layout"),
+        }
+        return Step("batch_norm_grad", inputs | constants | unused_inputs, outputs, attrs | unused_attrs)
 
     def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
         """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias, by statistics of all ranks."""
