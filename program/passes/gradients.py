@@ -154,10 +154,12 @@ class _Groups:
 
 def _joined(groups: list[_Group], kept: str) -> _Group:
     """Return one group of all variables in these groups, in which the variable `kept` takes the place of all."""
-    members = [name for group in groups for name in group.members]
-    written_at = [index for group in groups for index in group.written_at]
-    read_at = [index for group in groups for index in group.read_at]
-    return _Group(kept, members, written_at, read_at)
+    joined = _Group(kept, members=[], written_at=[], read_at=[])
+    for group in groups:
+        joined.members.extend(group.members)
+        joined.written_at.extend(group.written_at)
+        joined.read_at.extend(group.read_at)
+    return joined
 
 
 def _stop_writing_sums(block: Block) -> None:
