@@ -343,7 +343,7 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
 
 
 class _Outcome(NamedTuple):
-    """What came of a check on this rank: the verdict that it returned, or that on its failure; the other is None."""
+    """The outcome of a check on this rank: the verdict that it returned, or that on its failure; the other is None."""
 
     verdict: Verdict | None
     failure: Verdict | None
