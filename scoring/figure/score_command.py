@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON (--json). Returns 1 for too few (converged) runs, else 0.
 
-    Runs that were resumed near their end may be shorter than the protocol's warm-up. Their score is printed without a
-    figure. For other runs, or with --skip, a warm-up that leaves nothing raises InputError, as do logs and protocols
-    that cannot be read or do not fit each other.
+    Raises InputError if logs or the protocol cannot be read, if they do not fit each other, or if the warm-up leaves
+    nothing to measure. The last is no error if all runs were resumed from a checkpoint and finished, and --skip is not
+    given: their score is then printed without a figure.
     """
     protocol = protocol_of(args)
     records = read_records(args)

@@ -77,8 +77,8 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
     """Return the gaps in which no pause happened, such as an evaluation, a checkpoint or a stall.
 
-    The ratio of a gap is its time by the clock / its time by the row's own figures. It is at most PAUSE_RATIO times the
-    usual one, but for rounding, if the gap has no pause. `stamp_resolution_s` is what the last digit of a time stamp
+    A gap is expected to take the row's own time x the ratio of clock to row that is usual in the log. It has a pause if
+    it takes over PAUSE_RATIO times as long, beyond rounding. `stamp_resolution_s` is what the last digit of a stamp
     stands for, such as 0.01.
     """
     # At least 1: a gap that is no longer by the clock than by its row has no pause.
@@ -92,15 +92,16 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """Return how many times as long gaps usually are by the clock as by their rows' own figures.
 
     This is the median of `clock_s / row_s`. If rows are so short that the rounding of time stamps spoils these ratios,
-    it is the sum of `clock_s` / the sum of `row_s` instead, without the tenth of the gaps that may have pauses.
+    it is the sum of `clock_s` / the sum of `row_s` instead. That leaves out the tenth of the gaps in which the clock
+    exceeds the row most, because these may have pauses.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
     if median_row_s >= rounding_s:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
-    shortest_excess_first = sorted(gaps, key=_excess_s)
-    kept = shortest_excess_first[: math.ceil(0.9 * len(gaps))]
+    least_excess_first = sorted(gaps, key=_excess_s)
+    kept = least_excess_first[: math.ceil(0.9 * len(gaps))]
     clocks_s = math.fsum(gap.clock_s for gap in kept)  # in a sum over many gaps most of the rounding cancels out
     rows_s = math.fsum(gap.row_s for gap in kept)
     return clocks_s / rows_s

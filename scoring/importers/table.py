@@ -125,16 +125,17 @@ class FormatReader:
         `places` maps a place in words, such as `NCCL's nranks`, to what it states. A value of None states nothing.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
-        values = {fact.value for fact in facts.values()}
-        if len(values) == 1:
+        distinct_values = {fact.value for fact in facts.values()}
+        places_agree = len(distinct_values) == 1
+        if places_agree:
             first_fact, *_ = facts.values()
             self.facts_by_name[name] = first_fact
-        elif values:
+        elif distinct_values:  # they differ
             self.facts_by_name.pop(name, None)
 
         if len(facts) > 1:  # there is something to compare
             ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
-            self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
+            self.checks.append(Check(what=name, ways=ways, agree=places_agree))
 
     def note_problem(self, text: str) -> None:
         """Record a text that could not be read as it stands. Only the first MAX_PROBLEMS are kept."""

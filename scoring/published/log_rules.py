@@ -39,8 +39,8 @@ class Rule:
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
     """Return the rule by which a log's publisher scored it; None if no rule knows the log.
 
-    The first rule that lists the log's SHA-256 counts. If none does, a rule counts that has a name with which the log's
-    path ends; of several such rules, the one whose name has the most folders: `8gpu/log.txt` before `log.txt`.
+    A rule that lists the log's SHA-256 goes before all others. Otherwise the log's path must end with one of the rule's
+    names. If it does for several rules, the name with the most folders decides: `8gpu/log.txt` before `log.txt`.
     """
     for rule in rules:
         if sha256 in rule.sha256:

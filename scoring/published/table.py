@@ -185,27 +185,32 @@ class _System(NamedTuple):
     model: str
 
 
+def _system_of(row: Published) -> _System:
+    """Return the system of a row."""
+    return _System(
+        table=row.table,
+        framework=row.framework_name,
+        accelerator=row.accelerator,
+        precision=row.precision,
+        strategy=row.strategy,
+        batch_per_device=row.batch_per_device,
+        model=row.model,
+    )
+
+
 def systems_by_devices(rows: Iterable[Published]) -> list[list[Published]]:
     """Return a list for each published system: its throughput rows by ascending number of devices.
 
-    The rows of a system differ only in the number of devices. Figures that a report copied from another one are left
-    out.
+    The rows of a system differ only in the number of devices. Of several with the same number, the first counts.
+    Figures that a report copied from another one are left out.
     """
-    rows_by_devices: dict[_System, dict[int, Published]] = {}
+    rows_of_systems: dict[_System, dict[int, Published]] = {}  # {system: {number of devices: row}}
     for row in rows:
         is_copied = (row.note or "").startswith("copied")  # from another report
         if row.metric == "throughput" and row.devices and not is_copied:
-            system = _System(
-                table=row.table,
-                framework=row.framework_name,
-                accelerator=row.accelerator,
-                precision=row.precision,
-                strategy=row.strategy,
-                batch_per_device=row.batch_per_device,
-                model=row.model,
-            )
-            rows_by_devices.setdefault(system, {}).setdefault(row.devices, row)  # keeps the first of several
-    return [_sorted_by_devices(rows_of_system) for rows_of_system in rows_by_devices.values()]
+            row_by_devices = rows_of_systems.setdefault(_system_of(row), {})
+            row_by_devices.setdefault(row.devices, row)
+    return [_sorted_by_devices(row_by_devices) for row_by_devices in rows_of_systems.values()]
 
 
 def _sorted_by_devices(row_by_devices: Mapping[int, Published]) -> list[Published]:
