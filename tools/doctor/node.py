@@ -354,7 +354,10 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def _state_of_port(port: Path) -> str:
-    """Return the state and the rate of the InfiniBand port that a folder describes. Raises OSError for an unreadable file."""
+    """Return the state and the rate of the InfiniBand port that a folder describes.
+
+    Raises OSError if a file of the folder cannot be read.
+    """
     _, _, state = (port / "state").read_text().partition(":")  # the file has "4: ACTIVE"
     rate = (port / "rate").read_text()
     words = f"{state.strip()} {rate.strip()}"
