@@ -9,9 +9,9 @@ from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
 from scoring.figure.run_count import benchmark_of
-from scoring.record import Quality, recipe_target, section
+from scoring.record import Quality, section
 from scoring.report.brief import day_of, hardware
-from scoring.report.content import NOT_LOGGED, Group, Overall, ReportedRun, runs_of, warnings_of_scores
+from scoring.report.content import NOT_LOGGED, Group, Overall, ReportedRun, runs_of, shared_target, warnings_of_scores
 from scoring.report.text import counted
 
 UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
@@ -210,8 +210,7 @@ def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[Reported
     runs of the report.
     """
     lowest = min((run.record.quality[-1] for run in trained), key=_value_of)
-    targets = {recipe_target(run.record) for run in trained}
-    target = targets.pop() if len(targets) == 1 else None
+    target = shared_target(trained)
     text = (
         f"{_numbers_in_words(trained, runs)} ended with success; lowest final {lowest.name} {four_digits(lowest.value)}"
     )
