@@ -300,8 +300,8 @@ class _Axis(NamedTuple):
 def timeline(run: ReportedRun) -> Timeline:
     """Return the throughput of a run over time as points to draw; no points if the log has no rates.
 
-    A point is one window. In a long run it is several neighbouring windows, so that there are about SHOWN_POINTS points
-    or fewer. Such windows are either all measured, which means that they count for the run's figure, or all not.
+    A point is one window. In a long run several neighbouring windows share a point, so that there are about
+    SHOWN_POINTS points or fewer. Measured windows, which count for the run's figure, share no point with others.
     """
     rates = _finite_rates(run.record)
     if not rates:
