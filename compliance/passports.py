@@ -46,16 +46,17 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
     """Yield a sentence for each part of a data set whose size is not that of the published files.
 
-    A part has too few bytes, or too many. Only an exact size can be too large: records hold more than the images.
+    Such a part has too few bytes, or too many. A size that is not exact is that of records, which hold more than the
+    published images, so it is only compared with the least size.
     """
-    for part in parts:
-        size = part.total_bytes
-        least, most = _published_bytes(published, part.part)
+    for stated in parts:
+        size = stated.total_bytes
+        least, most = _published_bytes(published, stated.part)
         is_too_small = size < least
-        is_too_large = size > most and part.is_exact
+        is_too_large = stated.is_exact and size > most
         if is_too_small or is_too_large:
             yield (
-                f"not {published.name} as distributed: {size:,} bytes of {part.part} data, "
+                f"not {published.name} as distributed: {size:,} bytes of {stated.part} data, "
                 f"its files have {least:,} to {most:,}"
             )
 

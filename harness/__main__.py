@@ -79,19 +79,21 @@ def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
     cannot compute in the job's precision, and RunError if NVML hangs.
     """
     host = socket.gethostname()
+    wanted = job.cluster.dgxngpu
     hanging_call = child.hanging_call_of_nvml()  # in a child process, as this one would wait without an end
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
     with nvidia.opened() as (handles, why_some_are_missing):
-        if len(handles) < job.cluster.dgxngpu:
+        if len(handles) < wanted:
             reason = f" ({why_some_are_missing})" if why_some_are_missing else ""
             has = f"{host} has {len(handles)} GPUs{reason}"
-            raise ValueError(f"DGXNGPU={job.cluster.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
-        gpus = [nvidia.gpu_of(handle) for handle in handles[: job.cluster.dgxngpu]]
+            raise ValueError(f"DGXNGPU={wanted}: {has}: set it to fewer, or DEVICE=cpu")
+        gpus = [nvidia.gpu_of(handle) for handle in handles[:wanted]]
     if checks_precision:  # CUDA's libraries would silently compute in another one
         for gpu in gpus:
             _check_precision(gpu, job, host)
-    return min(gpu.memory_gib or math.inf for gpu in gpus)
+    known_memories_gib = [gpu.memory_gib for gpu in gpus if gpu.memory_gib]
+    return min(known_memories_gib, default=math.inf)
 
 
 def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
@@ -101,13 +103,14 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
     """
     if gpu.capability is None:  # NVML does not tell it: the GPU is taken to have both
         return
-    capability = gpu.capability
-    if job.model.knobs.resnet_unit and capability not in nvidia.UNIT_CAPABILITIES:
+    has_unit = gpu.capability in nvidia.UNIT_CAPABILITIES
+    has_tf32 = gpu.capability >= nvidia.TF32_CAPABILITY
+    if job.model.knobs.resnet_unit and not has_unit:
         raise ValueError(
-            f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {capability / 10:.1f}, "
+            f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {gpu.capability / 10:.1f}, "
             "its kernel takes 8.0 to 8.9: leave it out"
         )
-    if job.model.precision == "tf32" and capability < nvidia.TF32_CAPABILITY:
+    if job.model.precision == "tf32" and not has_tf32:
         raise ValueError(f"PRECISION=tf32: {gpu.name} of {host} does not have it: set fp32, amp_o1 or amp_o2")
 
 

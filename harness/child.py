@@ -40,8 +40,8 @@ class Talk:
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
     """Run a script of Python in a child process; return the lines that it printed, and how it hung or died if it did.
 
-    The child gets the environment `environ`, or this process's if that is None. It hangs, and is killed, if it prints
-    nothing for `silent_s` seconds, or goes on for so long after it has closed its output.
+    The child gets the environment `environ`, or this process's if that is None. A child that hangs is killed. It hangs
+    if it prints nothing for `silent_s` seconds, or still runs so long after it has closed its output.
     """
     process = subprocess.Popen(
         [sys.executable, "-I", str(script), *arguments],
@@ -52,24 +52,28 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     )
     assert process.stdout is not None  # it is a pipe
     output, was_silent = _listen(process.stdout.fileno(), silent_s)
-    wait_s = silent_s
     if was_silent:
-        process.kill()
-        wait_s = END_S
-    status = _status_or_kill(process, wait_s)
+        _kill(process)
+        status = None
+    else:
+        status = _status_or_kill(process, silent_s)
     process.stdout.close()
 
     lines = tuple(output.decode(errors="replace").splitlines())
-    if was_silent or status is None:
+    if status is None:  # it hung
         return Talk(lines=lines, hang_or_death=f"no answer in {six_digits(silent_s)} s")
     return Talk(lines=lines, hang_or_death=_death_in_words(status, lines))
 
 
-def _status_or_kill(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
-    """Wait `wait_s` seconds for a child to end, and return its exit status; kill it and return None if it has not.
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child, and wait up to END_S for its end. One that is stuck in the kernel does not end."""
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
 
-    Even a child that was killed may not end: it may be stuck in the kernel.
-    """
+
+def _status_or_kill(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
+    """Wait `wait_s` seconds for a child to end, and return its exit status; kill it and return None if it has not."""
     try:
         return process.wait(wait_s)
     except subprocess.TimeoutExpired:

@@ -30,6 +30,15 @@ class Digits(NamedTuple):
     evaluation: list[int]
 
 
+class _Digit(NamedTuple):
+    """A line of `digits.txt`, as `train 1346 3 008ggc00...`."""
+
+    part: str  # "train" or "val"
+    number: int
+    label: int
+    pixels: list[int]  # grey levels, row by row
+
+
 def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
     """Make the folder of an embedded data set, unless it is there already, and return it.
 
@@ -62,28 +71,26 @@ def _rename_unless_there(partial: Path, folder: Path) -> None:
 
 
 def digits() -> Digits:
-    """Return the images and labels of the handwritten digits in `digits.txt`, and which of them are for training.
+    """Return the images and labels of the handwritten digits in `digits.txt`, and the split that it gives them.
 
-    A line of the file is `part number label pixels`, as `train 1346 3 008ggc00...`. Each character of `pixels` is a
-    grey level: a digit of base 17, from 0 to g.
+    Images and labels are in the order of their numbers, from 0. The split is two lists of such numbers.
     """
-    numbers_by_part: dict[str, list[int]] = {"train": [], "val": []}
-    label_by_number: dict[int, int] = {}
-    pixels_by_number: dict[int, list[int]] = {}
-    for line in DIGITS_FILE.read_text(encoding="ascii").splitlines():
-        if line.startswith("#"):
-            continue
-        part, number_text, label, levels = line.split()
-        number = int(number_text)
-        numbers_by_part[part].append(number)
-        label_by_number[number] = int(label)
-        pixels_by_number[number] = [int(level, LEVELS) for level in levels]  # LEVELS is the base of the digits
-
-    numbers = range(len(label_by_number))
-    images = np.array([pixels_by_number[number] for number in numbers], dtype=np.float64)
+    in_file = _digits_in_file()
+    by_number = sorted(in_file, key=lambda digit: digit.number)
+    images = np.array([digit.pixels for digit in by_number], dtype=np.float64)
     return Digits(
         images=images.reshape(-1, SIDE, SIDE),
-        labels=np.array([label_by_number[number] for number in numbers], dtype=np.int64),
-        train=numbers_by_part["train"],
-        evaluation=numbers_by_part["val"],
+        labels=np.array([digit.label for digit in by_number], dtype=np.int64),
+        train=[digit.number for digit in in_file if digit.part == "train"],
+        evaluation=[digit.number for digit in in_file if digit.part == "val"],
     )
+
+
+def _digits_in_file() -> list[_Digit]:
+    found = []
+    for line in DIGITS_FILE.read_text(encoding="ascii").splitlines():
+        if not line.startswith("#"):
+            part, number, label, levels = line.split()
+            pixels = [int(level, LEVELS) for level in levels]  # each is a digit of base 17, from 0 to g
+            found.append(_Digit(part, int(number), int(label), pixels))
+    return found

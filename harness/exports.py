@@ -7,16 +7,20 @@ from harness.libraries import dropped, names_to_forward, secrets
 
 
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
-    """Return the variables that run_and_time.sh exports on a node: those of the config file and all of the job.
+    """Return the variables that run_and_time.sh exports on a node.
 
-    Three more are lists of names, as "BATCHSIZE SEED". mpirun hands the variables named in JOB_FORWARDED to the ranks.
-    The shell unsets those in JOB_SECRETS, and those in JOB_DROPPED: the settings of NCCL's network between nodes, for a
-    job of one node. JOB_DROPPED is left out if it would be empty.
+    They are those that the config file sets, all variables of the job, and lists of names, as "BATCHSIZE SEED":
+
+        JOB_FORWARDED: variables that mpirun hands to the ranks
+        JOB_SECRETS:   secrets, which the shell unsets
+        JOB_DROPPED:   settings of NCCL's network between nodes, which the shell unsets in a job of one node; the list
+                       is left out if it would be empty
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(variables_of_job["DGXNNODES"])
-    variables_of_libraries = names_to_forward(environ, nodes=nodes)
-    forwarded = {*variables_of_job, "JOB_FROM_USER", "JOB_FROM_CONFIG", *variables_of_libraries}
+    names_of_who_set_them = {"JOB_FROM_USER", "JOB_FROM_CONFIG"}
+    names_of_libraries = names_to_forward(environ, nodes=nodes)
+    forwarded = {*variables_of_job, *names_of_who_set_them, *names_of_libraries}
     return {
         **set_by_config,
         **variables_of_job,
@@ -29,9 +33,11 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
-    Of the config file they have only the settings of the container (CONT_...), as each node reads that file itself.
-    JOB_GIVEN names the variables that the user has set and that the launcher hands to the nodes. JOB_SECRETS names the
-    user's secrets, which the launcher's shell unsets.
+    DGXNNODES:   the number of nodes
+    JOB_DEVICE:  "cpu" or "gpu"
+    CONT_...:    settings of the container that the config file sets; each node reads the others in it by itself
+    JOB_GIVEN:   names of the variables that the user has set and the launcher hands to the nodes
+    JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
     names_of_settings = names()

@@ -87,18 +87,16 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path from a list relative to the root: `/data/val/1.jpg` becomes `val/1.jpg` if the root is /data.
 
-        A list from Windows has backslashes, as `val\\1.jpg`, but on Linux a file's name may hold them, too. So they
-        become slashes only if nothing is at the path as written, and a file is at the path with slashes. Any other path
-        stays as it is.
+        Backslashes, as in `val\\1.jpg` of a list from Windows, become slashes if a file is there, and nothing is at the
+        path as written: on Linux a file's name may hold backslashes.
         """
-        prefix = f"{os.fspath(self._root)}/"
-        path = path.removeprefix(prefix)
-        # A path at which a folder or a broken link is stays as written, so that `fault` can say what is there.
-        if "\\" in path and self._is_absent(path):
-            with_slashes = path.replace("\\", "/")
-            if self.has(with_slashes):
-                return with_slashes
-        return path
+        as_written = path.removeprefix(f"{os.fspath(self._root)}/")
+        with_slashes = as_written.replace("\\", "/")
+        if with_slashes == as_written:
+            return as_written
+        if self._is_absent(as_written) and self.has(with_slashes):
+            return with_slashes
+        return as_written
 
     @staticmethod
     def _faults_in(folder: Path) -> dict[str, str]:

@@ -14,9 +14,9 @@ ANY_PORT = 9  # no packet is sent to it
 def node_address(cluster: ClusterSettings, node: int) -> str:
     """Return the IPv4 address at which the other nodes reach this one, which is number `node` in HOSTS, from 0.
 
-    That is the address of the node's name in HOSTS. A machine may take its own name for the loopback, 127.x.x.x: then
-    it is the address from which the node would reach another node. A single node has 127.0.0.1. Raises RunError if a
-    name that is needed is unknown, if there is no way to the other node, or if only the loopback is found.
+    A single node has 127.0.0.1. Else it is the address of this node's name in HOSTS. If this node takes that name for
+    the loopback, 127.x.x.x, it is the address from which this node reaches another one. Raises RunError if a name that
+    is needed is unknown, if there is no way to the other node, or if that address is the loopback, too.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -24,19 +24,23 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     here = socket.gethostname()
     hosts = cluster.hosts.split(",")
     own = hosts[node]
-    other = hosts[1] if node == 0 else hosts[0]  # any other node serves to look for a way out
+    other = hosts[1] if node == 0 else hosts[0]
     try:
         address = socket.gethostbyname(own)
-        if address.startswith(LOOPBACK):
+        if _is_loopback(address):
             address = _address_towards(other)
     except OSError as error:
         raise RunError(f"HOSTS: {here} finds no way to {own} and {other} ({error.strerror})") from error
-    if address.startswith(LOOPBACK):
+    if _is_loopback(address):
         raise RunError(
             f"HOSTS: {here} takes {own} and {other} for itself, at {address}, where no other node reaches it: "
             "name the nodes as they know each other"
         )
     return address
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith(LOOPBACK)
 
 
 def interface_of(address: str) -> str | None:
@@ -61,13 +65,13 @@ def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
     Without it NCCL may choose a bridge of containers. `node` is this node's number in HOSTS. Returns {} if no two nodes
     are connected by NCCL, as on CPUs, or if HOSTS does not lead to an interface of this node.
     """
-    connects_nodes = cluster.on_gpu and cluster.dgxnnodes > 1
-    are_all_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
-    if not connects_nodes or not are_all_named:
+    is_for_nccl = cluster.on_gpu and cluster.dgxnnodes > 1
+    are_all_nodes_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
+    if not is_for_nccl or not are_all_nodes_named:
         return {}
     try:
         interface = interface_of(node_address(cluster, node))
-    except RunError:  # not lost: `ranks.connect` asks again, and raises it when there is a log to hold it
+    except RunError:  # `ranks.connect` will raise it again, when there is a log to hold it
         return {}
     if interface is None:
         return {}

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from typing import TextIO
 
 import psutil
 
@@ -55,11 +56,16 @@ def send_native_output_to_stderr() -> None:
     if sys.stdout is None:  # closed
         return
     sys.stdout.flush()
-    stdout_of_python = os.dup(STDOUT)  # the same stdout by another descriptor, which only Python knows
-    sys.stdout = open(  # noqa: SIM115, PTH123 - a descriptor, open to the end of the process
-        stdout_of_python, "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors
+    sys.stdout = _stdout_by_new_descriptor()  # for Python alone: libraries write to descriptor 1, STDOUT
+    os.dup2(STDERR, STDOUT)  # from now on descriptor 1 leads to stderr
+
+
+def _stdout_by_new_descriptor() -> TextIO:
+    """Open stdout by a second descriptor, which still leads there when descriptor 1 leads elsewhere."""
+    descriptor = os.dup(STDOUT)
+    return open(  # noqa: PTH123 - a descriptor, open to the end of the process
+        descriptor, "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors
     )
-    os.dup2(STDERR, STDOUT)  # the libraries' descriptor of stdout leads to stderr from now on
 
 
 def ancestors() -> list[int]:

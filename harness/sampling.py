@@ -24,20 +24,23 @@ def training_plan(
 ) -> Plan:
     """Yield this rank's training batches as (epoch, sample numbers, valid): those of `epoch`, the next, and so on.
 
-    An epoch is a permutation of all `samples`, drawn by the seed and the epoch. Each step takes the next batch * ranks
-    of it, of which rank 0 gets the first `batch`, rank 1 the next, and so on. The rest, too few for a step, is dropped.
+    In each epoch the samples are in another order. If that of 9 samples is 7 3 0 5 8 1 4 2 6, then 2 ranks with batches
+    of 2 train two steps, and sample 6 is left out:
+
+        rank 0: [7, 3], then [8, 1]
+        rank 1: [0, 5], then [4, 2]
+
     The first of the epochs begins with step `first_step`, counted from 0. All samples are valid. Raises ValueError if
     the data set is too small for one step.
     """
-    global_batch = batch * ranks
-    steps = steps_per_epoch(samples, global_batch)
+    steps = steps_per_epoch(samples, batch * ranks)
     all_valid = np.ones(batch, dtype=bool)
     for current_epoch in itertools.count(epoch):
         order = np.random.default_rng([seed, STREAM_ORDER, current_epoch]).permutation(samples)
-        for step in range(first_step, steps):
-            start = step * global_batch + rank * batch
-            yield current_epoch, order[start : start + batch], all_valid
-        first_step = 0  # later epochs are whole
+        batches = order[: steps * ranks * batch].reshape(steps, ranks, batch)
+        first = first_step if current_epoch == epoch else 0  # later epochs are whole
+        for step in range(first, steps):
+            yield current_epoch, batches[step, rank], all_valid
 
 
 def steps_per_epoch(samples: int, global_batch: int) -> int:
@@ -58,18 +61,26 @@ def evaluation_steps(samples: int, global_batch: int) -> int:
 def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
     """Yield this rank's evaluation batches as (evaluation, sample numbers, valid), one evaluation after the other.
 
-    All ranks have equally many batches. One that lacks samples is filled up with copies, which are not valid: over all
-    ranks each sample is valid once an evaluation. Of 5 samples, 2 ranks and batches of 2, rank 0 evaluates [0, 2] and
-    [4, 4], of which the second 4 is not valid. Rank 1 evaluates [1, 3] and [0, 0], which is not valid at all.
+    The samples are dealt out to the ranks in turn. All ranks have equally many batches, so some are filled up with
+    copies, which are not valid. With 5 samples, 2 ranks and batches of 2:
+
+        rank 0: [0, 2], then [4, 4], where the second 4 is a copy
+        rank 1: [1, 3], then [0, 0], where both are copies
     """
     own_samples = np.arange(rank, samples, ranks)
+    steps = evaluation_steps(samples, batch * ranks)
     for evaluation in itertools.count(1):
-        for step in range(evaluation_steps(samples, batch * ranks)):
+        for step in range(steps):
             start = step * batch
             ids = own_samples[start : start + batch]
             is_valid = np.arange(batch) < len(ids)
-            to_repeat = ids if len(ids) else np.zeros(1, dtype=int)  # sample 0 stands in where none is left
-            yield evaluation, np.resize(to_repeat, batch), is_valid  # `resize` repeats them until the batch is full
+            yield evaluation, _filled_up(ids, batch), is_valid
+
+
+def _filled_up(ids: Array, batch: int) -> Array:
+    """Return a full batch: the samples `ids`, repeated until it is full, or sample 0 alone if there are none."""
+    to_repeat = ids if len(ids) else np.zeros(1, dtype=int)
+    return np.resize(to_repeat, batch)
 
 
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
@@ -80,13 +91,16 @@ def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """
     # Each epoch has a sequence of numbers. Sample 0 gets its first `count` numbers, sample 1 the next, and so on.
     start_of_sequence = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
-    first_of_sample = ids.astype(np.uint64)[:, None] * np.uint64(count)  # [len(ids), 1]
-    places = first_of_sample + np.arange(count, dtype=np.uint64)  # in the sequence: [len(ids), count]
-    random_bits = _split_mix_64(start_of_sequence, places)
+    first_place_of_sample = ids.astype(np.uint64) * np.uint64(count)
+    places_in_sequence = first_place_of_sample[:, None] + np.arange(count, dtype=np.uint64)
+    return _fractions(_split_mix_64(start_of_sequence, places_in_sequence))
 
-    upper_53_bits = random_bits >> np.uint64(11)  # as many as a float64 holds exactly
-    uniform_numbers: Array = upper_53_bits.astype(np.float64) * 2.0**-53
-    return uniform_numbers
+
+def _fractions(random_bits: Array) -> Array:
+    """Return numbers in [0, 1) for uint64 of random bits, by their upper 53: so many a float64 holds exactly."""
+    upper_53_bits = random_bits >> np.uint64(11)
+    fractions: Array = upper_53_bits.astype(np.float64) * 2.0**-53
+    return fractions
 
 
 def _split_mix_64(start: np.uint64, n: Array) -> Array:

@@ -93,15 +93,11 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
     Nothing is run yet, and the parameters have no values. A summary of the training program is written into the log.
     """
     task = run.task
-    # The ranks draw different first weights. `set_first_state` later sends those of rank 0 to all: if that failed, the
-    # losses would show it, as they would not if all ranks drew the same weights.
+    # Each rank draws other first weights, so that the losses show it if `set_first_state` fails to send them rank 0's.
     rank_seed = run.seed + run.ranks.rank + 1
     training = task.workload.training_program(task.schedule, seed=rank_seed)
     evaluation = build.evaluation(task.append_evaluation, training, task.workload.plan)
-    run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-    if model.knobs.auto:  # Paddle's automatic mode makes choices of its own, which the user is shown
-        for choice in training.verified:  # in another mode: what was proved of the program
-            run.progress.say(choice)
+    _log_program(run, training, shows_choices=model.knobs.auto)
 
     step_kind = CapturedStep if model.knobs.cuda_graph else LaunchedStep
     trainer = Trainer(
@@ -122,6 +118,14 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
     return trainer, evaluator
 
 
+def _log_program(run: session.Run, training: build.TrainingProgram, *, shows_choices: bool) -> None:
+    """Log a summary of the training program; show the user the choices that Paddle's automatic mode made, if it did."""
+    run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
+    if shows_choices:
+        for choice in training.verified:  # in another mode: what was proved of the program
+            run.progress.say(choice)
+
+
 def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, *, evaluates: bool) -> None:
     """Run the programs on synthetic batches, because the first run of a program is slow.
 
@@ -136,16 +140,15 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
 def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
     """Give the training program the state that the training starts from; every rank must call this.
 
-    First the start-up program sets all of the state. Then `first_weights`, which may be empty, replace parameters of
-    it, and rank 0 sends its state to all ranks. If the run resumes from a checkpoint, that replaces the state again.
-    Raises ValueError on rank 0 if the checkpoint does not fit the program.
+    The start-up program sets all of the state. Then `first_weights`, which may be empty, replace parameters of it, and
+    rank 0 sends its state to all ranks. If the run goes on from a checkpoint, that replaces the state again. Raises
+    ValueError on rank 0 if the checkpoint does not fit the program.
     """
-    # `warm_up` has run the start-up program, and so connected the ranks, which a second run must not do again.
-    build.keep_communicators(training.startup)
+    build.keep_communicators(training.startup)  # `warm_up` has run it, and so connected the ranks: once is enough
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
-    # This comes last: a broadcast would overwrite the statistics of batch normalization that each rank has of its own.
+    # Last, as it gives each rank statistics of batch normalization of its own, which a broadcast would overwrite.
     resume.restore(run.start, training, run.ranks)
 
 

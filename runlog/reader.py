@@ -22,6 +22,7 @@ TOKEN = b":::MLLOG"  # begins an event
 _TOKEN_AND_SPACE = ":::MLLOG "  # as the official parser wants it before the JSON
 HEADER = b"# {"  # begins a section of the header
 BLOCK_BYTES = 1 << 20  # read at a time
+_LINE_ENDS = (b"\n", b"\r")
 MAX_LINE_BYTES = 1 << 20  # a longer line is no event: mlperf-logging writes some hundred bytes
 EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
 _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
@@ -89,13 +90,21 @@ def dataclass_of(kind: type[T], value: Any) -> T | None:
     fields = {}
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
         item = value.get(name)  # None if it is absent, as some are in older logs
-        allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
-        # JSON may have 2 for the float 2.0. It is accepted, and stays an int.
-        is_int_for_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
-        if type(item) not in allowed_types and not is_int_for_float:
+        if not _is_of_type(item, hint):
             return None
         fields[name] = item
     return kind(**fields)
+
+
+def _is_of_type(item: Any, hint: Any) -> bool:
+    """Return whether an item of JSON is of a declared type, which may be a union such as `float | None`.
+
+    An int also counts as a float, because JSON may have 2 for the float 2.0.
+    """
+    allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
+    if type(item) is int and float in allowed_types and abs(item) < LARGEST_FLOAT:
+        return True
+    return type(item) in allowed_types
 
 
 def settings_of(config: Any) -> JsonObject:
@@ -148,8 +157,9 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open binary stream, in the order of its lines.
 
-    The stream is read in blocks, and of an overlong line only a part is kept, so that a file of any size takes little
-    memory. The first NUL byte gives a Problem, which comes before the entries of its block.
+    The stream is read in blocks, so that a file of any size takes little memory. A line whose end is in a later block
+    is kept until then, and of an overlong line only a part. The first NUL byte gives a Problem, which comes before the
+    entries of its block.
     """
     open_line = _OpenLine(text=b"", number=1, offset=0)
     bytes_read = 0
@@ -159,15 +169,13 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
             saw_nul = True
             yield _nul_problem(block, open_line.number, is_start=bytes_read == 0)
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
-            bytes_read += len(piece)  # also the offset of what follows the piece
+            bytes_read += len(piece)
             text = open_line.text + piece
-            if not piece.endswith((b"\n", b"\r")):  # the last piece of a block: the line may go on in the next one
+            if piece.endswith(_LINE_ENDS):
+                yield from _entries(text, open_line.number, open_line.offset)
+                open_line = _line_after(text, open_line.number, offset=bytes_read)
+            else:  # the block ends here: the line may go on in the next one
                 open_line = open_line._replace(text=_kept_of_open_line(text))
-                continue
-            yield from _entries(text, open_line.number, open_line.offset)
-            # A carriage return, as a progress bar writes it, ends an event, but begins no line.
-            next_number = open_line.number + 1 if piece.endswith(b"\n") else open_line.number
-            open_line = _OpenLine(text=b"", number=next_number, offset=bytes_read)
     yield from _entries(open_line.text, open_line.number, open_line.offset)  # the last line may lack a line feed
 
 
@@ -177,6 +185,15 @@ class _OpenLine(NamedTuple):
     text: bytes  # what has been read of it, as `_kept_of_open_line` keeps it
     number: int  # how many line feeds stand before it, plus 1
     offset: int  # of its first byte in the stream; behind a carriage return, the text counts as a new line
+
+
+def _line_after(text: bytes, number: int, *, offset: int) -> _OpenLine:
+    """Return the line that begins at `offset`, right after the end of the line `text` with this number.
+
+    A carriage return, as a progress bar writes it, ends an event, but the line keeps its number.
+    """
+    next_number = number + 1 if text.endswith(b"\n") else number
+    return _OpenLine(text=b"", number=next_number, offset=offset)
 
 
 def _kept_of_open_line(text: bytes) -> bytes:
@@ -207,29 +224,28 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
     """Yield what a line of a log holds: its events and their Problems, or else the section of a header line.
 
-    A line that is too long gives a Problem if it holds an event, and nothing else. `line` is the number of the line,
-    and `offset` the position of its first byte in the file.
+    A line over MAX_LINE_BYTES gives only a Problem if it holds an event, and else nothing. `line` is the number of the
+    line, and `offset` the position of its first byte in the file.
     """
-    raw = raw.rstrip(b"\r\n")
-    # Positions in `raw`. An event ends where the next one begins, or with the line.
-    starts = [token.start() for token in re.finditer(TOKEN, raw)]
-    if not starts:
-        header = _header(raw, line)
+    text = raw.rstrip(b"\r\n")
+    event_starts = [token.start() for token in re.finditer(TOKEN, text)]
+    if not event_starts:
+        header = _header(text, line)
         if header is not None:
             yield header
         return
-    if len(raw) > MAX_LINE_BYTES:
-        yield Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", line, _shown(raw))
+    if len(text) > MAX_LINE_BYTES:
+        yield Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", line, _shown(text))
         return
 
-    first_start = starts[0]
-    rank = _rank_of(raw[:first_start])  # a launcher's prefix may name it
-    if len(starts) > 1:  # this is a Problem, but all of the events are read
+    text_before_events = text[: event_starts[0]]
+    rank = _rank_of(text_before_events)  # a launcher's prefix may name it
+    if len(event_starts) > 1:  # this is a Problem, but all of the events are read
         message = "several events on one line: the official parser reads the last alone"
-        yield Problem("several-events", message, line, _shown(raw[first_start:]))
-    ends = [*starts[1:], len(raw)]
-    for start, end in zip(starts, ends, strict=True):
-        yield from _event(raw[start:end], line, offset + start, rank)
+        yield Problem("several-events", message, line, _shown(text[event_starts[0] :]))
+    event_ends = [*event_starts[1:], len(text)]  # an event ends where the next one begins, the last one with the line
+    for start, end in zip(event_starts, event_ends, strict=True):
+        yield from _event(text[start:end], line, offset + start, rank)
 
 
 def _rank_of(prefix: bytes) -> int | None:

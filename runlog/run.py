@@ -127,13 +127,12 @@ class Run:
             self.rates.append(_rate_of_other_submitter(event))
 
     def _note_interval(self, event: Event) -> None:
-        """Note that an epoch, a block of epochs or an evaluation begins or ends.
+        """Note that an epoch, a block of epochs or an evaluation starts or stops, as the event's key says.
 
-        The event's key is one of _INTERVAL_KEYS. A start adds an interval. A stop completes the interval that was
-        started last with its kind and number. If there is none, or if it has its stop already, the stop adds an
-        interval without a start.
+        A start adds an interval, which is open until its stop comes. A stop completes the open interval of its kind
+        and number. If none is open, as in a damaged log, the stop is added as an interval without a start.
         """
-        kind, _, end = event.key.rpartition("_")  # "epoch_start" -> "epoch", "start"
+        kind, _, start_or_stop = event.key.rpartition("_")  # "epoch_start" -> "epoch", "start"
         mark = Mark(
             line=event.line,
             time_ms=event.time_ms,
@@ -142,14 +141,14 @@ class Run:
         )
         intervals_of_kind = {"epoch": self.epochs, "block": self.blocks, "eval": self.evaluations}
         intervals = intervals_of_kind[kind]
-        if end == "start":
+        if start_or_stop == "start":
             interval = Interval(start=mark)
             intervals.append(interval)
             self._open[kind, mark.number] = interval
             return
         open_interval = self._open.pop((kind, mark.number), None)
         if open_interval is None:
-            intervals.append(Interval(stop=mark))  # without a start, as in a damaged log
+            intervals.append(Interval(stop=mark))
         else:
             open_interval.stop = mark
 

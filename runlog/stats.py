@@ -15,17 +15,18 @@ def median_set(
 ) -> tuple[Sequence[_Run], str]:
     """Return the `count` consecutive runs whose score is the median, and words that say which they are.
 
-    The words are such as "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of 5". `score` returns the
-    score of a set of runs, which is a time, or infinity if the set has no score.
+    7 runs have 3 sets of 5 consecutive runs: 1 to 5, 2 to 6 and 3 to 7. If the second of them has the median score, the
+    words are "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of 5". `score` returns the score of a
+    set of runs, which is a time, or infinity if the set has no score.
     """
     # MLPerf training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
-    set_count = len(runs) - count + 1  # 7 runs have 3 sets of 5
-    sets = [runs[start : start + count] for start in range(set_count)]  # a set's index is that of its first run
-    scores = [score(candidate) for candidate in sets]
-    fastest_first = sorted(range(set_count), key=lambda index: scores[index])
-    chosen = fastest_first[set_count // 2]  # of 4 sets the third fastest: the rules do not say which of the middle two
-    which = f"runs {chosen + 1} to {chosen + count} of {len(runs)} in the order of their start"
-    return sets[chosen], f"{which}, the median of {set_count} sets of {count}"
+    set_count = len(runs) - count + 1
+    sets_by_first = {first: runs[first : first + count] for first in range(set_count)}  # by the index of the first run
+    scores_by_first = {first: score(consecutive_runs) for first, consecutive_runs in sets_by_first.items()}
+    fastest_first = sorted(scores_by_first, key=lambda first: scores_by_first[first])
+    median = fastest_first[set_count // 2]  # of 4 sets the third fastest: the rules do not say which of the middle two
+    which = f"runs {median + 1} to {median + count} of {len(runs)} in the order of their start"
+    return sets_by_first[median], f"{which}, the median of {set_count} sets of {count}"
 
 
 def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
@@ -84,9 +85,8 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     if x == 0:  # it has no logarithm
         return 0.0
     # By logarithms, because gamma itself overflows above 171.
-    factor = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
-    )
+    log_of_1_over_beta = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    factor = math.exp(log_of_1_over_beta + a * math.log(x) + b * math.log1p(-x) - math.log(a))
     first_coefficient = -((a + b) * x / (a + 1))
     return factor * _continued_fraction(first_coefficient, _coefficients_in_pairs(a, b, x))
 

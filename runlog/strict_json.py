@@ -45,12 +45,12 @@ def parse_json(text: str) -> Any:
 def scan_value(text: str, start: int) -> tuple[Any, int]:
     """Return the JSON value that begins at index `start` of a text, and the index after its end.
 
-    Any text may follow the value: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
+    Spaces may stand before the value, and any text behind it: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
 
     Raises ValueError for invalid JSON, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
     """
     spaces = _SPACES.match(text, start)
-    assert spaces  # the pattern matches an empty text, too
+    assert spaces  # the pattern also matches where there is no space
     try:
         value, end = _scan(text, spaces.end())
     except RecursionError:

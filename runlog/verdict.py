@@ -68,24 +68,34 @@ def as_json(verdicts: Iterable[Verdict]) -> str:
 
 
 def as_text(verdicts: Iterable[Verdict]) -> str:
-    """Return verdicts as text for a terminal: a line each, in aligned columns. Empty if there are none.
+    """Return verdicts as text for a terminal: each is a line of aligned columns. No line is wrapped.
 
-    What was wanted and what to do follow a verdict that is not ok, on lines of their own. Lines are not wrapped.
+    Below a verdict that is not ok, further lines say what was wanted and what to do:
+
+        ok     memory  64 GiB
+        fatal  disk    2 GiB
+               wanted: 100 GiB
+               do: free some space
     """
-    shown = list(verdicts)  # they are gone through several times
-    status_width = max((len(verdict.status) for verdict in shown), default=0)
-    check_width = max((len(verdict.check) for verdict in shown), default=0)
-    where_width = max((len(visible(verdict.where)) for verdict in shown), default=0)
-    lines: list[str] = []
+    shown = list(verdicts)  # because an iterator could be gone through only once
+    status_width = _widest(verdict.status for verdict in shown)
+    check_width = _widest(verdict.check for verdict in shown)
+    where_width = _widest(visible(verdict.where) for verdict in shown)
+    margin = " " * (status_width + len("  "))  # up to the column of the checks
+    lines = []
     for verdict in shown:
         columns = [verdict.status.ljust(status_width), verdict.check.ljust(check_width)]
-        if where_width:  # 0: no verdict has a place, and there is no column for it
+        if where_width > 0:  # at least one verdict says where it was found
             columns.append(visible(verdict.where).ljust(where_width))
         columns.append(visible(verdict.found))
         lines.append("  ".join(columns).rstrip())
-        margin = " " * (status_width + 2)  # below the column of the checks
         lines += [f"{margin}{line}" for line in _lines_below(verdict)]
-    return "\n".join([*lines, ""]) if lines else ""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _widest(texts: Iterable[str]) -> int:
+    """Return the number of characters of the longest text; 0 without texts."""
+    return max((len(text) for text in texts), default=0)
 
 
 def _lines_below(verdict: Verdict) -> list[str]:

@@ -124,23 +124,29 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 def close_for_dead(path: Path, reason: str) -> str:
     """Write the end that a killed rank 0 could not write to the log at `path`, and return why the run ended.
 
-    The end says that the run was aborted for `reason`, which is also returned. A log that has its end already stays as
-    it is, and its own reason is returned if it states one, else `reason`. If there is no log, none is created, and
-    `reason` is returned. Raises OSError if the log cannot be read or written.
+    The end says that the run was aborted for `reason`. This is also what is returned, unless the log states a reason of
+    its own. A log that has its end already stays as it is, and a log that does not exist is not created. Raises OSError
+    if the log cannot be read or written.
     """
     if not path.is_file():
         return reason
+
     events = [entry for entry in read_log(path) if isinstance(entry, Event)]
     has_ended = any(event.key == schema.RUN_STOP.key for event in events)
     if has_ended:
         logged_reasons = [event.value for event in events if event.key == schema.ABORT_REASON.key]
         return str(logged_reasons[-1]) if logged_reasons else reason
-    # A line that was cut off must not run into the first line that is added.
-    content = path.read_bytes()
-    with path.open("ab") as file:
-        if content and not content.endswith(b"\n"):
-            file.write(b"\n")
+
+    _complete_last_line(path)
     log = RunLog(path, append=True)
     log.aborted(reason)
     log.close()
     return reason
+
+
+def _complete_last_line(path: Path) -> None:
+    """Add a line feed to a log whose last line was cut off, so that no further line runs into it."""
+    content = path.read_bytes()
+    with path.open("ab") as file:
+        if content and not content.endswith(b"\n"):
+            file.write(b"\n")

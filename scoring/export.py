@@ -121,13 +121,16 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
         value = getattr(record, fact)
         if value is not None:
             client.log_param(run_id, fact, value)
-    metrics = []
-    for scalar in _scalars(record):
-        time_ms = int((scalar.time_s or 0) * 1000)  # MLflow needs a time: 0 stands for an unknown one
-        metrics.append(mlflow.entities.Metric(scalar.name, scalar.value, time_ms, scalar.step))
+    metrics = [_metric_of(scalar, mlflow) for scalar in _scalars(record)]
     for first in range(0, len(metrics), MOST_METRICS_OF_A_CALL):
         client.log_batch(run_id, metrics=metrics[first : first + MOST_METRICS_OF_A_CALL])
     client.set_terminated(run_id, "FAILED" if record.status == "aborted" else "FINISHED")
+
+
+def _metric_of(scalar: Scalar, mlflow: Any) -> Any:
+    """Return a value as MLflow's package takes it, with the time 0 if its time is unknown."""
+    time_ms = int((scalar.time_s or 0) * 1000)
+    return mlflow.entities.Metric(scalar.name, scalar.value, time_ms, scalar.step)
 
 
 def _experiment_id(client: Any, name: str) -> str:

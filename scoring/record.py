@@ -183,17 +183,17 @@ class Record:
         return _follows(self.windows[0], earlier.windows, self.first_step)
 
     def _has_beginning(self, last_of_earlier: Window) -> bool:
-        """Return whether this log has the beginning of its run, so that it is no later part of an earlier log's run.
+        """Return whether this log has the beginning of its run, rather than going on with the run of an earlier log.
 
-        `last_of_earlier` is the last row of that earlier log. If the first row here is of a later epoch, no run begins
-        with it, because all runs of a program begin with the same epoch.
+        `last_of_earlier` is the last row of the earlier log.
         """
         if self.format == "mllog":
             return self.run_start_s is not None  # such a log has an event at the beginning of its run
         first = self.windows[0]
         if first.steps is None:  # the row counts its steps from an earlier row, which is not in this log
             return False
-        return _epochs_between(last_of_earlier, first) <= 0
+        is_of_later_epoch = _epochs_between(last_of_earlier, first) > 0
+        return not is_of_later_epoch  # no run begins at a later epoch: a program begins all runs at the same one
 
     @property
     def run_span(self) -> Span | None:
@@ -256,9 +256,13 @@ class Record:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether `row` can be the next row of the run that printed `rows_before`.
 
-    It can if it is of the last row's epoch or the next one, and if the steps from the last row to it are at least 1 and
-    no more than the longest of `rows_before` covers. If the program counts steps anew in each epoch, from `first_step`
-    on, the steps since a new epoch began count instead.
+    It can if no row seems to be missing between them. If rows cover 10 steps, and the last one is that of step 90 in
+    epoch 3:
+
+        epoch 3, step 100 or 95  -> True
+        epoch 3, step 110 or 90  -> False
+        epoch 4, step 10         -> True, because the program counts anew in each epoch, from the `first_step` 1 on
+        epoch 5, step 10         -> False
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)
@@ -269,13 +273,13 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
     if last.step is None:
         return False
 
-    most_steps_of_row = max(before.steps or 0 for before in rows_before)
+    steps_of_longest_row = max(before.steps or 0 for before in rows_before)
     is_counted_anew = epochs_later == 1 and row.step <= last.step
     if is_counted_anew:
         steps_of_new_epoch = row.step - first_step + 1  # from the first step to this one, both included
-        return steps_of_new_epoch <= most_steps_of_row
+        return steps_of_new_epoch <= steps_of_longest_row
     steps_since_last_row = row.step - last.step
-    return 0 < steps_since_last_row <= most_steps_of_row
+    return 0 < steps_since_last_row <= steps_of_longest_row
 
 
 def _epochs_between(before: Window, row: Window) -> int:

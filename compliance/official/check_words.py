@@ -40,9 +40,9 @@ def in_words(node: ast.expr) -> str:
             return " and ".join(in_words(check) for check in checks)
         case ast.BoolOp(op=ast.Or(), values=checks):
             return " or ".join(in_words(check) for check in checks)
-        case ast.BinOp(op=ast.BitOr(), left=ast.Compare() as first, right=ast.Compare() as second):
+        case ast.BinOp(op=ast.BitOr(), left=ast.Compare() as first, right=ast.Compare() as second):  # first | second
             return _either_in_words(first, second)
-        case ast.IfExp(body=check, test=condition, orelse=ast.Constant(value=True)):
+        case ast.IfExp(body=check, test=condition, orelse=ast.Constant(value=True)):  # check if condition else True
             return f"{in_words(check)}, where {in_words(condition)}"
     return _words_for_text(ast.unparse(node))
 

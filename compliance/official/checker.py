@@ -254,8 +254,8 @@ class _FileJudge:
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
         for check in unmet_checks:
             self._keep_failure(check, key_result, event)
-        has_run = self._run_code(rule, event)  # False if it raised an exception
-        if not unmet_checks and not has_run:
+        has_code_failed = not self._run_code(rule, event)
+        if has_code_failed and not unmet_checks:
             wanted = "a value that the later rules can be computed from"
             failure = key_result.finding_on_event("value", event.line, wanted, shown(event, "value"))
             key_result.keep_failure(failure)
@@ -272,9 +272,9 @@ class _FileJudge:
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Note in `key_result` whether an event meets the check that at least one event of its key must meet.
 
-        A number is also noted if it comes nearest to the check so far, for the finding that no event meets it. If the
-        check raises an exception, as for a text that it compares with a number, the official checker crashes. The first
-        crash becomes a finding.
+        The number that comes nearest to the check is kept, for the finding that no event meets it. The official checker
+        crashes if the check raises an exception, as for a text that it compares with a number. Its first crash becomes
+        a finding.
         """
         key_result.keep_if_best(event, check)
         try:

@@ -94,7 +94,7 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
     """Return the order of events that a check demands; None if it is not a check of the order.
 
-    With {"run_started": "run_start"} as `key_by_state_name`, because the events run_start set that name in the state:
+    `key_by_state_name` says which events set a name in the state `s`. With {"run_started": "run_start"}:
 
         s['run_started']      -> the event must come after a run_start
         not s['run_started']  -> the event must come before every run_start

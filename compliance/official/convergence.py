@@ -222,8 +222,8 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of a record, which has the runs of the reference at one global batch.
 
-    It is computed as in rcp_checker, mlperf-logging's test of convergence. The least mean is for a submission of
-    `submission_runs` runs. It is the one of the t-test, less `allowed_samples`, which is 0 for most benchmarks.
+    It is computed as in rcp_checker, mlperf-logging's test of convergence. Its least mean is that of a t-test for a
+    submission of `submission_runs` runs, less `allowed_samples`, which is 0 for most benchmarks.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])

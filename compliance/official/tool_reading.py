@@ -118,7 +118,7 @@ class ToolReader:
         return epochs
 
     def _trained_to_target(self, stop: Event) -> float:
-        """Return how many epochs or samples the run needed to reach the target, known at `stop`, its run_stop.
+        """Return how many epochs or samples the run needed to reach the target. `stop` is its run_stop.
 
         rcp_checker takes the last evaluation for the one that reached the target; for stable_diffusion, the earliest
         one that did. A run without success gives NOT_CONVERGED. Raises KeyError if run_stop has no status or no

@@ -29,7 +29,7 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return the settings of the recipe that a log's hyperparameters must equal, each by the key of the log's event.
+    """Return the settings of the recipe that some hyperparameters must equal, each by the key of the hyperparameter.
 
     For a run with the optimizer lars:
 
@@ -43,7 +43,7 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
     if optimizer not in schema.OPTIMIZER:
         return {}
     setting_by_event_key = {}
-    event_by_hyperparameter = schema.OPTIMIZER[optimizer]  # "momentum": the event lars_opt_momentum
+    event_by_hyperparameter = schema.OPTIMIZER[optimizer]  # such as the event lars_opt_momentum, by "momentum"
     for hyperparameter, setting in own_log_rules().setting_by_hyperparameter.items():
         event = event_by_hyperparameter[hyperparameter]
         setting_by_event_key[event.key] = setting

@@ -39,8 +39,8 @@ class Plan:
 
         A run that only measures throughput has two phases instead of epochs: "warmup" and "measured".
         """
-        only_measures_throughput = self.measured_end != 0
-        if not only_measures_throughput:
+        has_epochs = self.measured_end == 0
+        if has_epochs:
             phase = "train"
             end = epoch * self.epoch_steps
         elif steps_done < self.warmup_end:

@@ -309,8 +309,9 @@ class Policy:
     def _breaches_of_written_rules(self) -> list[Finding]:
         """Return a finding for each rule of written.yaml that the run breaks.
 
-        Each rule is about the first event of one key, such as a hyperparameter. It stands in the texts of MLPerf, but
-        the checker of mlperf-logging does not check it. A rule for another optimizer than the run's is left out.
+        These rules stand in the texts of MLPerf, but the checker of mlperf-logging does not check them. Each is about
+        the first event of one key, such as a hyperparameter. A rule is left out if the log has no such event, or if the
+        rule is for another optimizer than the run's.
         """
         # A rule may compare the value of its key with these: the first value of any key, and the number of epochs.
         state = State(self.run.first_values.items())
@@ -319,13 +320,10 @@ class Policy:
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first_events.get(rule.key)
-            is_for_optimizer = rule.opt_name is None or rule.opt_name == optimizer
-            if event is None or not is_for_optimizer:
-                continue
-            finding = _breach_of_written_rule(rule, event, state)
-            if finding is not None:
-                findings.append(finding)
-        return findings
+            is_for_optimizer = rule.opt_name in (None, optimizer)
+            if event is not None and is_for_optimizer:
+                findings.append(_breach_of_written_rule(rule, event, state))
+        return [finding for finding in findings if finding is not None]
 
     # --- a log of this project ---
 
@@ -347,8 +345,9 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    `state` has the values of other events, with which a rule may compare it. A rule about the value is not applied to a
-    value that is not a number, because other rules report that.
+    A rule may compare the event with other values of the run, which `state` has. A rule about the value is not applied
+    to a value that is not a number. Other rules report such a value, unless it is that of learning_rate_decay_steps,
+    for which some logs have the name of a schedule.
     """
     check = read_check(rule.check)
     is_about_value = check.aspect == "value"

@@ -103,8 +103,8 @@ class RunOrder:
     def _check_event_of_the_clock(self, event: Event) -> None:
         """Report an event of _KEYS_OF_THE_CLOCK that is too early, or that comes after the first run_stop.
 
-        It may be earlier than the clock, the latest time so far, by up to `back_ms`, a bound of the rule time-order,
-        because clocks are corrected during a run. Other nodes' run_stop may follow the first one.
+        It is too early if it is more than `back_ms`, a bound of the rule time-order, before the latest time so far: as
+        clocks are corrected during a run, a little is allowed. Other nodes' run_stop may follow the first one.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)

@@ -74,11 +74,10 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 
 
 def _read_files(root: Path, wanted_version: str | None) -> _Files:
-    """Read the files of a results repository, and check each log by the rules for its folder.
+    """Read the files of a results repository, and check each log.
 
-    These are the rules of `wanted_version`. If that is None, they are those of the round that the folder's path names.
-    If the path names none, a log of this project is checked by the rules of NEWEST, and a log of another project raises
-    ValueError. So does an archive that cannot be read.
+    A log is checked by the rules of `wanted_version`; if that is None, by those of the round that its folder's path
+    names. Raises ValueError if the path names none and the log is of another project, or if an archive cannot be read.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -92,7 +91,7 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
             version = wanted_version or results_tree.ruleset_named(root, folder)
             ruleset = load_once(version or NEWEST)
             log = _check_log(file, ruleset, root)
-            if version is None:  # then NEWEST was taken, which is right only for a log of this project
+            if version is None:  # NEWEST was a guess, which is right only for a log of this project
                 _refuse_log_of_other_project(log.report, file, root)
             files.rulesets[folder] = ruleset
             files.logs[folder].append(log)

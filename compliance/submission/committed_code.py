@@ -34,16 +34,20 @@ def code_of(commit: str) -> dict[str, CodeFile]:
     files = {}
     with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:
         for member in archive.getmembers():
-            # repo_checker refuses hidden files (`.github/ci.yaml`) and those with a blank in their name.
-            has_refused_name = re.search(r"(^|/)\.| ", member.name)
-            if member.isdir() or has_refused_name:
+            if member.isdir() or _has_refused_name(member):
                 continue
-            content = archive.extractfile(member) if member.isfile() else None  # None for a link
-            if content is None or member.size > LARGEST_BYTES:
+            if not member.isfile() or member.size > LARGEST_BYTES:
                 raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
+            content = archive.extractfile(member)
+            assert content is not None  # as for any regular file
             is_executable = bool(member.mode & stat.S_IXUSR)
             files[member.name] = CodeFile(content.read(), is_executable)
     return files
+
+
+def _has_refused_name(member: tarfile.TarInfo) -> bool:
+    """Return whether repo_checker refuses a file for its path: it is hidden, as `.github/ci.yaml`, or has a blank."""
+    return re.search(r"(^|/)\.| ", member.name) is not None
 
 
 def _archive_of(commit: str) -> bytes:
@@ -59,9 +63,11 @@ def _archive_of(commit: str) -> bytes:
         done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
         raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
-    if done.returncode:  # not 0: git could not make the archive
-        message = printable(done.stderr.decode("utf-8", "replace").strip())
-        is_checkout = (REPOSITORY / ".git").exists()
-        error_class = UnknownCommitError if is_checkout else ValueError
-        raise error_class(f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it")
-    return done.stdout
+    if done.returncode == 0:
+        return done.stdout
+    message = printable(done.stderr.decode("utf-8", "replace").strip())
+    why = f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it"
+    is_checkout = (REPOSITORY / ".git").exists()
+    if is_checkout:
+        raise UnknownCommitError(why)
+    raise ValueError(why)

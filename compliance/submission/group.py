@@ -106,16 +106,19 @@ def one_submission(
     if original_of_copy is not None:
         shown_logs = [original_of_copy[copy] for copy in shown_logs]
     _refuse_logs_without_events(checked, shown_logs)
-    first_run = checked[0].run
-    benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
+    benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
     if runs_of_result is None:
-        stated = printable(first_run.first_event(schema.SUBMISSION_BENCHMARK).value)
-        scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
-        why = f"not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
-        raise ValueError(f"{shown_logs[0]}: benchmark {stated}: {why}")
+        raise ValueError(f"{shown_logs[0]}: {_why_not_scored(checked[0].run, ruleset)}")
     _refuse_different_submissions(checked, shown_logs)
     return SubmittedBenchmark(name=benchmark, runs_of_result=runs_of_result)
+
+
+def _why_not_scored(run: LoggedRun, ruleset: Ruleset) -> str:
+    """Return a text that says that the benchmark of a run is not scored, and which are in the ruleset's round."""
+    stated = printable(run.first_event(schema.SUBMISSION_BENCHMARK).value)
+    scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
+    return f"benchmark {stated}: not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
 
 
 def _refuse_logs_without_events(checked: Sequence[Report], shown_logs: Sequence[Path]) -> None:
@@ -175,13 +178,9 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
     The runs fail if they do not state one common batch, if no reference point covers this batch, if too few of them
     converged, or if they converged faster than chance explains.
     """
-    epochs_of_runs: list[float] = []
-    for report in checked:
-        reading = report.run.as_tools_read  # the values that mlperf-logging's tools read from the log
-        if reading.to_target is None:
-            reason = f"rcp_checker cannot read {printable(report.path.name)} ({reading.problem})"
-            return ConvergenceTest(status=NOT_KNOWN, reason=reason, scaling=None, reference=reference)
-        epochs_of_runs.append(reading.to_target)
+    why_unreadable = _why_unreadable(checked)
+    if why_unreadable:
+        return ConvergenceTest(status=NOT_KNOWN, reason=why_unreadable, scaling=None, reference=reference)
 
     stated_batches = _stated_batches(checked)
     batch = checked[0].run.as_tools_read.batch
@@ -190,14 +189,30 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
-    result = convergence.against_reference(epochs_of_runs, batch, reference, reference.points)
+    epochs = _epochs_to_target(checked)
+    result = convergence.against_reference(epochs, batch, reference, reference.points)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
         reason=result.reason,
         scaling=result.scaling,  # 1 if the test failed
         reference=reference,
-        comparison=Comparison(reference=reference, batch=batch, epochs_to_target=tuple(epochs_of_runs), result=result),
+        comparison=Comparison(reference=reference, batch=batch, epochs_to_target=epochs, result=result),
     )
+
+
+def _why_unreadable(checked: Sequence[Report]) -> str:
+    """Return why rcp_checker cannot read a log, for the first such log; empty if it can read all."""
+    for report in checked:
+        reading = report.run.as_tools_read
+        if reading.to_target is None:
+            return f"rcp_checker cannot read {printable(report.path.name)} ({reading.problem})"
+    return ""
+
+
+def _epochs_to_target(checked: Sequence[Report]) -> tuple[float, ...]:
+    """Return the epochs (or samples) to the target that rcp_checker reads from each log, without unreadable logs."""
+    readings = [report.run.as_tools_read for report in checked]
+    return tuple(reading.to_target for reading in readings if reading.to_target is not None)
 
 
 def _stated_batches(checked: Sequence[Report]) -> list[str]:

@@ -81,18 +81,21 @@ def judge_differences(
 ) -> list[Verdict]:
     """Return a failed verdict for each file that is not wanted, is missing, or was altered; empty if there is none.
 
-    `wanted` and `present` have the hash of each file by its name. The verdicts are of the check named `check`, and
-    `problems` has their words.
+    `wanted` and `present` have the hash of each file by its name. `check` is the name of the check that the verdicts
+    are of, and `problems` has the words for each of the three cases.
     """
     answers = []
     for name in sorted({*wanted, *present}):
-        if name not in wanted:
-            problem = problems.unwanted
-        elif name not in present:
-            problem = problems.missing
-        elif wanted[name] != present[name]:
-            problem = problems.altered
-        else:
-            continue
-        answers.append(judged(check, False, f"{printable(name)} {problem}"))
+        problem = _problem_of_file(wanted.get(name), present.get(name), problems)
+        if problem:
+            answers.append(judged(check, False, f"{printable(name)} {problem}"))
     return answers
+
+
+def _problem_of_file(wanted_hash: str | None, present_hash: str | None, problems: Problems) -> str:
+    """Return the words for what is wrong with a file; empty if it is as wanted. None stands for no file."""
+    if wanted_hash is None:
+        return problems.unwanted
+    if present_hash is None:
+        return problems.missing
+    return problems.altered if wanted_hash != present_hash else ""

@@ -37,18 +37,27 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
     folder.mkdir()
     original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
     changes_since_check = []
-    for copy, log in original_of_copy.items():
-        if log.is_symlink() or not log.is_file():
-            raise ValueError(f"{log}: not a regular file; copy the log itself there")
-        shutil.copyfile(log, copy)
-        receipt = receipt_path(log)
-        if receipt.is_file() and not _has_hash_of(receipt, copy):
-            changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
-            changes_since_check.append(f"{log}: {changed}")
+    for copy, original in original_of_copy.items():
+        if original.is_symlink() or not original.is_file():
+            raise ValueError(f"{original}: not a regular file; copy the log itself there")
+        shutil.copyfile(original, copy)
+        changes_since_check += _changes_since_check(original, copy)
+
+    def start_and_name(report: Report) -> tuple[float, str]:
+        """Return a sort key: the start of a run, or 0 without one, and the name of its log as the user knows it."""
+        return report.run.start_ms or 0, original_of_copy[report.path].name
+
     reports = [check_file(copy, ruleset) for copy in original_of_copy]
-    # In the order of their start; runs without a start come first. Equal starts: by the name that the user knows.
-    reports.sort(key=lambda report: (report.run.start_ms or 0, original_of_copy[report.path].name))
-    return CopiedLogs(reports, original_of_copy, changes_since_check)
+    return CopiedLogs(sorted(reports, key=start_and_name), original_of_copy, changes_since_check)
+
+
+def _changes_since_check(log: Path, copy: Path) -> list[str]:
+    """Return a line if the copy of a log differs from what `check --receipt` read, else nothing."""
+    receipt = receipt_path(log)
+    if not receipt.is_file() or _has_hash_of(receipt, copy):
+        return []
+    changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
+    return [f"{log}: {changed}"]
 
 
 def _has_hash_of(receipt: Path, copy: Path) -> bool:
@@ -65,21 +74,21 @@ class PlacedLogs(NamedTuple):
 
 
 def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
-    """Move the copies of the scored logs, in their order, to `results`/result_N.txt, with the framework's log of each.
+    """Move the copies of the scored logs into the new folder `results`, as result_0.txt, result_1.txt and so on.
 
-    The reports that are returned have the new paths. `original_by_name` has the user's log for each result_N.txt, so
-    that messages can name it.
+    What the framework printed in a run, if the user has a log of it, is copied next to them. The reports that are
+    returned have the new paths. `original_by_name` has the user's log for each result_N.txt, for use in messages.
     """
     results.mkdir(parents=True)
     reports: list[Report] = []
     original_by_name: dict[str, Path] = {}
     for index, report in enumerate(scored):
-        name = f"result_{index}.txt"
         original = copies.original_of_copy[report.path]
-        original_by_name[name] = original
-        path_in_package = report.path.rename(results / name)  # moves the copy
-        reports.append(replace(report, path=path_in_package))
-        _copy_framework_log(original, results / name)
+        placed = results / f"result_{index}.txt"
+        report.path.rename(placed)  # moves the copy
+        _copy_framework_log(original, placed)
+        reports.append(replace(report, path=placed))
+        original_by_name[placed.name] = original
     return PlacedLogs(reports, original_by_name)
 
 

@@ -45,12 +45,8 @@ def pages_of(root: Path) -> dict[str, str]:
     Both are made from the packages in the folder `root`. Raises ValueError if a package's manifest or system
     description is no JSON, and OSError if it cannot be read.
     """
-    results = []
-    for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
-        package_folder = file.parent
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        description = read_description(package_folder / "systems" / f"{manifest['system']}.json")
-        results.append(_result_of_package(root, package_folder, manifest, description))
+    manifests = sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}"))  # packages/ID/ORG/submission.json
+    results = [_result_of_package(root, manifest.parent) for manifest in manifests]
     results.sort(key=_place_in_table)
     notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
     notes = mlperf.notes_in_order(notes_of_all)  # each note once
@@ -69,19 +65,26 @@ class _Published:
     footnotes: list[str]
 
 
-def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
+def _result_of_package(root: Path, folder: Path) -> _Published:
     """Return what the table and the page show of the package in `folder`, which lies in the published folder `root`.
 
     The page adds the whole system description, and the lines of each log that decide the score.
     """
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    description = read_description(folder / "systems" / f"{manifest['system']}.json")
+    names_of_package = {"package": folder.relative_to(root).as_posix(), "id": sha256(folder / HASHES)}
+    row = names_of_package | _columns_of_manifest(manifest) | _columns_of_system(description)
+    of_page = {
+        "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in manifest["runs"]],
+        "description": {name: value for name, value in description.items() if value},
+    }
+    return _Published(row=row, of_page=of_page, footnotes=manifest["footnotes"])
+
+
+def _columns_of_manifest(manifest: JsonObject) -> JsonObject:
     result = manifest["result"]
     runs = manifest["runs"]
-    figures = {name: manifest[name] for name in _MANIFEST_COLUMNS}
-    facts_of_machine = {column: description[field] for column, field in _SYSTEM_COLUMNS.items()}
-    row = {
-        "package": folder.relative_to(root).as_posix(),
-        "id": sha256(folder / HASHES),
-        **figures,
+    return {name: manifest[name] for name in _MANIFEST_COLUMNS} | {
         "status": _status(manifest["footnotes"]),
         "result": result["name"],
         "is_mlperf": result["is_mlperf"],
@@ -89,13 +92,11 @@ def _result_of_package(root: Path, folder: Path, manifest: JsonObject, descripti
         "target": result["target_in_words"],
         "runs": len(runs),
         "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
-        **facts_of_machine,
     }
-    of_page = {
-        "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in runs],
-        "description": {name: value for name, value in description.items() if value},
-    }
-    return _Published(row=row, of_page=of_page, footnotes=manifest["footnotes"])
+
+
+def _columns_of_system(description: JsonObject) -> JsonObject:
+    return {column: description[field] for column, field in _SYSTEM_COLUMNS.items()}
 
 
 def _status(footnotes: list[str]) -> str:

@@ -15,14 +15,12 @@ from runlog.text import printable
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Compare the closed runs of one submission with the reference runs of MLPerf; yield the findings on each run.
 
-    Runs at a global batch of the reference must have its hyperparameters (`rcp-hyperparameters`). No run may converge
-    faster than chance explains (`rcp-convergence`). Nothing is yielded for open runs, or for benchmarks that are not of
-    this project.
+    A run at the same global batch as a reference run must have its hyperparameters (rule `rcp-hyperparameters`). All
+    runs together may not converge faster than chance explains (`rcp-convergence`). Nothing is yielded for open runs, or
+    for benchmarks that are not of this project.
     """
-    first_run = members[0].run  # a submission has one benchmark and one division, those of its first run
-    is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
-    benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
-    if not is_closed or benchmark is None:
+    benchmark = _benchmark_of_closed_runs(members, ruleset)
+    if benchmark is None:
         return
     yield from _notes_on_rules_not_in_force(members, ruleset)
     if not benchmark.reference_points:  # in this ruleset MLPerf has none of the benchmark
@@ -32,11 +30,18 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
         for report in members:
             for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):
                 yield BlamedRun(report, finding)
-    # The test is of all runs together, so each of them gets its finding.
-    finding_of_test = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
-    if finding_of_test is not None:
+    finding_on_all = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
+    if finding_on_all is not None:
         for report in members:
-            yield BlamedRun(report, finding_of_test)
+            yield BlamedRun(report, finding_on_all)
+
+
+def _benchmark_of_closed_runs(members: Sequence[Report], ruleset: Ruleset) -> Benchmark | None:
+    """Return this project's benchmark that closed runs are of; None if they are open, or of another benchmark."""
+    first_run = members[0].run  # a submission has one benchmark and one division, those of its first run
+    if first_run.first_event(schema.SUBMISSION_DIVISION).value != "closed":
+        return None
+    return ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
 
 
 def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:

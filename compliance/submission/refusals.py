@@ -45,19 +45,24 @@ def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refu
 def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
     """Yield a refusal for each finding on a run that forbids a package.
 
-    The findings are those of the check of its log, of its comparison with the other runs, and of the comparison with
-    the system description. A run that only missed the target gives no refusal by the first of these, because some runs
-    of a submission may miss it.
+    A finding is on the run's log, or on its comparison with the other runs or with `description`, the description of
+    the system. Whether too many runs missed the target is left to `refusals_by_missed_target`.
     """
     for run in runs:
-        report = run.report
-        # `refusals_by_missed_target` decides whether too many runs missed it.
-        own_findings = () if _has_only_missed_target(report) else report.findings
-        contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
-        for finding in [*own_findings, *run.findings_between_runs, *contradictions]:
+        for finding in _findings_on_run(run, description, ruleset):
             if _forbids_package(finding):
                 where = f" line {finding.line}" if finding.line else ""
-                yield Refusal(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
+                yield Refusal(run.report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
+
+
+def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset) -> list[Finding]:
+    """Return the findings on a run alone, then those in comparison with other runs and with the system description.
+
+    Those on the run alone are left out if its only errors are that it missed the target.
+    """
+    findings_on_run_alone = () if _has_only_missed_target(run.report) else run.report.findings
+    contradictions = compare_description(run.report.run, description, ruleset.strict["system-description"])
+    return [*findings_on_run_alone, *run.findings_between_runs, *contradictions]
 
 
 def refusals_by_missed_target(checked: Sequence[Report], most_failed_runs: int) -> list[Refusal]:
@@ -86,19 +91,27 @@ def _has_only_missed_target(report: Report) -> bool:
 def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
     """Yield a refusal for each reason why logs may not be published as those of the organisation `org`.
 
-    `run` is that of the first log. `org` is the name of a folder, in which `_` stands for each blank of the
-    organisation's name: `Some_Lab` for `Some Lab`.
+    The logs must be of this project, state that organisation, and come from code that is in a commit. `run` is the run
+    of the first log.
     """
     if not run.is_project_log:
         yield Refusal("logs", "they are not logs of this project, whose code a package holds")
         return
+    yield from _refusals_by_organisation(run, org)
+    yield from _refusals_by_commit(run)
 
+
+def _refusals_by_organisation(run: LoggedRun, org: str) -> Iterator[Refusal]:
+    """Yield a refusal if a run does not state `org`. That has `_` for each blank: `Some_Lab` for `Some Lab`."""
     org_of_log = run.first_event(schema.SUBMISSION_ORG).value
     if org_of_log == NOT_STATED:
         yield Refusal("logs", "they state no organisation: run with SUBMISSION_ORG set")
     elif str(org_of_log).replace(" ", "_") != org:
         yield Refusal("logs", f"they are of {printable(org_of_log)}, not of {printable(org)}")
 
+
+def _refusals_by_commit(run: LoggedRun) -> Iterator[Refusal]:
+    """Yield a refusal if a run does not state the commit of its code, or if the code differed from that commit."""
     source = run.header_section(schema.SOURCE)
     commit = source.get("commit")
     is_commit = isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)

@@ -27,10 +27,10 @@ class _FirstSeen:
 
 
 def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Finding]:
-    """Return a question for each run that stands in an earlier submission, too: {log of the run: question}.
+    """Return a question about each run that an earlier one of the `folders` has, too: {log of the run: question}.
 
-    A submission is earlier if it comes before the other in `folders`. Two logs are of the same run if they share a
-    mark: values that two different runs hardly have in common, such as the exact times of all parts of a run.
+    A run is recognised by its marks. A mark has values that two different runs hardly have in common, such as the exact
+    times of all parts of a run.
     """
     question_by_log: dict[LogInTree, Finding] = {}
     first_seen: dict[Mark, _FirstSeen] = {}
@@ -41,19 +41,26 @@ def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Findin
             if earlier is not None:
                 log = (folder.name, report.path.name)
                 question_by_log[log] = _question_about_two_submissions(report, folder, earlier)
-            for mark in marks_of_run:
-                seen_here = _FirstSeen(folder=folder, file=report.path.name, kind_of_mark=mark.what)
-                first_seen.setdefault(mark, seen_here)  # kept only if no earlier log has the mark
+            _remember_new_marks(first_seen, marks_of_run, folder, report)
     return question_by_log
+
+
+def _remember_new_marks(
+    first_seen: dict[Mark, _FirstSeen], marks_of_run: Sequence[Mark], folder: Folder, report: Report
+) -> None:
+    """Add to `first_seen` those marks of a run that it does not have yet."""
+    for mark in marks_of_run:
+        if mark not in first_seen:
+            first_seen[mark] = _FirstSeen(folder=folder, file=report.path.name, kind_of_mark=mark.what)
 
 
 def _earlier_submission_with(
     marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
 ) -> _FirstSeen | None:
-    """Return the log of another submission that shares a mark with a run in `folder`; None if no mark is shared.
+    """Return the log in which a mark of a run was seen first, if that was in another submission than `folder`.
 
     A mark has values by which a run is recognised. The marks are tried in their order, which begins with the strongest
-    evidence.
+    evidence. None if each was seen first in `folder`, or is new.
     """
     for mark in marks_of_run:
         seen = first_seen.get(mark)

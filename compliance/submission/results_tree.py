@@ -184,24 +184,33 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    names_above_results = layout.names_above_results  # the last one is the submitter's
-    is_submitter_in_tree = bool(names_above_results) and len(names_above_results) >= len(root_names)
-    names_above_submitter = names_above_results[len(root_names) : -1]  # in the tree
     return Owner(
-        round=_round_of(names_above_submitter, root, folder),
-        submitter=names_above_results[-1] if is_submitter_in_tree else organisation,
+        round=_round_of(_tree_names_above_submitter(layout, root_names), root, folder),
+        submitter=_submitter_in_tree(layout, root_names) or organisation,
         system=layout.system,
         benchmark=layout.benchmark,
     )
 
 
-def _round_of(names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
+def _submitter_in_tree(layout: "_Layout", root_names: tuple[str, ...]) -> str:
+    """Return the submitter, the last name above `results`; empty if there is none, or the tree lies below it."""
+    is_in_tree = len(layout.names_above_results) >= len(root_names)
+    return layout.names_above_results[-1] if is_in_tree and layout.names_above_results else ""
+
+
+def _tree_names_above_submitter(layout: "_Layout", root_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the folders between the root of the tree and the submitter's folder."""
+    names_above_submitter = layout.names_above_results[:-1]
+    return names_above_submitter[len(root_names) :]
+
+
+def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
     """Return the MLPerf round of the logs in `folder`, such as `v1.1`; empty if it is not known.
 
-    `folder` is a path in the tree `root`. `names_above_submitter` are the tree's folders above the submitter's.
+    `folder` is a path in the tree `root`. A tree of several rounds has folders above the submitter's, named for them.
     """
-    if names_above_submitter:  # the round is their names, such as `v1.1`, if the tree has several rounds
-        return "/".join(names_above_submitter)
+    if tree_names_above_submitter:
+        return "/".join(tree_names_above_submitter)
     number = _round_named(root, folder)  # `1.1` of `training_results_v1.1`
     return f"v{number}" if number else ""
 

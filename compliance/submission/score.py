@@ -1,6 +1,7 @@
 """The score of a submission: minutes to train, over its runs."""
 
 import argparse
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -122,26 +123,27 @@ def command(options: argparse.Namespace) -> int:
 def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return the runs that are scored, and a line that says how they were chosen.
+    """Return the runs to score, and a line that says how they were chosen.
 
-    If there are more runs than a result takes, as many as it takes are chosen, which started one after the other. If it
-    takes 5 of 7 runs, these may be the first 5, the 5 from the second on, or the last 5. The choice is the one with the
-    median score by the verdict `by` (see `score_runs`). Otherwise all runs are returned, and the line is empty.
+    If a result takes 5 runs and 7 were made, it may be made of the first 5, of the 5 from the second on, or of the last
+    5. Of these sets, the one with the median score by the verdict `by` is chosen (see `score_runs`). If there are no
+    more runs than a result takes, or if the benchmark is not scored, all runs are returned, and the line is empty.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
-    if runs_of_result is None:  # a benchmark that is not scored; `score_runs` refuses it
+    if runs_of_result is None:  # the benchmark is not scored: `score_runs` will refuse it
         return checked, ""
     if len(checked) <= runs_of_result.runs:
         return checked, ""
+    in_order_of_start = sorted(checked, key=_start_and_name)
+    minutes_of_set = functools.partial(_minutes_or_infinity, ruleset=ruleset, by=by)
+    return median_set(in_order_of_start, runs_of_result.runs, minutes_of_set)
 
-    def score_of_set(runs: Sequence[Report]) -> float:
-        """Return the minutes of some of the runs; infinite if they have no score."""
-        minutes = score_runs(check_between_runs(runs, ruleset), ruleset, by).minutes
-        return math.inf if minutes is None else minutes
 
-    by_start = sorted(checked, key=_start_and_name)
-    return median_set(by_start, runs_of_result.runs, score_of_set)
+def _minutes_or_infinity(runs: Sequence[Report], ruleset: Ruleset, by: str | None) -> float:
+    """Return the minutes of the score of these runs; infinite if they have no score."""
+    minutes = score_runs(check_between_runs(runs, ruleset), ruleset, by).minutes
+    return math.inf if minutes is None else minutes
 
 
 def _start_and_name(report: Report) -> tuple[float, str]:
@@ -267,17 +269,18 @@ def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequ
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
     """Return the mean minutes of a submission's runs, and the kind of mean that it is.
 
-    An olympic mean leaves out the fastest and the slowest run; for unet3d, four at each end. Failed runs are not in
-    `minutes`, and count as the slowest: the minutes 10, 11, 12, 13 and one failed run give 12, the mean of 11 to 13. If
-    more runs failed than are left out as the slowest, or if all failed, there is no mean. Too few runs for an olympic
-    mean get a plain mean.
+    - An olympic mean leaves out the fastest and the slowest run; for unet3d, four at each end.
+    - If there are too few runs for that, the mean is a plain one.
+    - If more runs failed than may be left out at one end, or if all failed, there is no mean.
+
+    Failed runs have no `minutes`, and count as the slowest: 10, 11, 12, 13 and one failed run give the olympic mean 12,
+    that of 11, 12 and 13.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1
     is_olympic = len(minutes) + failed_runs >= least_runs
     kind = "olympic mean" if is_olympic else f"mean (an olympic mean takes {least_runs} runs)"
-    has_too_many_failures = failed_runs > left_out_at_each_end
-    if has_too_many_failures or not minutes:
+    if failed_runs > left_out_at_each_end or not minutes:
         return _Mean(minutes=None, reduction=kind, olympic=is_olympic)
     averaged: Sequence[float] = sorted(minutes)
     if is_olympic:

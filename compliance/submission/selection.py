@@ -70,17 +70,18 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 
 
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
-    """Return the chance that as many runs, drawn at random from all, converge as early as `runs` did, or earlier.
+    """Estimate by random draws how likely it is that any runs converge as early as `runs` did (a permutation test).
 
-    Both arguments have the epochs (or samples) that each run took to the target, of which the sums are compared. For
-    the runs (1, 2) and the others (3, 4) the chance is about 1/6: of the six pairs that can be drawn, only (1, 2) is as
-    early. This is a permutation test, which estimates the chance from random draws.
+    Both arguments have the epochs (or samples) that each run took to the target. A draw takes as many of all these runs
+    as `runs` has, and is early if its sum is no larger than that of `runs`. The chance is the share of early draws.
+
+    The runs (1, 2) and the others (3, 4) give about 1/6: of the six pairs that can be drawn, only (1, 2) is early.
     """
     generator = random.Random(_SEED)  # the same draws each time
     early_draws = _count_early_draws(_FIRST_DRAWS, runs, others, generator)
-    chance = _share_with_observed(early_draws, _FIRST_DRAWS)
-    if chance > UNUSUAL:  # these runs are not unusual: no exact chance is needed
-        return chance
+    rough_chance = _share_with_observed(early_draws, _FIRST_DRAWS)
+    if rough_chance > UNUSUAL:  # these runs are not unusual: no exact chance is needed
+        return rough_chance
     early_draws += _count_early_draws(_ALL_DRAWS - _FIRST_DRAWS, runs, others, generator)
     return _share_with_observed(early_draws, _ALL_DRAWS)
 

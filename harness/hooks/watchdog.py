@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from runlog.digits import six_digits
 
@@ -89,6 +89,13 @@ def _write_stacks(rank: int) -> None:
 WATCHDOG = Watchdog()  # of this process, as faulthandler is
 
 
+class _Reading(NamedTuple):
+    """A reading of the two clocks."""
+
+    offset_s: float  # the wall clock's time less the steady clock's
+    took_s: float
+
+
 class Clock:
     """Compares the system's clock, which a log's times are by, with the monotonic one, which durations are by."""
 
@@ -103,19 +110,22 @@ class Clock:
     def _read_offset_s(self) -> float:
         """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
 
-        The wall clock is read between two readings of the steady one, and compared with their mean. If the process was
-        stopped between these, that pause could look like a clock that was set. So the clocks are then read again, at
-        most MOST_READINGS times in all, and the last reading counts.
+        If the process is paused while it reads the clocks, the result is wrong, and looks as if the clock was set. So
+        the clocks are read again if that took LONGEST_PAUSE_S or more. After MOST_READINGS the last one counts.
         """
         for _ in range(self.MOST_READINGS):
-            before_s = self._steady()
-            wall_s = self._wall()
-            after_s = self._steady()
-            pause_s = after_s - before_s
-            if pause_s < self.LONGEST_PAUSE_S:
+            reading = self._read_both()
+            if reading.took_s < self.LONGEST_PAUSE_S:
                 break
+        return reading.offset_s
+
+    def _read_both(self) -> _Reading:
+        """Read the wall clock between two readings of the steady one, and compare it with their mean."""
+        before_s = self._steady()
+        wall_s = self._wall()
+        after_s = self._steady()
         mean_steady_s = (before_s + after_s) / 2
-        return wall_s - mean_steady_s
+        return _Reading(offset_s=wall_s - mean_steady_s, took_s=after_s - before_s)
 
     def set_by_s(self) -> float:
         """Return the seconds by which the clock was set since the last call: below 0 if back, 0 if tolerable."""

@@ -62,12 +62,10 @@ class Comparison:
         If some scores are MLPerf results and others are not, a note is added that they are not comparable.
         """
         notes = []
-        are_mlperf_results = []  # for each row
         for row in self.rows:
             notes += row.score.footnotes
-            standing = row.score.standing
-            are_mlperf_results.append(standing is not None and standing.uses_the_name)
-        if any(are_mlperf_results) and not all(are_mlperf_results):
+        are_mlperf_results = {_is_mlperf_result(row.score) for row in self.rows}
+        if are_mlperf_results == {True, False}:
             notes.append(mlperf.NOT_COMPARABLE)
         return mlperf.notes_in_order(notes)  # without repeats
 
@@ -104,14 +102,21 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
         has_other_device_count = row.devices != base.records[0].devices
         if row.efficiency is not None and has_other_device_count:
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
-            row = dataclasses.replace(row, efficiency=_if_plausible(row.efficiency))
+            row = _without_implausible_efficiency(row)
         rows.append(row)
     return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(shown_warnings))
 
 
-def _if_plausible(efficiency: float) -> float | None:
-    """Return a scaling efficiency; None if it is above MAX_PLAUSIBLE_RATIO."""
-    return efficiency if efficiency <= MAX_PLAUSIBLE_RATIO else None
+def _without_implausible_efficiency(row: Row) -> Row:
+    """Return a row without its scaling efficiency if that is above MAX_PLAUSIBLE_RATIO, else the row as it is."""
+    if row.efficiency is not None and row.efficiency > MAX_PLAUSIBLE_RATIO:
+        return dataclasses.replace(row, efficiency=None)
+    return row
+
+
+def _is_mlperf_result(score: Score) -> bool:
+    """Tell whether a score counts as an MLPerf result in the notes."""
+    return score.standing is not None and score.standing.uses_the_name
 
 
 def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) -> None:
@@ -197,21 +202,13 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
 
-    The spread is pooled over those of `scores` that have several runs of this system, all of which converged. Returns
-    None if there are none, or if any two of the scores that are used, `base` and `other` included, are not of one
-    system.
+    The spread is that of the runs within those of `scores` that repeat this system. Returns None if no score does, or
+    if `base`, `other` and the repeats are not all of one system.
     """
-    repeated = []  # scores of several runs of the system
-    for candidate in scores:
-        is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
-        if is_of_their_system and len(candidate.runs) > 1 and _all_converged(candidate):
-            repeated.append(candidate)
-    # Each pair is tested: a score that gives no precision agrees with one of FP32 and with one of FP16, but these two
-    # do not agree with each other.
-    for one, another in itertools.combinations([base, other, *repeated], 2):
-        if not _are_of_one_system(one, another):
-            return None
-    values_of_repeats = [_run_values(candidate) for candidate in repeated]
+    repeats = [candidate for candidate in scores if _repeats_both(candidate, base, other)]
+    if not _are_all_of_one_system([base, other, *repeats]):
+        return None
+    values_of_repeats = [_run_values(repeat) for repeat in repeats]
     pooled = spread.pooled_sd(values_of_repeats)
     if pooled is None:
         return None
@@ -219,11 +216,25 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
     return BetweenRuns(pooled.relative_sd, pooled.freedom, f"the spread of {runs} runs of this system")
 
 
+def _repeats_both(candidate: Score, base: Score, other: Score) -> bool:
+    """Tell whether a score has several runs, which all converged, of the system of `base` and of that of `other`."""
+    is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
+    return is_of_their_system and len(candidate.runs) > 1 and _all_converged(candidate)
+
+
+def _are_all_of_one_system(scores: Sequence[Score]) -> bool:
+    """Tell whether each two of the scores are of one system.
+
+    A score that gives no precision agrees with one of FP32 and with one of FP16, but these two do not agree.
+    """
+    return all(_are_of_one_system(one, another) for one, another in itertools.combinations(scores, 2))
+
+
 def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system.
 
-    They must give the same number of devices and global batch, and agree in machine and hardware. They must not differ
-    in a fact of FACTS_OF_ONE_SYSTEM; one that a score does not give agrees with any other.
+    They must both give the number of devices and the global batch, and agree in these. They must agree in machine and
+    hardware; if neither gives them, they agree. They must not contradict each other in FACTS_OF_ONE_SYSTEM.
     """
     record = one.records[0]  # stands for all runs of the score, which are repeats
     other_record = other.records[0]
@@ -316,8 +327,8 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, where at least one of the two scores has a single run.
 
-    A single run does not show how far repeats lie apart: `between_runs` does. If there is no interval, `basis` says
-    why.
+    `between_runs` is how far single runs of a system lie apart, because a single run does not show it. If there is no
+    interval, `basis` says why.
     """
     reason = _why_no_interval_of_single_run(base, other)
     if reason is not None:
@@ -325,7 +336,6 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     if between_runs is None:
         return _SINGLE_RUN_OF_UNKNOWN_SPREAD
 
-    most_runs = max(len(base.runs), len(other.runs))  # of the side that may have several
     bounds = spread.single_run_interval(
         ratio=other.value / base.value,
         relative_sd=between_runs.relative_sd,
@@ -333,22 +343,27 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
         runs=len(base.runs),
         other_runs=len(other.runs),
     )
-    return RatioInterval(bounds, f"one run against {most_runs}: {between_runs.source}")
+    return RatioInterval(bounds, f"one run against {_most_runs(base, other)}: {between_runs.source}")
+
+
+def _most_runs(base: Score, other: Score) -> int:
+    """Return how many runs the score with more runs has."""
+    return max(len(base.runs), len(other.runs))
 
 
 def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
-    """Return why the ratio of two scores, at least one of a single run, can have no interval; None if it can.
+    """Return why the ratio of two scores can have no interval, if at least one is of a single run; None if it can.
 
-    The reason is a run that did not converge, or that the other score is a median or an olympic mean of several runs.
+    The reason is a run that did not converge, or that the other score is a median or an olympic mean of several runs:
+    the spread of single runs gives no error of these.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
-    most_runs = max(len(base.runs), len(other.runs))
-    # The spread between single runs gives the standard error of a single run or of a mean, but of no other average.
-    if most_runs > 1 and base.protocol.over_runs != "mean":
+    runs_of_other_side = _most_runs(base, other)
+    if runs_of_other_side > 1 and base.protocol.over_runs != "mean":
         figures = f"{base.protocol.over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
-        return f"one run against {most_runs}: {reason}"
+        return f"one run against {runs_of_other_side}: {reason}"
     return None
 
 

@@ -67,31 +67,39 @@ def comparison_lines(result: Comparison) -> list[str]:
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
     base = result.rows[0]
     for row in result.rows:
-        lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
-        lines.append(f"  figure      {row.score.value:.3f} {row.score.shown_unit}")
-        lines.append(f"  levels      {in_words(row.score.levels)}")
-        if row.score.standing is not None:
-            lines.append(f"  result      {row.score.standing.name}")
-        if row is not base:
-            lines += _ratio_lines(row)
-        lines += [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
+        lines += _lines_of_system(row, is_base=row is base)
     return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]
 
 
-def _verdict_in_words(row: Row) -> str:
-    """Return in words whether the system of a row differs from the base.
+def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
+    """Return the lines of one system: its name, figure, levels and warnings. The base is not compared with itself."""
+    lines = [
+        f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})",
+        f"  figure      {row.score.value:.3f} {row.score.shown_unit}",
+        f"  levels      {in_words(row.score.levels)}",
+    ]
+    if row.score.standing is not None:
+        lines.append(f"  result      {row.score.standing.name}")
+    if not is_base:
+        lines += _ratio_lines(row)
+    return lines + [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
 
-    It is `different` if the interval of the ratio excludes 1, and the ratio is at least as far from 1 as hosts of one
-    kind (like hosts) differ. Otherwise the words say which of the two is not so, or, without an interval, that it
-    cannot be told.
+
+def _verdict_in_words(row: Row) -> str:
+    """Return in words whether the system of a row differs from the base. The words are, for the interval of the ratio:
+
+    - not known: cannot be told apart or alike
+    - it contains 1: not shown to differ
+    - it excludes 1, but hosts of one kind (like hosts) differ more than the ratio is from 1: not called different
+    - it excludes 1, and the ratio is as far from 1 as like hosts differ, or farther: different
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"
-    if row.different:
-        return "different"
-    if excludes_1(row.ratio_interval_95):
+    if not excludes_1(row.ratio_interval_95):
+        return "not shown to differ"
+    if not row.different:
         return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
-    return "not shown to differ"
+    return "different"
 
 
 def _ratio_lines(row: Row) -> list[str]:

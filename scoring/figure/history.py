@@ -38,8 +38,8 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high); None for too few past values.
 
-    A single new value has no spread of its own, so its interval is made of the spread of the past values alone. The
-    values are those of runs, or the means of hosts.
+    A value is that of a run, or the mean of a host's runs. A single new value has no spread of its own. Its interval is
+    made of the spread of the past values alone.
     """
     past_mean = past.mean_of_runs
     if past_mean is None or len(past.values) < LEAST_RUNS:
@@ -47,8 +47,9 @@ def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> 
     new_mean = new.mean_of_runs
     if new_mean is not None:  # there are several new values
         return spread.mean_ratio_interval(past_mean, new_mean)
+    [new_value] = new.values
     return spread.single_run_interval(
-        ratio=new.values[0] / past_mean.value,
+        ratio=new_value / past_mean.value,
         relative_sd=spread.relative_sd(past.values),
         freedom=past_mean.freedom,
         runs=past.effective_count,
@@ -63,14 +64,20 @@ def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | N
     Raises InputError if these are of two trends, or name no machine.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
-    series = new_rows[0].series
-    for row in new_rows:
-        if row.series != series:
-            both = f"{series} in {new_rows[0].file} and {row.series} in {row.file}"
-            raise InputError(f"the new runs are of two series ({both}); check each by itself")
+    series = _series_of_all(new_rows)
     new_digests = {row.sha256 for row in new_rows}
     past_rows = [row for row in rows if row.series == series and row.sha256 not in new_digests]
     return past_rows[-last:]
+
+
+def _series_of_all(new_rows: Sequence[Row]) -> Series:
+    """Return the series, or trend, that all new runs belong to. Raises InputError if they belong to several."""
+    first = new_rows[0]
+    for row in new_rows:
+        if row.series != first.series:
+            both = f"{first.series} in {first.file} and {row.series} in {row.file}"
+            raise InputError(f"the new runs are of two series ({both}); check each by itself")
+    return first.series
 
 
 class Judgement(NamedTuple):
@@ -86,16 +93,11 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     `hosts` names the host of each past run; None if not known. If the past runs or their hosts are too few, or the
     figures have too few digits, the line says that it cannot be told, and the result is not called lower.
     """
-    past_values = [row.images_per_s for row in past]
-    new_values = [run.value for run in result.runs]
-    new_mean = statistics.fmean(new_values)
+    new_mean = statistics.fmean(run.value for run in result.runs)
     new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
-
-    # Runs of one host are no independent repeats, so a host may count as one value instead of its runs.
-    past_repeats = independent_values(past_values, hosts)
-    past_is_of_several_hosts = hosts is not None and len(set(hosts)) > 1
-    new_repeats = _repeats_of_new_runs(result, past_is_of_several_hosts)
-    interval = interval_of_new_to_past(past_repeats, new_repeats)
+    past_values = [row.images_per_s for row in past]
+    past_repeats = independent_values(past_values, hosts)  # runs of one host are not independent
+    interval = interval_of_new_to_past(past_repeats, _repeats_of_new_runs(result, past_hosts=hosts))
     if interval is None:
         return _cannot_be_told(new_figure, _too_few_in_words(len(past), len(past_repeats.values)))
     if spread.has_no_width(interval):
@@ -109,11 +111,13 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
 
 
-def _repeats_of_new_runs(result: Score, past_is_of_several_hosts: bool) -> IndependentValues:
+def _repeats_of_new_runs(result: Score, past_hosts: Sequence[str] | None) -> IndependentValues:
     """Return the values of the new runs that count as independent repeats: of each run, or of each host.
 
-    If the past shows how far hosts differ, several new runs of a single host are one repeat too.
+    If the past runs are of several hosts, they show how far hosts differ. Several new runs of a single host then count
+    as one repeat too.
     """
+    past_is_of_several_hosts = past_hosts is not None and len(set(past_hosts)) > 1
     values = [run.value for run in result.runs]
     hosts = hosts_of_runs(result.records)
     if past_is_of_several_hosts and hosts is not None:
@@ -129,8 +133,8 @@ def _cannot_be_told(new_figure: str, reason: str) -> Judgement:
 def _past_levels_in_words(past_values: Sequence[float], hosts: Sequence[str] | None) -> str:
     """Return how many past runs and hosts there are, and how far they vary: `10 runs +-0.31%; one host`."""
     no_rates: list[Sequence[float]] = []  # the history keeps no windows
-    _, run_level, host_level = levels_of_repetition(past_values, no_rates, hosts)
-    return in_words([run_level, host_level])
+    levels = levels_of_repetition(past_values, no_rates, hosts)
+    return in_words([levels.run, levels.host])
 
 
 def _too_few_in_words(runs: int, independent_count: int) -> str:
@@ -201,20 +205,29 @@ def _write_history(args: argparse.Namespace) -> int:
 
     Raises InputError for several output files, for a table without one, and for a file that this command did not write.
     """
-    output_files = args.logs  # the words after the action: logs for other actions, here the output file
-    is_page = args.action == "show"
-    if len(output_files) > 1 or (not is_page and not output_files):
-        raise InputError(f"history {args.action} writes one file: name it")
+    output = _output_file(args)
     with opened(args.file) as connection:
         rows = rows_of(connection)
-    output = Path(output_files[0] if output_files else "history.html")
-    if is_page:
+    if args.action == "show":
         _refuse_to_overwrite(output, ".html", PAGE_START)
         output.write_text(page(rows), encoding="utf-8")
     else:
         _write_table(rows, output)
     print(f"{len(rows)} runs in {output}")
     return 0
+
+
+def _output_file(args: argparse.Namespace) -> Path:
+    """Return the file that `show` or `export` is to write. A page without a name is written to history.html.
+
+    Raises InputError for several files, and for a table without one.
+    """
+    names = args.logs  # the words after the action: other actions take them as logs
+    if len(names) == 1:
+        return Path(names[0])
+    if not names and args.action == "show":
+        return Path("history.html")
+    raise InputError(f"history {args.action} writes one file: name it")
 
 
 def _write_table(rows: Sequence[Row], output: Path) -> None:

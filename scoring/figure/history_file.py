@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scoring.figure.levels import hosts_of_nodes
 from scoring.figure.run_start import start_of
@@ -118,16 +118,14 @@ def _storable(text: str) -> str:
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the history's file, and close it at the end of the block.
 
-    With `new`, the file is made if it does not exist, and may be written to; what the block writes is committed at its
+    With `new`, the block may write, and a file that does not exist is made. What the block writes is committed at its
     end. Otherwise the file can only be read. Raises InputError for a file that cannot be used, and for any error of
     SQLite in the block.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
-    mode = "rwc" if new else "ro"  # of SQLite: read, write and create, or read only
-    address = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode={mode}"
     try:
-        with closing(sqlite3.connect(address, uri=True)) as connection:
+        with closing(_connect(path, may_write=new)) as connection:
             if new:
                 _make_table_if_empty(connection)
             _refuse_other_files(connection, path)
@@ -137,6 +135,13 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
         # The error may also come from the caller's block. Only its text tells whether the file is locked.
         fix = "another process writes to it: try again" if "locked" in str(error) else "name another by --file"
         raise InputError(f"{path}: not a history that can be used ({error}); {fix}") from error
+
+
+def _connect(path: Path, *, may_write: bool) -> sqlite3.Connection:
+    """Connect to a file of SQLite. If it may be written to, it is also made if it does not exist."""
+    mode = "rwc" if may_write else "ro"  # of SQLite: read, write and create, or read only
+    quoted_path = urllib.parse.quote(os.fsencode(path.absolute()))
+    return sqlite3.connect(f"file:{quoted_path}?mode={mode}", uri=True)
 
 
 def _make_table_if_empty(connection: sqlite3.Connection) -> None:
@@ -216,10 +221,15 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
         if old is None:
             new += 1
             _write_row(connection, row, record)
-        elif dataclasses.replace(old, file=row.file, date=row.date) != row:  # these two may change if a log is copied
+        elif not _say_the_same(old, row):
             corrected += 1
             _write_row(connection, row, record)
     return Added(new, corrected)
+
+
+def _say_the_same(old: Row, row: Row) -> bool:
+    """Tell whether two rows agree in all but the log's path and date, which may change if the log is copied."""
+    return dataclasses.replace(old, file=row.file, date=row.date) == row
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None:
@@ -238,16 +248,20 @@ def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[s
     """
     hosts = []
     for row in rows:
-        key = [row.sha256, row.protocol]
-        found = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
-        packed_record = found[0]
         try:
-            record = json.loads(zlib.decompress(packed_record))
-            host = hosts_of_nodes(nodes_of_header(record["header"]), record["nodes"])
+            record = _stored_record(connection, row)
+            hosts_of_run = hosts_of_nodes(nodes_of_header(record["header"]), record["nodes"])
         except (zlib.error, ValueError, TypeError, KeyError, AttributeError):
             says = "has a record that cannot be read; delete its row"
             raise InputError(f"history: the run of SHA-256 {row.sha256:.12} {says}") from None
-        if host is None:
+        if hosts_of_run is None:
             return None
-        hosts.append(host)
+        hosts.append(hosts_of_run)
     return hosts
+
+
+def _stored_record(connection: sqlite3.Connection, row: Row) -> Any:
+    """Return the record of a row's run, as the history keeps it: zlib-packed JSON."""
+    key = [row.sha256, row.protocol]
+    [packed_record] = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
+    return json.loads(zlib.decompress(packed_record))

@@ -40,8 +40,8 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     """Return why the figure of a single run has no interval by calibrated widths; None if it may have one.
 
-    A calibrated width says how far the mean of a run's separately measured windows may be off. So there is none for a
-    figure that is not such a mean.
+    A calibrated width says how far the mean of a run's separately measured windows may be off. So only a figure that is
+    such a mean has one.
     """
     over_steps = protocol.over_steps  # how the steps of a run become its figure
     if over_steps == "own_summary":
@@ -51,7 +51,8 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     if over_steps == "epoch_rates":
         return "widths are not calibrated for printed epochs"
     averages_printed_values = over_steps in ("mean_of_printed_rates", "mean_step_time")
-    if averages_printed_values and record.cumulative:  # the log prints running averages
+    prints_running_averages = record.cumulative
+    if averages_printed_values and prints_running_averages:
         return "running averages are no independent windows"
     return None
 
@@ -60,7 +61,7 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
     """Return the intervals of a single run's own mean and of another run, by widths calibrated on published logs.
 
     `kind` is EPOCHS if the run's windows are whole epochs, else ROWS. `deviation` is the standard deviation of the
-    windows' rates. If the windows are too few or too uneven for an interval, `method` says so.
+    windows' rates. If the windows are too few or too uneven, there are no intervals and `method` says why.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]
@@ -68,27 +69,36 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
     if width is None:
         return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
-    times = [1 / rate for rate in run.rates]  # a stall makes one time very long, but one rate only a little lower
-    half_width_share = width.half_width(spread.relative_sd(times))  # 1 is as much as the figure itself
-    if half_width_share > 1 or run.windows_interval_95 is None:
+    half_width_share = width.half_width(_relative_sd_of_times(run))
+    are_too_uneven = half_width_share > 1 or run.windows_interval_95 is None  # 1 is as much as the figure itself
+    if are_too_uneven:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(
         deviation=deviation,
         interval_95=spread.around(run.value, half_width_share),
         method=f"from {windows} windows of one run",
-        repeat_95=_interval_of_repeat(run, run.windows_interval_95, kind),
+        repeat_95=_interval_of_repeat(run, kind),
     )
 
 
-def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> Bounds | None:
+def _relative_sd_of_times(run: RunFigure) -> float:
+    """Return the relative standard deviation of the windows' times per image.
+
+    Times show a stall better than rates: it makes one time very long, but one rate only a little lower.
+    """
+    return spread.relative_sd([1 / rate for rate in run.rates])
+
+
+def _interval_of_repeat(run: RunFigure, kind: str) -> Bounds | None:
     """Return the 95 % interval of the figure of another run; None if the run has too few windows for a calibrated one.
 
-    Its width is calibrated by that of `windows_interval`, the interval that the run's windows alone give.
+    Its width is calibrated by that of the interval that the run's windows alone give, which must be known.
     """
+    assert run.windows_interval_95 is not None, "a run without it has no interval"
     width = width_for(calibration().repeat[kind], len(run.rates))
     if width is None:
         return None
-    half_width_share = width.half_width(spread.half_width(windows_interval))  # as a share of the figure
+    half_width_share = width.half_width(spread.half_width(run.windows_interval_95))  # as a share of the figure
     return spread.around(run.value, half_width_share)
 
 
@@ -103,15 +113,14 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
 
-    If there is no interval, `method` says why. The deviation leaves out runs that did not converge, whose figure is
-    infinite. If the protocol takes a mean, there must be none of these.
+    If there is no interval, `method` says why. A run that did not converge has an infinite figure. The deviation leaves
+    such runs out. If the protocol takes the mean, all runs must have converged.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])
     hosts = hosts_of_runs(records)
-    runs_in_words = f"{len(runs)} runs"
-    if hosts is not None and len(set(hosts)) == 1:
-        runs_in_words += " of one host"
+    are_of_one_host = hosts is not None and len(set(hosts)) == 1
+    runs_in_words = f"{len(runs)} runs of one host" if are_of_one_host else f"{len(runs)} runs"
 
     interval = _interval_by_protocol(values, runs_in_words, hosts, protocol)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):
@@ -132,13 +141,20 @@ def _interval_by_protocol(
 ) -> _IntervalOfRuns:
     """Return the interval of several runs, by the method for the protocol's figure: median, olympic mean or mean.
 
-    For a mean, all runs of one host may count as a single value: see `independent_values`. `hosts` names the host of
-    each run; None if not known. `runs_in_words` is such as "7 runs of one host".
+    `runs_in_words` is such as "7 runs of one host". `hosts` names the host of each run; None if not known.
     """
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)
     if protocol.over_runs == "olympic_mean":
         return _interval_of_olympic_mean(values, runs_in_words, protocol.dropped_runs)
+    return _interval_of_mean(values, runs_in_words, hosts)
+
+
+def _interval_of_mean(values: Sequence[float], runs_in_words: str, hosts: Sequence[str] | None) -> _IntervalOfRuns:
+    """Return the interval of the mean of runs by Student's t.
+
+    All runs of one host may count as a single value: see `independent_values`.
+    """
     repeats = independent_values(values, hosts)
     mean = repeats.mean_of_runs
     assert mean is not None, "there are two runs, or two hosts, or more"

@@ -29,30 +29,36 @@ class Level:
     not_converged: int = 0  # runs that are not counted because they have no figure: aborted, or short of the target
 
 
+class Levels(NamedTuple):
+    """The three levels of repetition of a measurement."""
+
+    window: Level
+    run: Level
+    host: Level
+
+
 def levels_of_repetition(
     values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None
-) -> tuple[Level, Level, Level]:
-    """Return how many windows, runs and hosts were measured, and how far they vary, as three levels in this order.
+) -> Levels:
+    """Return how many windows, runs and hosts were measured, and how far the values of each level vary.
 
-    `values` has the figure of each run, `rates` the rates of its windows (no item if they are not known), and `hosts`
-    the name of its host. Windows are compared within their run, and runs with those of the same host. If `hosts` is
-    None, all runs are compared with each other.
+    Of each run, `values` has the figure, `rates` the rates of its windows (empty if not known), and `hosts` the name of
+    its host. Runs are compared within their host or, if the hosts are not known (None), all with each other. A run that
+    did not converge has an infinite figure, and is not compared.
     """
-    # The figure of a run that did not converge is infinite. Such a run only adds to `not_converged`.
-    converged = [index for index, value in enumerate(values) if not math.isinf(value)]
-    converged_values = [values[index] for index in converged]
+    window_level = _level_of_windows(rates)
+    converged_values = [value for value in values if not math.isinf(value)]
     if hosts is None:
         run_level = _level_of_groups("run", [converged_values], if_no_pair="one run")
         host_level = Level(name="host", count=None, unknown=HOSTS_UNSAID)
     else:
-        converged_hosts = [hosts[index] for index in converged]
-        groups = list(values_by_host(converged_values, converged_hosts).values())  # the runs of each host
-        run_level = _level_of_groups("run", groups, if_no_pair="one run of each host")
-        host_level = _level_of_hosts(groups)
+        converged_hosts = [host for host, value in zip(hosts, values, strict=True) if not math.isinf(value)]
+        runs_of_hosts = list(values_by_host(converged_values, converged_hosts).values())
+        run_level = _level_of_groups("run", runs_of_hosts, if_no_pair="one run of each host")
+        host_level = _level_of_hosts(runs_of_hosts)
 
-    not_converged = len(values) - len(converged)
-    counted_run_level = dataclasses.replace(run_level, not_converged=not_converged)
-    return _level_of_windows(rates), counted_run_level, host_level
+    not_converged = len(values) - len(converged_values)
+    return Levels(window_level, dataclasses.replace(run_level, not_converged=not_converged), host_level)
 
 
 def _level_of_hosts(runs_of_hosts: Sequence[Sequence[float]]) -> Level:
@@ -78,13 +84,15 @@ def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair
     of the level: window, run or host. If no group has two finite values, `if_no_pair` says why the spread is not known.
     """
     count = sum(len(values) for values in groups)
-    finite_groups = []
-    for values in groups:
-        finite_groups.append([value for value in values if math.isfinite(value)])
-    pooled = spread.pooled_sd(finite_groups)
+    pooled = spread.pooled_sd([_finite(values) for values in groups])
     if pooled is None:
         return Level(name=name, count=count, unknown=if_no_pair)
     return Level(name=name, count=count, relative_sd=pooled.relative_sd)
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    """Return the finite ones of some values, in their order."""
+    return [value for value in values if math.isfinite(value)]
 
 
 def in_words(repeated: Sequence[Level]) -> str:

@@ -1,7 +1,7 @@
 """How near a figure is to the limits of the machine: the cards' peak FLOP/s, and the energy of an image."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from runlog import workloads
 from runlog.run import real
@@ -42,15 +42,20 @@ def _card_of_all_gpus(record: Record) -> Card | None:
     Returns None if the log does not describe its GPUs, if they are of several models, or if the table has no such
     model.
     """
-    cards = set()  # `card_of` gives None for a GPU that the table does not have
+    # `card_of` returns None for a model that the table does not have.
+    cards = {card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))) for gpu in _described_gpus(record)}
+    if len(cards) != 1:
+        return None
+    [card] = cards
+    return card
+
+
+def _described_gpus(record: Record) -> Iterator[Mapping[str, object]]:
+    """Yield what the log says of each GPU on each node, such as {"name": "NVIDIA A100-SXM4-40GB", "memory_gib": 40}."""
     for node in nodes_of(record):
         gpus = node.get("gpus")
-        if not isinstance(gpus, list):
-            continue
-        for gpu in gpus:
-            if isinstance(gpu, dict):
-                cards.add(card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))))
-    return cards.pop() if len(cards) == 1 else None
+        if isinstance(gpus, list):
+            yield from (gpu for gpu in gpus if isinstance(gpu, dict))
 
 
 def _flop_per_image(record: Record) -> float | None:

@@ -11,21 +11,27 @@ from runlog.stats import CONFIDENCE
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median as (low, high); None for fewer than five values.
 
-    The interval from the k-th least to the k-th greatest value rarely has a confidence of exactly 95 %. So the bounds
-    lie between those of the narrowest such interval of 95 % or more (the outer one) and those of the next narrower one.
+    An interval from the k-th least to the k-th greatest value rarely has a confidence of exactly 95 %. So the bounds
+    are interpolated between two such intervals: the narrowest one of 95 % or more (outer), and the next narrower one
+    (inner). Of five values it is the interval from the least to the greatest, which has only 93.75 %.
     """
     n = len(values)
     if n < 5:
         return None
     ordered = sorted(values)
-    if n == 5:  # even the least and the greatest of five values have only 93.75 %
+    if n == 5:
         return ordered[0], ordered[-1]
 
-    outer_depth = _deepest_of_enough_confidence(n)
-    inner_depth = outer_depth + 1
-    outer_low, outer_high = _interval_at_depth(outer_depth, ordered)
-    inner_low, inner_high = _interval_at_depth(inner_depth, ordered)
-    inner_weight = _weight_of_inner_bounds(outer_depth, n)
+    depth = _deepest_of_enough_confidence(n)
+    outer = _interval_at_depth(depth, ordered)
+    inner = _interval_at_depth(depth + 1, ordered)
+    return _interpolated(outer, inner, _weight_of_inner_bounds(depth, n))
+
+
+def _interpolated(outer: tuple[float, float], inner: tuple[float, float], inner_weight: float) -> tuple[float, float]:
+    """Return the interval between two intervals: the outer one at an `inner_weight` of 0, the inner one at 1."""
+    outer_low, outer_high = outer
+    inner_low, inner_high = inner
     low = outer_low + inner_weight * (inner_low - outer_low)
     high = outer_high + inner_weight * (inner_high - outer_high)
     return low, high
@@ -68,8 +74,9 @@ def _confidence_at_depth(depth: int, n: int) -> float:
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
-    It is that of Hodges and Lehmann (Annals of Mathematical Statistics 34, 1963), from all quotients other / base. It
-    assumes that the two sets would have one distribution if one of them were multiplied by a factor.
+    The bounds are the k-th least and the k-th greatest of all quotients of another value by a base value, with k from
+    `_rank_of_bounds` (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963). The values of the two sets are
+    assumed to be distributed alike, but for a factor.
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:
@@ -86,32 +93,29 @@ def _rank_of_bounds(m: int, n: int) -> int:
     """Return k such that the k-th least and k-th greatest quotient of m and n values are 95 % bounds; 0 for too few.
 
     Let U be the number of quotients below the true ratio (the statistic of Mann and Whitney). The k-th least quotient
-    lies above the true ratio if U < k. So k is the greatest number for which this has a chance of at most 2.5 %.
+    is too high for a lower bound if U < k. So k is the greatest number for which this has a chance of at most 2.5 %.
     """
-    # With one set divided by the true ratio, both have one distribution, and all C(m + n, m) rankings one probability.
-    most_rankings = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of them
-    k = 0
-    for rankings_of_u_up_to_k in itertools.accumulate(_rankings_by_u(m, n)):  # first for U <= 0, then for U <= 1, ...
-        if rankings_of_u_up_to_k > most_rankings:  # U < k + 1 would have too high a chance
-            break
-        k += 1
-    return k
+    # If one set is divided by the true ratio, both are distributed alike. All rankings are then equally likely.
+    all_rankings = math.comb(m + n, m)
+    most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 2.5 % of them
+    rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0, how many U <= 1, ...
+    rare = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]  # those of U <= 0 to U <= k - 1
+    return len(rare)
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
     """Return how many rankings of m and n values have each Mann-Whitney U, as a list by U from 0 to m * n.
 
     For m = 1 and n = 2 it is [1, 1, 1], because the single value has 0, 1 or 2 of the others below it. The counts are
-    the coefficients of the powers of q in the Gaussian binomial (Andrews, The Theory of Partitions, 1976): the product,
-    for k from 1 to m, of
+    the coefficients of a polynomial in q, the Gaussian binomial (Andrews, The Theory of Partitions, 1976):
 
-        (1 - q**(n + k)) / (1 - q**k)
+        (1 - q**(n + 1)) / (1 - q) * (1 - q**(n + 2)) / (1 - q**2) * ... * (1 - q**(n + m)) / (1 - q**m)
     """
-    # The polynomial 1, with room for the powers up to m * n. Higher ones are cut off: no lower one depends on them.
+    # Coefficients from q**0 to q**(m * n). Higher powers are cut off on the way: no lower one depends on them.
     coefficients = [1] + [0] * (m * n)
     for k in range(1, m + 1):
-        multiplied = _multiplied_by_one_minus_power(coefficients, n + k)
-        coefficients = _divided_by_one_minus_power(multiplied, k)
+        coefficients = _multiplied_by_one_minus_power(coefficients, n + k)
+        coefficients = _divided_by_one_minus_power(coefficients, k)
     return coefficients
 
 

@@ -21,21 +21,24 @@ def add_score_options(
     protocol: str | None = None,
     default_in_words: str = "",
 ) -> None:
-    """Add --protocol, --skip and --runs, and the options of `add_log_options` for facts that a log may leave out.
+    """Add the options of commands that score logs: --protocol, --skip, --runs, and those of `add_log_options`.
 
-    `protocol` is the default of --protocol. A caller that chooses the default itself, after reading the logs, passes
-    only its description for the help, as `default_in_words`. With neither, the user must give --protocol. `convert`
-    turns the texts of --devices and --batch into values.
+    `protocol` is the default of --protocol. A command that chooses its default later passes `default_in_words`, which
+    describes that default in the help. Without either, the user must give --protocol. `convert` turns the texts of
+    --devices and --batch into values.
     """
-    shown_default = protocol or default_in_words
-    must_be_given = not shown_default
-    protocol_help = "a name, or a YAML file of your own"
-    if shown_default:
-        protocol_help += f" (default: {shown_default})"
-    parser.add_argument("--protocol", required=must_be_given, default=protocol, metavar="P", help=protocol_help)
+    _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, convert)
+
+
+def _add_protocol_option(parser: argparse.ArgumentParser, default: str | None, shown_default: str) -> None:
+    """Add --protocol. The user must give it if there is no default to show in the help."""
+    text = "a name, or a YAML file of your own"
+    if shown_default:
+        text += f" (default: {shown_default})"
+    parser.add_argument("--protocol", required=not shown_default, default=default, metavar="P", help=text)
 
 
 def counts(text: str) -> list[int]:

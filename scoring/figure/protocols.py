@@ -106,8 +106,11 @@ class Protocol:
         """
         if self._number_of_runs_is_open():
             return "as many runs as MLPerf asks for of the benchmark"
-        fewest = max(self.runs, min(counts, default=self.runs))
-        most = max([self.runs, *counts])
+        run_counts = [self.runs]
+        if counts:
+            run_counts = [max(count, self.runs) for count in counts]
+        fewest = min(run_counts)
+        most = max(run_counts)
         if fewest < most:
             return f"{fewest} to {most} runs"
         return "1 run" if most == 1 else f"{most} runs"

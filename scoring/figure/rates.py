@@ -140,13 +140,16 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the same number of images for each window, and the seconds that they take at the speed of its row.
 
-    The speed is the printed step time if all rows have one, unless they all print rates of all devices. Otherwise it is
-    the rate of `work_at_printed_rates`. Raises InputError if a row gives no speed, or the batch or the number of
-    devices is needed and not known.
+    The speed is the first of these that all rows have:
+
+    1. a printed rate of all devices together, which needs no batch and no number of devices,
+    2. a printed step time, for which InputError is raised if the batch or a needed number of devices is not known,
+    3. the rate of `work_at_printed_rates`, which raises InputError if a row has none.
     """
+    if _all_print_rates_of_all_devices(record, chosen):
+        return work_at_printed_rates(record, chosen)
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
-    # Printed rates of all devices go first: they need no batch and no number of devices.
-    if step_times and not _all_print_rates_of_all_devices(record, chosen):
+    if step_times:
         return Work([images_per_step(record)] * len(chosen), step_times)
     return work_at_printed_rates(record, chosen)
 
@@ -159,14 +162,13 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the same number of images for each window, and the seconds that they take at the rate of its row.
 
-    For example, two rows of a run on 8 devices that print 100 and 50 images/s per device give the images [8, 8] and the
-    seconds [0.01, 0.02]. If some row prints no rate, all rows are taken at the rate of `rate_or_refuse`. Raises
-    InputError if that rate is not known.
+    For example, two rows print that each of 8 devices trains 100 and then 50 images/s. One image on each device is the
+    images [8, 8] in the seconds [0.01, 0.02]. If some row prints no rate, the rates of all rows are those of
+    `rate_or_refuse`, which raises InputError if a row says too little.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:
         return _equal_work(devices_per_printed_rate(record), printed_rates)
-    # Some rows print no rate, so measured rates go first (printed=False).
     rates_of_all_devices = [rate_or_refuse(record, window, printed=False) for window in chosen]
     return _equal_work(1, rates_of_all_devices)
 

@@ -49,14 +49,19 @@ def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[ob
 
 
 def refuse_same_run_twice(records: Sequence[Record]) -> None:
-    """Raise InputError if two logs are of the same run, or if one goes on where another ends. Each run counts once."""
+    """Raise InputError if a run is given twice, or in two parts: one log then goes on where another ends."""
     file_by_run: dict[object, str] = {}
     for record in records:
         if record.run_id in file_by_run:
             raise InputError(f"{record.file} and {file_by_run[record.run_id]} are of the same run: one run counts once")
         file_by_run[record.run_id] = record.file
     for earlier, later in itertools.permutations(records, 2):  # each pair in both orders: either may be the earlier
-        if later.is_continuation_of(earlier):
-            says = "parts of one run are no repeats; join them with `cat`"
-            first_line = later.windows[0].line
-            raise InputError(f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: {says}")
+        _refuse_continuation(earlier, later)
+
+
+def _refuse_continuation(earlier: Record, later: Record) -> None:
+    """Raise InputError if the log `later` goes on where the log `earlier` ends."""
+    if later.is_continuation_of(earlier):
+        says = "parts of one run are no repeats; join them with `cat`"
+        first_line = later.windows[0].line
+        raise InputError(f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: {says}")

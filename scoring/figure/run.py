@@ -42,9 +42,9 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the figure of one run under a protocol, with the lines of the log that it comes from.
 
-    `skip` is the number of --skip; None takes the protocol's own. It is how many windows or epochs to drop, or which
-    stamped row to start at. Raises InputError if the log does not have what the protocol needs, or contradicts itself,
-    and for a `skip` above 0 if the protocol has nothing to drop.
+    `skip` is the number of --skip: how many windows or epochs to drop, or which stamped row to start at. None takes the
+    protocol's own. Raises InputError if the log does not have what the protocol needs, or contradicts itself, and for a
+    `skip` above 0 if the protocol has nothing to drop.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
@@ -59,23 +59,24 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         if skip:
             raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
         return _figure_of_own_summary(record)
-    return _figure_of_windows(record, select(record, protocol, skip=skip), protocol.over_steps)
+    measured_windows = select(record, protocol, skip=skip)
+    return _figure_of_windows(record, measured_windows, protocol.over_steps)
 
 
 def _refuse_contradictions(record: Record) -> None:
     """Raise InputError if the log gives one thing in two ways so far apart that no figure can be trusted.
 
-    The importer has compared the two ways, and has set `refused` if they are so far apart. The error names the first
-    such contradiction.
+    The importer has made the checks, and has set `refused` in each that found two ways so far apart. The error names
+    the first of these.
     """
+    refused_checks = [check for check in record.checks if check.refused]
+    if not refused_checks:
+        return
     from_options = ""  # names the facts that the user gave, because one of them may be the mistake
     if record.from_options:
         from_options = f", {' and '.join(record.from_options)} from the options"
-    for check in record.checks:
-        if check.refused:
-            raise InputError(
-                f"{record.file}: no figure, as two ways to it contradict each other{from_options}: {check}"
-            )
+    says = f"no figure, as two ways to it contradict each other{from_options}: {refused_checks[0]}"
+    raise InputError(f"{record.file}: {says}")
 
 
 class _Average(NamedTuple):
@@ -111,9 +112,10 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
 
     Raises InputError if a row does not give its speed, or the batch or the number of devices is needed and not known.
     """
-    if over_steps in ("mean_of_printed_rates", "mean_of_rates"):
-        takes_printed_rates = over_steps == "mean_of_printed_rates"
-        return _mean_of_rates([rate_or_refuse(record, window, printed=takes_printed_rates) for window in chosen])
+    if over_steps == "mean_of_printed_rates":
+        return _mean_of_rates([rate_or_refuse(record, window, printed=True) for window in chosen])
+    if over_steps == "mean_of_rates":
+        return _mean_of_rates([rate_or_refuse(record, window, printed=False) for window in chosen])
     if over_steps == "images_over_time":
         return _images_over_time(work_over_time(record, chosen))
     if over_steps == "mean_step_time":
@@ -147,16 +149,15 @@ def _average_by_times(work: Work, value: float) -> _Average:
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
     """Return the 95 % interval of `value`, an average of the windows' images/s, as (low, high).
 
-    The interval of the mean seconds per image is turned into one of the rate 1 / mean, and that is scaled to `value`.
-    Returns None if the windows are too few or too uneven.
+    It is made of the interval of the mean seconds per image. If that is from 9 to 11 ms about a mean of 10 ms, then the
+    rate is from 10/11 to 10/9 of `value`. Returns None if the windows are too few or too uneven.
     """
     interval_of_mean_time = series.series_interval(seconds_per_image)
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
-    # value / (1 / mean time); `value` is not 1 / mean time if longer windows weigh more in it
-    scale = value * math.fsum(seconds_per_image) / len(seconds_per_image)
-    return scale / high_time, scale / low_time  # a long time is a low rate
+    value_times_mean = value * math.fsum(seconds_per_image) / len(seconds_per_image)
+    return value_times_mean / high_time, value_times_mean / low_time  # a long time is a low rate
 
 
 class StampedRow(NamedTuple):
@@ -175,10 +176,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)
-    if protocol.take_steps is None:
-        measured = _all_rows_after(record, stamped, start)
-    else:
-        measured = _rows_of_next_steps(record, protocol.take_steps, stamped, start)
+    measured = _rows_after(record, protocol, stamped, start)
     end = measured[-1]
     seconds = _seconds_between(record, start, end)
     steps = end.steps_done - start.steps_done
@@ -192,18 +190,28 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
     )
 
 
+def _rows_after(
+    record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start: StampedRow
+) -> list[StampedRow]:
+    """Return the rows that the protocol measures after `start`: all, or those of the steps that it takes."""
+    if protocol.take_steps is None:
+        return _all_rows_after(record, stamped, start)
+    return _rows_of_next_steps(record, protocol.take_steps, stamped, start)
+
+
 def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
-    """Return the rows of the log that have a time stamp and a known number of steps done.
+    """Return the windows of the log whose rows have a time stamp and a known number of steps done.
 
     Raises InputError if there are none, and says whether the stamps or the steps are missing.
     """
-    rows = []
+    stamped = []
     for window, steps_done in zip(record.windows, steps_done_by_window(record), strict=True):
         if window.end_s is not None and steps_done is not None:
-            rows.append(StampedRow(window, window.end_s, steps_done))
-    if rows:
-        return rows
-    if any(window.end_s is not None for window in record.windows):
+            stamped.append(StampedRow(window, window.end_s, steps_done))
+    if stamped:
+        return stamped
+    has_stamps = any(window.end_s is not None for window in record.windows)
+    if has_stamps:  # so the steps are missing
         says = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
     else:
         says = "needs time stamps on the rows; the log has none"
@@ -226,11 +234,15 @@ def _start_row(
 
 def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
     """Return the rows after `start`, up to the end of the log. Raises InputError if there is none."""
-    last_steps_done = stamped[-1].steps_done
-    rows = [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
+    rows = _rows_up_to(stamped[-1].steps_done, stamped, start)
     if not rows:
         raise too_short(record, steps=1, total=0)
     return rows
+
+
+def _rows_up_to(last_steps_done: int, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
+    """Return the rows with more steps done than `start`, up to `last_steps_done`."""
+    return [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
 
 
 def _rows_of_next_steps(
@@ -238,13 +250,12 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after `start`, up to the last one that is at most `steps` steps later.
 
-    Raises InputError if there is no such row, or if the log has fewer than `steps` - 1 steps after `start`.
+    Raises InputError if there is no such row, or if the log has fewer than `steps` - 1 steps after `start`. One step
+    may be missing, because a log that counts from 0 prints 20 after 21 steps. If a warm-up of 20 steps ends there, one
+    step too few is left of a log that ends with the protocol's last step.
     """
-    last_steps_done = start.steps_done + steps
-    rows = [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
+    rows = _rows_up_to(start.steps_done + steps, stamped, start)
     steps_after_start = max(0, stamped[-1].steps_done - start.steps_done)
-    # A log that counts from 0 prints its row 20 after 21 steps. If a warm-up of 20 steps ends there, a log of just the
-    # steps that the protocol asks for has one too few after it.
     fewest_steps_accepted = steps - 1
     if not rows or steps_after_start < fewest_steps_accepted:
         raise too_short(record, steps, steps_after_start)
@@ -258,7 +269,8 @@ def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> floa
     """
     first_line = start.window.line
     last_line = end.window.line
-    _refuse_clock_set_back(record, [row for row in record.windows if first_line <= row.line <= last_line])
+    windows_between = [window for window in record.windows if first_line <= window.line <= last_line]
+    _refuse_clock_set_back(record, windows_between)
     seconds = end.end_s - start.end_s
     if seconds <= 0:
         says = "do not advance; they are too coarse, or the clock was set"
@@ -274,22 +286,22 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 
 
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
-    """Return the row at whose time stamp a warm-up of `steps_to_skip` steps ends.
+    """Return the row at whose time stamp the warm-up ends. For a warm-up of 20 steps, it is the first of these:
 
-    For 20 steps, it is the row after exactly 20 steps. If there is none, it is the row that prints 20 in a log that
-    counts from 0 (after 21 steps), or else the first row after more than 20. Raises InputError if there is none either.
+    1. the row after exactly 20 steps
+    2. the row that prints 20, in a log that counts from 0
+    3. the first row after more than 20 steps
+
+    Raises InputError if the log has none of them.
     """
-    exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]
-    if exact_rows:
-        return exact_rows[0]
     counts_from_0 = record.first_step == 0
-    printing_rows = [row for row in stamped if row.window.step == steps_to_skip]
-    if counts_from_0 and printing_rows:
-        return printing_rows[0]
+    exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]
+    printing_rows = [row for row in stamped if row.window.step == steps_to_skip and counts_from_0]
     later_rows = [row for row in stamped if row.steps_done > steps_to_skip]
-    if later_rows:
-        return later_rows[0]
-    raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
+    rows_by_preference = [*exact_rows, *printing_rows, *later_rows]
+    if not rows_by_preference:
+        raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
+    return rows_by_preference[0]
 
 
 def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
@@ -352,8 +364,9 @@ def _refuse_if_clock_was_set(record: Record, run_s: float) -> None:
         raise InputError(f"{record.file}: run_stop is not after run_start: {cause}")
     _refuse_clock_set_back(record, record.windows)
     windows_s = total(record.windows, "seconds")
+    take_longer_than_run = windows_s > run_s * (1 + AGREES_WITHIN)
     trains_on_after_its_stop = record.benchmark in TRAINING_ON_AFTER_STOP
-    if windows_s > run_s * (1 + AGREES_WITHIN) and not trains_on_after_its_stop:
+    if take_longer_than_run and not trains_on_after_its_stop:
         raise InputError(
             f"{record.file}: run_start to run_stop are {six_digits(run_s)} s and the windows alone "
             f"{six_digits(windows_s)} s: {cause}"

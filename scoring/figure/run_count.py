@@ -21,8 +21,9 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    Only a protocol with `by_benchmark` changes. If the user gave --runs, that number of runs is kept, and InputError is
-    raised if all of them would be dropped. Without --runs, InputError is raised if the numbers are not known.
+    - Without `by_benchmark`, the protocol is returned as it is.
+    - With --runs, the user's number of runs is kept. Raises InputError if all of them would be dropped.
+    - Without --runs, MLPerf sets both numbers. Raises InputError if they are not known.
     """
     if not protocol.by_benchmark:
         return protocol
@@ -33,8 +34,7 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:
-        dropped = _dropped_runs_of(protocol, benchmark)
-        return protocol.with_numbers_of_benchmark(protocol.runs, dropped)
+        return protocol.with_numbers_of_benchmark(protocol.runs, _dropped_runs_of(protocol, benchmark))
     submission = _runs_of_submission(record.file, benchmark)
     return protocol.with_numbers_of_benchmark(submission.runs, submission.dropped)
 
@@ -42,24 +42,26 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
     """Return how many runs MLPerf asks for of a benchmark, and how many of them are dropped at each end.
 
-    Raises InputError if the benchmark is not known, or if its numbers depend on the round of MLPerf, which a log does
-    not say. `file` is the log that the error names.
+    Raises InputError, with the log's `file`, if the benchmark is not known, or if rounds of MLPerf differ in these
+    numbers: a log does not say its round.
     """
     if benchmark is None:
-        says = "names no benchmark, so the number of runs is not known"
-        raise InputError(f"{file}: the log {says}; give --runs N")
-
-    by_round = submission_runs_by_round(benchmark)
-    different_numbers = set(by_round.values())
+        raise _unknown_run_count(file, "names no benchmark, so the number of runs is not known")
+    numbers_by_round = submission_runs_by_round(benchmark)
+    different_numbers = set(numbers_by_round.values())
     if not different_numbers:
-        says = f"names benchmark {benchmark!r}, of which the number of runs is not known"
-        raise InputError(f"{file}: the log {says}; give --runs N")
+        raise _unknown_run_count(file, f"names benchmark {benchmark!r}, of which the number of runs is not known")
     if len(different_numbers) > 1:
-        listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
+        listed = ", ".join(f"{numbers.runs} by {ruleset}" for ruleset, numbers in numbers_by_round.items())
         says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
-        raise InputError(f"{file}: the log {says}; give --runs N")
-    [runs_of_all_rounds] = different_numbers
-    return runs_of_all_rounds
+        raise _unknown_run_count(file, says)
+    [numbers_of_all_rounds] = different_numbers
+    return numbers_of_all_rounds
+
+
+def _unknown_run_count(file: str, says: str) -> InputError:
+    """Return, not raise, the error that a log does not tell how many runs MLPerf asks for."""
+    return InputError(f"{file}: the log {says}; give --runs N")
 
 
 def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
@@ -76,10 +78,11 @@ def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
 
 
 def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> None:
-    """Raise TooFewRunsError if an olympic mean would drop all runs, or if too many runs did not converge.
+    """Raise TooFewRunsError if an olympic mean has too few runs, or if too many runs failed for the protocol's average.
 
-    A run that did not converge has an infinite figure. An olympic mean allows as many of them as it drops at each end,
-    any other average allows none. `unit` is the unit of the figures, for the error.
+    An olympic mean needs more runs than it drops. A failed run is one that did not converge; its figure is infinite. An
+    olympic mean allows as many of them as it drops at each end, any other average allows none. `unit` is the unit of
+    the figures, for the error.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     if is_olympic and len(runs) <= 2 * protocol.dropped_runs:

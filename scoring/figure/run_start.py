@@ -21,24 +21,34 @@ class Start(NamedTuple):
 
 
 def start_of(record: Record) -> Start:
-    """Return when a run started: by its run_start, else by the time stamp of its first row, else by its file.
+    """Return when a run started. It is the first of these that is known:
 
-    A run_start or a stamp counts only if it is a plausible date; seconds since midnight, for example, do not count.
-    The date of the file is that of its last change.
+    1. the date of its run_start,
+    2. the date of its first row,
+    3. the date of the last change of its log's file, which is always known.
+
+    A log may count its times from midnight or from 0. Such times are no dates.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")
+    first_row_s = _date_of_first_row(record)
+    if first_row_s is not None:
+        return Start(first_row_s, "first_row")
+    last_change_s = Path(record.file).stat().st_mtime
+    return Start(last_change_s, "file")
 
-    first_stamp_s = record.windows[0].end_s if record.windows else None
-    if first_stamp_s is not None:
-        if _is_date(first_stamp_s):
-            return Start(first_stamp_s, "first_row")
-        # Importers make the stamp of a calendar date by `date.toordinal`, which counts the days from the year 1.
-        unix_s = first_stamp_s - ORDINAL_OF_1970 * SECONDS_OF_DAY
+
+def _date_of_first_row(record: Record) -> float | None:
+    """Return the time stamp of a run's first row as Unix time; None without a row, or if the stamp is no date."""
+    stamp_s = record.windows[0].end_s if record.windows else None
+    if stamp_s is None:
+        return None
+    # A stamp in words counts from the year 1: see ORDINAL_OF_1970.
+    stamp_in_words_s = stamp_s - ORDINAL_OF_1970 * SECONDS_OF_DAY
+    for unix_s in (stamp_s, stamp_in_words_s):
         if _is_date(unix_s):
-            return Start(unix_s, "first_row")
-
-    return Start(Path(record.file).stat().st_mtime, "file")
+            return unix_s
+    return None
 
 
 def _is_date(unix_s: float | None) -> TypeGuard[float]:

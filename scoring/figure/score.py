@@ -207,14 +207,13 @@ def score(
     unit = _unit(chosen.records, settled_protocol)
     refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
-    # `skip` has had its effect above. The score's protocol gets it too, so that its description says what was dropped.
-    shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
-    score_without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
+    shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)  # for its description
+    without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
     missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)
-    shown_warnings = list(_warnings(score_without_warnings, missing_runs))
+    shown_warnings = list(_warnings(without_warnings, missing_runs))
     if not system:
         shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
-    result = dataclasses.replace(score_without_warnings, warnings=tuple(shown_warnings))
+    result = dataclasses.replace(without_warnings, warnings=tuple(shown_warnings))
     if missing_runs is not None:
         raise TooFewRunsError(missing_runs, partial=result)
     return result
@@ -262,8 +261,7 @@ def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int
     A set has as many runs as the protocol asks for: 7 runs make three sets of 5. Raises InputError if a run has no
     start.
     """
-    # A record without a start is sorted as 0.0, only for `_scored_runs` to refuse it in the next line.
-    by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
+    by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)  # the next line refuses a missing start
     runs = _scored_runs(by_start, protocol, skip)
 
     def figure_of_set(runs_of_set: Sequence[_ScoredRun]) -> float:
@@ -314,18 +312,18 @@ def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
 
     `missing_runs` is the message that the runs are fewer than the protocol asks for; None if they are enough.
     """
-    protocol = result.protocol
+    measures_throughput = result.protocol.figure == "throughput"
     for record in result.records:
         yield from warnings.warn_of_import_findings(record)
-    if _is_per_device(result.records, protocol):
+    if _is_per_device(result.records, result.protocol):
         message = "the log does not say how many devices ran: the figure is of one; give --devices"
         yield warning("devices_unknown", message)
     if missing_runs is not None:
         yield warning("too_few_runs", missing_runs)
-    elif len(result.runs) == 1 and protocol.figure == "throughput":
+    elif len(result.runs) == 1 and measures_throughput:
         yield warning("too_few_runs", "one run: run-to-run spread cannot be estimated from one run")
 
-    if protocol.figure == "throughput":
+    if measures_throughput:
         yield from _warnings_of_throughput(result)
     else:
         yield from _warnings_of_run_time(result)
@@ -333,19 +331,20 @@ def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
-    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together."""
-    protocol = result.protocol
+    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together.
+
+    The mean of several rates may lie above all images / all time. So a score that is made of such means, over windows
+    or over runs, may get a warning of it.
+    """
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
-    # A mean of rates may lie above all images / all time. There is a warning of that if the figure of a run is the mean
-    # of its windows' rates, and another one if the score is the mean of the runs' rates.
-    averages_window_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
+    averages_window_rates = result.protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     for record, run in zip(result.records, result.runs, strict=True):
         yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))
         yield from window_warnings.warn_about_windows(record, run.chosen, averages_window_rates)
 
     run_rates = [run.value for run in result.runs]
     yield from warnings.warn_of_outlying_run(result.records, run_rates, result.unit)
-    averages_run_rates = protocol.over_runs == "mean"
+    averages_run_rates = result.protocol.over_runs == "mean"
     if averages_run_rates:
         yield from warnings.warn_if_mean_of_run_rates_is_high(run_rates)
 
@@ -355,13 +354,13 @@ def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
 
     An outlier is sought among the lengths of all runs from start to stop, whether they converged or not.
     """
-    minutes = []  # of each run, from its start to its stop
     for record, run in zip(result.records, result.runs, strict=True):
-        minutes.append(_minutes_to_end(record, run))
-        if not math.isfinite(run.value):
+        did_not_converge = not math.isfinite(run.value)
+        if did_not_converge:
             end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
             message = f"{end}: the run did not converge and counts as the worst"
             yield warning("not_converged", message, record, run.last_line)
+    minutes = [_minutes_to_end(record, run) for record, run in zip(result.records, result.runs, strict=True)]
     yield from warnings.warn_of_outlying_run(result.records, minutes, result.unit)
 
 

@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the score of the logs, as lines or as JSON (--json). Returns 1 for too few (converged) runs, else 0.
 
-    Runs that were resumed near their end may be shorter than the protocol's warm-up. Their score is printed without a
-    figure. For other runs, or with --skip, a warm-up that leaves nothing raises InputError, as do logs and protocols
-    that cannot be read or do not fit each other.
+    Raises InputError if logs or the protocol cannot be read, if they do not fit each other, or if the warm-up leaves
+    nothing to measure. The last is no error if all runs were resumed from a checkpoint and finished, and --skip is not
+    given: their score is then printed without a figure.
     """
     protocol = protocol_of(args)
     records = read_records(args)
@@ -50,12 +50,16 @@ def main(args: argparse.Namespace) -> int:
         if not _may_be_shorter_than_warm_up(records, args.skip):
             raise  # it is a mistake of the user
         result = _score_without_figure("nothing_measured", error, protocol, records)
+    _print_score(result, as_json=args.json)
+    return 0
 
-    if args.json:
+
+def _print_score(result: Score, *, as_json: bool) -> None:
+    """Print a score, as lines or as JSON."""
+    if as_json:
         _print_json(result)
     else:
         print(safe_lines(score_lines(result)))
-    return 0
 
 
 def _print_too_few_runs(error: TooFewRunsError, partial: Score, *, as_json: bool) -> None:
@@ -107,14 +111,20 @@ def _interval_rows(result: Score) -> list[tuple[str, str]]:
     """
     if result.interval_95 is None:
         return [("95 % interval", result.interval_method)]  # such as "none: fewer than 8 windows of one run"
-    low, high = result.interval_95
+    bounds = _bounds_in_words(result.interval_95)
     if result.repeat_interval_95 is None:
-        return [("95 % interval", f"{low:.3f} to {high:.3f}   ({result.interval_method})")]
-    repeat_low, repeat_high = result.repeat_interval_95  # only a single run has this interval
+        return [("95 % interval", f"{bounds}   ({result.interval_method})")]
+    bounds_of_repeat = _bounds_in_words(result.repeat_interval_95)
     return [
-        ("this run", f"{low:.3f} to {high:.3f}   (95 % interval of its mean, {result.interval_method})"),
-        ("another run", f"{repeat_low:.3f} to {repeat_high:.3f}   (95 % interval of another run of this system)"),
+        ("this run", f"{bounds}   (95 % interval of its mean, {result.interval_method})"),
+        ("another run", f"{bounds_of_repeat}   (95 % interval of another run of this system)"),
     ]
+
+
+def _bounds_in_words(interval: tuple[float, float]) -> str:
+    """Return the bounds of an interval as `97.500 to 102.500`."""
+    low, high = interval
+    return f"{low:.3f} to {high:.3f}"
 
 
 def _more_runs_in_words(more_runs: int | None) -> str:

@@ -1,6 +1,5 @@
 """The windows of a run that a protocol measures: after its warm-up, and as many steps as it takes."""
 
-import bisect
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +16,8 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
-        return _drop_first(record, epochs, protocol.skip if skip is None else skip, "epochs")
+        epochs_to_drop = protocol.skip if skip is None else skip
+        return _drop_first(record, epochs, epochs_to_drop, "epochs")
 
     windows = _after_warm_up(record, protocol, skip)
     if protocol.take_steps is None:
@@ -68,27 +68,35 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
     A window that does not say its steps is left out, because its beginning is not known. Raises InputError if no window
     is left, or if the log does not say how many steps were done at the end of a window.
     """
-    done_by_window = steps_done_by_window(record)
+    done_by_window = _known_steps_done(record, protocol)
     chosen = []
     for window, done_at_end in zip(record.windows, done_by_window, strict=True):
-        if done_at_end is None:
-            says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
-            raise InputError(f"{record.file}: protocol {protocol.name} {says}")
-        if not window.steps:
-            continue
-        done_at_begin = done_at_end - window.steps
-        if done_at_begin >= protocol.skip:
-            chosen.append(window)
+        if window.steps:
+            done_at_begin = done_at_end - window.steps
+            if done_at_begin >= protocol.skip:
+                chosen.append(window)
     if not chosen:
         raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=f"{done_by_window[-1]} printed")
     return chosen
+
+
+def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
+    """Return for each window how many steps of the run were done at its end.
+
+    Raises InputError, which names the protocol that skips steps, if the log does not say it of all windows.
+    """
+    known = [done for done in steps_done_by_window(record) if done is not None]
+    if len(known) < len(record.windows):
+        says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
+        raise InputError(f"{record.file}: protocol {protocol.name} {says}")
+    return known
 
 
 class _Progress(NamedTuple):
     """How far a run is at the end of a row."""
 
     done: int | None  # steps of the run, warm-up included; None if not known
-    offset: int  # of these, the steps that were done before the printed numbers last began again; 0 if they never did
+    done_at_restart: int  # steps done when the printed numbers last began again; 0 if they never did
     epoch: int | None  # of the last row that printed a step
 
 
@@ -98,7 +106,7 @@ def steps_done_by_window(record: Record) -> list[int | None]:
     If the printed numbers start again in each epoch, the epochs are added up: 50, 100, 50, 100 -> 50, 100, 150, 200.
     """
     steps_done = []
-    progress = _Progress(done=0, offset=0, epoch=None)
+    progress = _Progress(done=0, done_at_restart=0, epoch=None)
     for window in record.windows:
         progress = _progress_after(window, progress, record.first_step)
         steps_done.append(progress.done)
@@ -115,24 +123,21 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
         return before._replace(done=_sum_if_known(before.done, window.steps))
 
     printed_steps = window.step - first_step + 1  # the printed number, as if the log counted from 1
-    offset = _offset_of(window, before, printed_steps)
-    return _Progress(offset + printed_steps, offset, window.epoch)
+    done_at_restart = _done_at_last_restart(window, before, printed_steps)
+    return _Progress(done=done_at_restart + printed_steps, done_at_restart=done_at_restart, epoch=window.epoch)
 
 
-def _offset_of(window: Window, before: _Progress, printed_steps: int) -> int:
-    """Return how many steps were done before the numbers that a row prints last began again; 0 if they never did.
+def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int) -> int:
+    """Return how many steps were done when the numbers that a log prints last began again; 0 if they never did.
 
-    For example, an epoch ends at step 100. If the next epoch's first row prints 50, the numbers have begun again, and
-    the offset is 100. If it prints 150, they go on, and the offset stays as it was. `printed_steps` is what the row
-    prints, counted from 1.
+    For example, an epoch ends at step 100. If the next epoch's first row prints 50, the numbers begin again, and 100
+    is returned. If it prints 150, they go on. `printed_steps` is what the row prints, counted from 1.
     """
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
-    if not is_new_epoch or before.done is None:
-        return before.offset
-    numbers_go_on = before.offset + printed_steps > before.done
-    if numbers_go_on:
-        return before.offset
-    return before.done
+    done_if_numbers_go_on = before.done_at_restart + printed_steps
+    if is_new_epoch and before.done is not None and done_if_numbers_go_on <= before.done:
+        return before.done  # they begin again
+    return before.done_at_restart
 
 
 def _sum_if_known(done: int | None, steps: int | None) -> int | None:
@@ -147,15 +152,13 @@ def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequ
 
     Raises InputError if all together have fewer steps, or the first alone has more.
     """
-    # The steps of the first window, of the first two, and so on
-    totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
+    totals = list(itertools.accumulate(window.steps or 1 for window in chosen))  # of the first, of the first two, ...
     if totals[0] > steps:
         holds = f"the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}"
         raise InputError(f"{record.file}: {holds}; take a protocol without `take`, such as window")
     if totals[-1] < steps:
         raise too_short(record, steps, totals[-1])
-    windows_within_steps = bisect.bisect(totals, steps)  # the number of totals that are at most `steps`
-    return chosen[:windows_within_steps]
+    return [window for window, total in zip(chosen, totals, strict=True) if total <= steps]
 
 
 def nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:

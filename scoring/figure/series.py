@@ -31,7 +31,6 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """
     if len(values) < LEAST_WINDOWS:
         return None
-
     mean = math.fsum(values) / len(values)
     deviations = _deviations_from_mean(values)
     if _are_from_rounding(deviations, mean):  # all values are equal
@@ -39,13 +38,16 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     # Batches of windows are less correlated than the windows, so they go first. Equal batches would tell no spread.
     batch_deviations = _deviations_from_mean(_batch_means(values))
-    if not _are_from_rounding(batch_deviations, mean):
-        deviations = batch_deviations
-    possible_errors = _possible_errors(deviations)
-    half_width = _half_width(possible_errors, freedom=len(deviations) - 1)
+    batches_are_equal = _are_from_rounding(batch_deviations, mean)
+    half_width = _half_width_by_deviations(deviations if batches_are_equal else batch_deviations)
     if half_width >= mean:  # one window took many times as long as the others
         return None
     return around(mean, half_width / mean)
+
+
+def _half_width_by_deviations(deviations: Sequence[float]) -> float:
+    """Return half the width of the 95 % interval of a mean, by the deviations of its values from it, in order."""
+    return _half_width(_possible_errors(deviations), freedom=len(deviations) - 1)
 
 
 def _deviations_from_mean(values: Sequence[float]) -> list[float]:
@@ -123,7 +125,7 @@ def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
     `deviations` are the values less their mean, in order. Each correlation that neighbours may have (CORRELATIONS)
-    gives one error, with the probability of that correlation. Those of at most LEAST_PROBABILITY are left out.
+    gives one error. The error is as probable as that correlation, and left out at LEAST_PROBABILITY or less.
     """
     sums = _deviation_sums(deviations)
     fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
@@ -183,20 +185,33 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
     """Return the least sum of squared noise that explains the values, if neighbours have the correlation `r`.
 
-    With d[i] for the deviations from the plain mean, and a true mean that is m above it, the noise is
+    The sum depends on the true mean, which is not known. If that is the plain mean plus m, the sum is
 
-        sqrt(1 - r**2) * (d[0] - m)           of the first value
-        (d[i] - m) - r * (d[i - 1] - m)       of each later value
+        a * m**2 - 2 * b * m + c
 
-    Its squares add up to a * m**2 - 2 * b * m + c. This is least at m = b / a, where it is c - b**2 / a.
+    This is least at m = b / a, where it is c - b**2 / a.
     """
-    a = _weight_of_mean(r, sums.n)  # (1 - r**2) + (n - 1) * (1 - r)**2
-    # (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1]). All d add up to 0, so this sum is r * d[n - 1] - d[0].
-    b = (1 - r) * r * sums.ends
-    # (1 - r**2) * d[0]**2 + sum((d[i] - r * d[i - 1])**2)
-    c = sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
+    a = _weight_of_mean(r, sums.n)
+    b = _linear_coefficient(sums, r)
+    c = _noise_squares_about_plain_mean(sums, r)
     least = c - b**2 / a
     return max(least, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
+
+
+def _linear_coefficient(sums: DeviationSums, r: float) -> float:
+    """Return b of `_least_noise_squares`, for values that have the deviations d from their plain mean.
+
+    It is (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1]). All d add up to 0, so the sum is r * d[n - 1] - d[0].
+    """
+    return (1 - r) * r * sums.ends
+
+
+def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
+    """Return the sum of squared noise if the true mean is the plain mean, from which the values have the deviations d.
+
+    It is (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + (d[2] - r * d[1])**2 + ...
+    """
+    return sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
 
 
 def _weight_of_mean(r: float, n: int) -> float:

@@ -33,7 +33,7 @@ class PooledSd(NamedTuple):
 def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
     """Return one relative standard deviation of values within their sets; None if no set has two values.
 
-    It is pooled over the sets: the root of their mean squared deviation, weighted by degrees of freedom.
+    It is the root of the sets' mean squared deviation. A set of n values weighs n - 1, its degrees of freedom.
     """
     squares = 0.0
     freedom = 0
@@ -93,20 +93,26 @@ def mean_of(values: Sequence[float]) -> Estimate | None:
 def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None:
     """Return the mean without the `dropped` least and the `dropped` greatest values; None if fewer than two are kept.
 
-    The dropped values may be infinite. The standard error is Yuen's (Biometrika 61, 1974), for trimmed means.
+    The dropped values may be infinite.
     """
-    n = len(values)
-    kept = sorted(values)[dropped : n - dropped]
-    h = len(kept)
-    if h < 2:
+    kept = sorted(values)[dropped : len(values) - dropped]
+    if len(kept) < 2:
         return None
+    mean = math.fsum(kept) / len(kept)
+    return Estimate(mean, _error_of_trimmed_mean(kept, dropped), freedom=len(kept) - 1)
 
-    # Yuen's error is made of the winsorized values: the nearest kept value stands in for each dropped one.
-    winsorized = [kept[0]] * dropped + kept + [kept[-1]] * dropped
+
+def _error_of_trimmed_mean(kept: Sequence[float], dropped: int) -> float:
+    """Return the standard error of the mean of `kept`, the values in ascending order without `dropped` at each end.
+
+    It is that of Yuen (Biometrika 61, 1974). The dropped values count as equal to the nearest kept one (winsorized).
+    """
+    winsorized = [kept[0]] * dropped + [*kept] + [kept[-1]] * dropped
     deviation = sd(winsorized)
-    assert deviation is not None, "two values or more are left"
-    error = deviation / math.sqrt(h * (h - 1) / (n - 1))  # without dropped values, h is n, and this deviation / sqrt(n)
-    return Estimate(math.fsum(kept) / h, error, freedom=h - 1)
+    assert deviation is not None, "two values or more are kept"
+    n = len(winsorized)
+    h = len(kept)
+    return deviation / math.sqrt(h * (h - 1) / (n - 1))  # without dropped values, h is n, and this deviation / sqrt(n)
 
 
 def has_no_width(interval: tuple[float, float]) -> bool:
@@ -124,15 +130,19 @@ def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
     The two standard errors may differ (Welch, Biometrika 34, 1947; for olympic means Yuen, Biometrika 61, 1974).
     """
     ratio = other.value / base.value
-    # The standard error of log(value) is about error / value, and the variances of the two logarithms add up.
-    variance_of_base = (base.error / base.value) ** 2
-    variance_of_other = (other.error / other.value) ** 2
-    variance = variance_of_base + variance_of_other
+    variance_of_base = _variance_of_log(base)
+    variance_of_other = _variance_of_log(other)
+    variance = variance_of_base + variance_of_other  # of log(ratio), the difference of two logarithms
     if variance == 0:
         return ratio, ratio
     # Welch's degrees of freedom of the sum of two variances
     freedom = variance**2 / (variance_of_base**2 / base.freedom + variance_of_other**2 / other.freedom)
     return around(ratio, t_quantile(freedom) * math.sqrt(variance))
+
+
+def _variance_of_log(estimate: Estimate) -> float:
+    """Return the variance of log(value) of an estimate. Its standard error is about error / value."""
+    return (estimate.error / estimate.value) ** 2
 
 
 # Half the width is the t that lies below this probability: 98 % to both sides, because no mean evens out the tails of
@@ -162,14 +172,16 @@ def outlier(values: Sequence[float]) -> int | None:
     deviation = sd(values)
     if n < 3 or not deviation:
         return None
-
     mean = math.fsum(values) / n
     distances = [abs(value - mean) for value in values]
-    farthest = distances.index(max(distances))
+    greatest_distance = max(distances)
+    if greatest_distance / deviation <= _most_deviations_from_mean(n):
+        return None
+    return distances.index(greatest_distance)
+
+
+def _most_deviations_from_mean(n: int) -> float:
+    """Return Grubbs' limit: how many standard deviations the farthest of n values may lie from their mean."""
     # Each of the n values could be too high or too low, so each of these 2 * n cases gets an equal share of the 1 %.
     t = t_quantile(n - 2, 1 - 0.01 / (2 * n))
-    # Grubbs' limit for the farthest value, in standard deviations from the mean
-    most_deviations = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))
-    if distances[farthest] / deviation <= most_deviations:
-        return None
-    return farthest
+    return (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))

@@ -65,21 +65,20 @@ def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlow
     Ranks of the same number on different hosts are different ranks. If several are the slowest equally often, it is the
     one that was so first.
     """
-    all_slowest = _slowest_ranks(windows, kind)
-    slowest_by_rank: dict[tuple[int | None, str | None], list[SlowestRank]] = {}
-    for slowest in all_slowest:
-        slowest_by_rank.setdefault((slowest.rank, slowest.host), []).append(slowest)
-    if not slowest_by_rank:
+    slowest_of_windows = _slowest_ranks(windows, kind)
+    if not slowest_of_windows:
         return None
-
-    of_one_rank = max(slowest_by_rank.values(), key=len)  # the first of equals
-    first = of_one_rank[0]
+    by_rank: dict[tuple[int | None, str | None], list[SlowestRank]] = {}  # by number and host
+    for slowest in slowest_of_windows:
+        by_rank.setdefault((slowest.rank, slowest.host), []).append(slowest)
+    times_of_one_rank = max(by_rank.values(), key=len)  # the first of equals
+    first = times_of_one_rank[0]
     return OftenSlowestRank(
         rank=first.rank,
         host=first.host,
-        times_slowest=len(of_one_rank),
-        windows=len(all_slowest),
-        median_lag_share=statistics.median(slowest.lag_share for slowest in of_one_rank),
+        times_slowest=len(times_of_one_rank),
+        windows=len(slowest_of_windows),
+        median_lag_share=statistics.median(slowest.lag_share for slowest in times_of_one_rank),
         first_line=first.line,
     )
 
@@ -91,19 +90,44 @@ def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestR
     """
     slowest = []
     for window in windows:
+        times = _times_of_kind(window, kind)
         lag_share = slowest_rank_lag(window, kind)
-        if lag_share is not None:
-            rank = getattr(window.rank_times, f"{kind}_rank")  # such as `compute_rank`
-            host = getattr(window.rank_times, f"{kind}_host")
-            slowest.append(SlowestRank(rank=rank, host=host, lag_share=lag_share, line=window.line))
+        if times is not None and lag_share is not None:
+            slowest.append(SlowestRank(times.slowest_rank, times.slowest_host, lag_share, window.line))
     return slowest
+
+
+class _TimesOfRanks(NamedTuple):
+    """One kind of time of the ranks in a window. What the row does not give is None."""
+
+    slowest_rank: int | None
+    slowest_host: str | None
+    slowest_s: float | None  # the time of the slowest rank
+    median_s: float | None  # the time of the median rank
+
+
+def _times_of_kind(window: Window, kind: KindOfTime) -> _TimesOfRanks | None:
+    """Return the ranks' times of one kind in a window; None if its row gives no times of ranks.
+
+    The fields of each kind begin with its name: those of `compute` are `compute_rank`, `compute_most_s` and so on.
+    """
+    times = window.rank_times
+    if times is None:
+        return None
+    return _TimesOfRanks(
+        slowest_rank=getattr(times, f"{kind}_rank"),
+        slowest_host=getattr(times, f"{kind}_host"),
+        slowest_s=getattr(times, f"{kind}_most_s"),
+        median_s=getattr(times, f"{kind}_median_s"),
+    )
 
 
 def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> float:
     """Return an upper bound of the chance that, of equally fast ranks, some rank is the slowest in so many windows.
 
     For one given rank, Chernoff's bound is exp(-n * D). Here n is the number of independent windows, and D says how far
-    the rank's share of the windows is from 1 / ranks (`_divergence`). For all ranks, it is `ranks` times as much.
+    the rank's share of the windows is above the expected 1 / ranks (`_divergence`). For all ranks, it is `ranks` times
+    as much. If the share is not above the expected one, the bound is 1.
     """
     share = times_slowest / windows
     expected_share = 1 / ranks  # of a rank that is as fast as the others
@@ -130,10 +154,9 @@ def slowest_rank_lag(window: Window, kind: KindOfTime) -> float | None:
 
     Returns None if the window does not give its own time, or the ranks' times of this kind.
     """
-    if window.rank_times is None or not window.seconds:
+    times = _times_of_kind(window, kind)
+    if times is None or not window.seconds:
         return None
-    slowest_s = getattr(window.rank_times, f"{kind}_most_s")  # such as `compute_most_s`
-    median_s = getattr(window.rank_times, f"{kind}_median_s")
-    if slowest_s is None or median_s is None:
+    if times.slowest_s is None or times.median_s is None:
         return None
-    return float((slowest_s - median_s) / window.seconds)
+    return float((times.slowest_s - times.median_s) / window.seconds)

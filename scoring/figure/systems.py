@@ -23,18 +23,16 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
     nor one for each system.
     """
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
-    devices = _number_of_each(systems, args.devices, "--devices")
-    batches = _number_of_each(systems, args.batch, "--batch")
-    records_of_systems = []
-    for system, devices_of_system, batch in zip(systems, devices, batches, strict=True):
-        options = {
-            "format": args.format,
-            "devices": devices_of_system,
-            "batch_per_device": batch,
-            "segment": args.segment,
-        }
-        records_of_systems.append((system, [read_described(log, **options) for log in _logs_of(system)]))
-    return records_of_systems
+    devices_by_system = _number_of_each(systems, args.devices, "--devices")
+    batch_by_system = _number_of_each(systems, args.batch, "--batch")
+    systems_with_records = []
+    for system, devices, batch in zip(systems, devices_by_system, batch_by_system, strict=True):
+        records = [
+            read_described(log, format=args.format, devices=devices, batch_per_device=batch, segment=args.segment)
+            for log in _logs_of(system)
+        ]
+        systems_with_records.append((system, records))
+    return systems_with_records
 
 
 def _logs_of(path: str, pattern: str = "*") -> list[Path]:
@@ -99,35 +97,29 @@ def read_described(log: str | Path, **options: Any) -> Record:
     if description is None:
         return record
 
-    described = {"nodes", "devices"}  # the fields that no longer have the log's own value
-    batch_per_device = record.batch_per_device
+    from_description: dict[str, Any] = {"nodes": description.nodes, "devices": description.devices}
     global_batch = record.batch_of_all
     if global_batch and global_batch % description.devices == 0:  # the devices share it evenly
-        batch_per_device = global_batch // description.devices
-        described.add("batch_per_device")
+        from_description["batch_per_device"] = global_batch // description.devices
+    lines_of_own_values = {name: line for name, line in record.field_lines.items() if name not in from_description}
     return dataclasses.replace(
         record,
-        nodes=description.nodes,
-        devices=description.devices,
-        batch_per_device=batch_per_device,
+        **from_description,
         accelerator=description.accelerator,
         described_by=f"systems/{description.file.name}",
-        field_lines={name: line for name, line in record.field_lines.items() if name not in described},
+        field_lines=lines_of_own_values,
     )
 
 
 def _read_description(log: str | Path) -> SystemDescription | None:
     """Return the description of the system of a submission's log.
 
-    For SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt it is the file SUBMITTER/systems/SYSTEM.json. Returns None if
-    the log lies elsewhere, if the file cannot be read, or if its numbers of nodes or devices are missing or impossible.
+    Returns None if the log does not lie in a submission, if the description cannot be read, or if its numbers of nodes
+    or devices are missing or impossible.
     """
-    parents = Path(log).absolute().parents  # BENCHMARK, SYSTEM, results, SUBMITTER and so on
-    if len(parents) < 4 or parents[2].name != "results":
+    file = _description_file(log)
+    if file is None:
         return None
-    system_folder = parents[1]
-    submitter_folder = parents[3]
-    file = submitter_folder / "systems" / f"{system_folder.name}.json"
     try:
         description = json.loads(file.read_text(encoding="utf-8"))
         nodes = int(description["number_of_nodes"])
@@ -138,3 +130,16 @@ def _read_description(log: str | Path) -> SystemDescription | None:
         return None
     accelerator = str(description.get("accelerator_model_name") or "")
     return SystemDescription(file, nodes, devices, accelerator or None)
+
+
+def _description_file(log: str | Path) -> Path | None:
+    """Return the file that describes the system of a submission's log; None if the log does not lie in a submission.
+
+    For SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt it is SUBMITTER/systems/SYSTEM.json.
+    """
+    folders = Path(log).absolute().parents  # BENCHMARK, SYSTEM, results, SUBMITTER and so on
+    if len(folders) < 4 or folders[2].name != "results":
+        return None
+    system_folder = folders[1]
+    submitter_folder = folders[3]
+    return submitter_folder / "systems" / f"{system_folder.name}.json"

@@ -56,8 +56,8 @@ def _warn_if_rows_disagree(
 ) -> Iterator[Verdict]:
     """Yield a warning if a figure is far off the images/s that the rows themselves give by their steps and times.
 
-    Far off is a ratio above MAX_PLAUSIBLE_RATIO, or below 1 / MAX_PLAUSIBLE_RATIO. `lines` are the first and last line
-    of these rows. The message begins with `message_start`, such as "the figure, of lines 12 to 480, is".
+    Far off is by a factor of more than MAX_PLAUSIBLE_RATIO, up or down. `lines` are the first and last line of these
+    rows. The message begins with `message_start`, such as "the figure, of lines 12 to 480, is".
     """
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
@@ -76,12 +76,11 @@ def _warn_if_rows_disagree(
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
     """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains.
 
-    There is none if the rate of the whole run is not known. Nor is there one if the importer has already reported that
-    the time of the whole run and that of the epochs disagree.
+    There is no warning if the rate of the whole run is not known, or if the importer has already reported that the time
+    of the whole run and the times of its epochs disagree.
     """
     whole_run = run_rate(record)
-    is_reported_by_importer = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
-    if whole_run is None or is_reported_by_importer:
+    if whole_run is None or _importer_found_other_run_time(record):
         return
     gap = value / whole_run.images_per_s - 1
     if abs(gap) > MOST_WARM_UP_GAP:
@@ -91,18 +90,24 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
         yield warning("ways_disagree", message, record, last_line)
 
 
+def _importer_found_other_run_time(record: Record) -> bool:
+    """Tell whether the importer found that the time of the whole run and the times of its epochs disagree."""
+    return any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
+
+
 def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
     """Yield a warning if a figure differs by more than MOST_SUMMARY_GAP from the images/s that the log closes with.
 
-    There is none if the log closes with no rate of all devices. The message begins with `message_start`, such as "the
-    figure, of lines 12 to 480, is".
+    There is no warning if the log closes without a rate, or with the rate of one device. The message begins with
+    `message_start`, such as "the figure, of lines 12 to 480, is".
     """
-    if record.summary_rate is None or record.rate_scope != "global":
+    closing_rate = record.summary_rate
+    if closing_rate is None or record.rate_scope != "global":
         return
-    gap = value / record.summary_rate - 1
+    gap = value / closing_rate - 1
     if abs(gap) > MOST_SUMMARY_GAP:
         message = (
-            f"{message_start} {gap:+.1%} off the log's own summary {six_digits(record.summary_rate)}, which has "
+            f"{message_start} {gap:+.1%} off the log's own summary {six_digits(closing_rate)}, which has "
             "a rule of its own: see the protocol summary"
         )
         yield warning("own_summary_differs", message, record, record.field_lines["summary_rate"])
@@ -112,26 +117,28 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
     """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
     The row of `first_line` is left out, because a figure between time stamps begins where that row ends. Returns None
-    if a row does not give its steps or its time, or if the batch is not known.
+    if there are no rows, if a row does not give its steps or its time, or if the batch is not known.
     """
-    batch = record.global_batch
-    if not batch and record.rate_scope == "device":  # if the devices are not known, the figure is of one
-        batch = record.batch_per_device
-    if not batch:
+    batch = _batch_of_figure(record)
+    rows = [row for row in record.windows if first_line < row.line <= last_line]
+    if not batch or not rows:
         return None
-
     steps = 0
     seconds = 0.0
-    for row in record.windows:
-        if first_line < row.line <= last_line:
-            seconds_of_steps = seconds_of_row(record, row)
-            if not row.steps or not seconds_of_steps:
-                return None
-            steps += row.steps
-            seconds += seconds_of_steps
-    if not seconds:
-        return None
+    for row in rows:
+        seconds_of_steps = seconds_of_row(record, row)
+        if not row.steps or not seconds_of_steps:
+            return None
+        steps += row.steps
+        seconds += seconds_of_steps
     return steps * batch / seconds
+
+
+def _batch_of_figure(record: Record) -> int | None:
+    """Return the batch of the devices that a figure is of: all of them, or one if their number is not known."""
+    if not record.global_batch and record.rate_scope == "device":
+        return record.batch_per_device
+    return record.global_batch
 
 
 def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
@@ -192,15 +199,20 @@ def warn_of_outlying_run(records: Sequence[Record], values: Sequence[float], uni
 
     `values` are the figures of the `records`, in `unit`. Infinite figures are left out.
     """
-    finite = [(record, value) for record, value in zip(records, values, strict=True) if math.isfinite(value)]
-    index = outlier([value for _, value in finite])
+    finite_values = []
+    their_records = []
+    for record, value in zip(records, values, strict=True):
+        if math.isfinite(value):
+            finite_values.append(value)
+            their_records.append(record)
+    index = outlier(finite_values)
     if index is None:
         return
-    record, value = finite[index]
-    median = statistics.median(value for _, value in finite)
+    value = finite_values[index]
+    median = statistics.median(finite_values)
     if abs(value - median) > LEAST_OUTLIER_DISTANCE * abs(median):
         message = f"{six_digits(value)} {unit} lies far from the median {six_digits(median)} of the runs"
-        yield warning("outlying_run", message, record)
+        yield warning("outlying_run", message, their_records[index])
 
 
 def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
@@ -235,39 +247,40 @@ def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdic
 def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
     """Yield a warning for each setting in which runs differ: model, batch, precision, math mode, then software.
 
-    A log that does not give a setting is taken to agree with the others. Only an unknown precision may count as a
-    different one: see `_may_be_of_another_precision`.
+    A log that does not give a setting agrees with the others, with one exception: a log without a precision differs
+    from logs that all name another precision than FP32.
     """
-    for rule, name, field in (
+    for rule, field, field_in_words in (
         ("mixed_model", "model", "model"),
-        ("mixed_batch", "batch of one device", "batch_per_device"),
+        ("mixed_batch", "batch_per_device", "batch of one device"),
         ("mixed_precision", "precision", "precision"),
-        ("mixed_math_mode", "math mode", "math_mode"),
+        ("mixed_math_mode", "math_mode", "math mode"),
     ):
         values = _different_values(records, field)
         if len(values) > 1:
-            yield warning(rule, f"{name} differs: {', '.join(values)}")
-
-    different_packages = []
-    for package, versions in sorted(_versions_by_package(records).items()):
-        if len(versions) > 1:
-            different_packages.append(f"{package} {' and '.join(sorted(versions))}")
+            yield warning(rule, f"{field_in_words} differs: {', '.join(values)}")
+    different_packages = _packages_of_several_versions(records)
     if different_packages:
         yield warning("mixed_software", f"software differs: {'; '.join(different_packages[:MOST_PACKAGES])}")
+
+
+def _packages_of_several_versions(records: Sequence[Record]) -> list[str]:
+    """Return the packages of which records name several versions, in order: `paddle 2.4.1 and 2.4.2`."""
+    packages = []
+    for package, versions in sorted(_versions_by_package(records).items()):
+        if len(versions) > 1:
+            packages.append(f"{package} {' and '.join(sorted(versions))}")
+    return packages
 
 
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
 
-    Values that differ only in case, spaces or punctuation, such as `ResNet-50` and `resnet50`, count as one. Records
-    without a value are left out. Only if the field is `precision`, and that of such a record may differ, the value `not
-    said` is added for them.
+    Texts that differ only in case, spaces or punctuation, such as `ResNet-50` and `resnet50`, count as one. Records
+    without a value are left out, but a precision that is not given may count as the value `not said`.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
-    value_by_letters = {}  # by its letters and digits in lower case
-    for value in values:
-        letters = "".join(character for character in str(value).lower() if character.isalnum())
-        value_by_letters[letters] = value
+    value_by_letters = {_letters_and_digits(value): value for value in values}
     different_values = list(value_by_letters.values())
 
     some_records_have_none = len(values) < len(records)
@@ -275,6 +288,11 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
         different_values.append("not said")
     # The values of one field are all texts or all numbers, so they are sorted before they become texts.
     return [str(value) for value in sorted(different_values)]
+
+
+def _letters_and_digits(value: object) -> str:
+    """Return a value's text in lower case, without spaces and punctuation: `resnet50` for `ResNet-50`."""
+    return "".join(character for character in str(value).lower() if character.isalnum())
 
 
 def _may_be_of_another_precision(named_precisions: Collection[str]) -> bool:

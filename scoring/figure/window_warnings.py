@@ -85,16 +85,18 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
 
     Use only ratios of these times: their unit depends on the log. A window that gives no time is left out.
     """
-    times = []
-    # The rows of a log print the same things. So all take the same branch below, and their times have the same unit.
-    for window in windows:
-        if window.seconds is not None and window.images and not window.steps:
-            times.append(window.seconds / window.images)  # of an image, because the steps are not known
-        elif window.step_s is not None:
-            times.append(window.step_s)  # of a step
-        elif window.printed_rate:
-            times.append(1 / window.printed_rate)  # of an image
-    return times
+    # The rows of a log print the same things, so the times of all of its windows have one unit.
+    times = [_comparable_time(window) for window in windows]
+    return [time for time in times if time is not None]
+
+
+def _comparable_time(window: Window) -> float | None:
+    """Return the time of a step or of an image in a window, by what its row gives; None if it gives no time."""
+    if window.seconds is not None and window.images and not window.steps:
+        return window.seconds / window.images
+    if window.step_s is not None:
+        return window.step_s
+    return 1 / window.printed_rate if window.printed_rate else None  # of an image
 
 
 def _warn_of_uneven_times(
@@ -156,14 +158,14 @@ def _warn_if_mean_of_window_rates_is_high(
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if a few outlying windows move the mean time by more than MOST_MEAN_SHIFT; otherwise None.
 
-    A few are at most MOST_OUTLIERS_SHARE of the windows. `times` has one value for each window.
+    A few are at most MOST_OUTLIERS_SHARE of the windows: with more, the whole run is uneven. `times` has one value for
+    each window.
     """
     median = statistics.median(times)
     distances = [abs(time - median) for time in times]
     are_outliers = _are_outliers(distances, median)
     outlier_count = sum(are_outliers)
-    are_few = 0 < outlier_count <= MOST_OUTLIERS_SHARE * len(times)
-    if not are_few:  # with many, the whole run is uneven
+    if outlier_count == 0 or outlier_count > MOST_OUTLIERS_SHARE * len(times):
         return None
     mean_shift = _shift_of_mean(times, steps_as_weights(windows), are_outliers)
     if abs(mean_shift) <= MOST_MEAN_SHIFT:
@@ -223,15 +225,17 @@ class LevelChange(NamedTuple):
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
     """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
 
-    It is the index for which the means of the values before it and from it on lie farthest apart, in standard errors.
-    They must lie more than LEAST_CHANGE_STRENGTH apart.
+    An index splits the series into the values before it and those from it on. The change is at the split whose two
+    means lie farthest apart, in standard errors. They must lie more than LEAST_CHANGE_STRENGTH apart.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
     strengths = _strengths_of_splits(clipped, noise)
-    indexes = range(max(first_index, 1), min(last_index, len(values) - 1) + 1)  # at least one value on either side
-    strongest = max(indexes, key=lambda index: strengths[index], default=None)
-    if strongest is None or strengths[strongest] <= LEAST_CHANGE_STRENGTH:
+    allowed_indexes = [index for index in strengths if first_index <= index <= last_index]
+    if not allowed_indexes:
+        return None
+    strongest = max(allowed_indexes, key=lambda index: strengths[index])
+    if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
     before = statistics.median(values[:strongest])
     after = statistics.median(values[strongest:])
@@ -239,9 +243,9 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
 
 
 def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:
-    """Return for each index how far apart the means of the values before it and from it on are, in standard errors.
+    """Return for each index how far apart the means of values[:index] and values[index:] are, in standard errors.
 
-    `noise` is the standard deviation of a value around its level.
+    Each part has at least one value. `noise` is the standard deviation of a value around its level.
     """
     total = math.fsum(values)
     sums_before = list(itertools.accumulate(values, initial=0.0))  # sums_before[i] is the sum of values[:i]
@@ -281,7 +285,10 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
     """
     count = len(times)
     change = change_point(times, first_index=1, last_index=count // 2)
-    if change is None or change.before <= change.after * (1 + WARM_UP_SLOWDOWN):
+    if change is None:
+        return None
+    is_slower_before = change.before > change.after * (1 + WARM_UP_SLOWDOWN)
+    if not is_slower_before:
         return None
     message = (
         f"the first {change.at} of {count} measured windows are {percent(change.before / change.after - 1)} slower "
@@ -295,23 +302,27 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
 
     Time spent waiting for data does not count. `times` has one value for each window.
     """
-    count = len(times)
     compute_times = _times_without_waiting(windows, times)
-    first_index = max(1, count // 10)  # the first tenth may be warm-up
-    fewest_slow_windows = max(3, count // 5)  # fewer would not show that it lasts
-    last_index = count - fewest_slow_windows
-    change = change_point(compute_times, first_index=first_index, last_index=last_index)
+    change = _late_change(compute_times)
     if change is None or change.before <= 0:  # at 0, all of the time before the change was waiting
         return None
     is_slower = change.after > change.before * (1 + THROTTLING_SLOWDOWN)
     if not is_slower or not _is_sudden(compute_times, change.at):
         return None
-
+    slowdown = percent(change.after / change.before - 1)
     message = (
-        f"from window {change.at + 1} of {count} on steps take {percent(change.after / change.before - 1)} longer, to "
-        f"the end: throttling, or another job on the machine{_power_note(windows, change.at)}"
+        f"from window {change.at + 1} of {len(times)} on steps take {slowdown} longer, to the end: throttling, or "
+        f"another job on the machine{_power_note(windows, change.at)}"
     )
     return warning("throttling", message, record, windows[change.at].line)
+
+
+def _late_change(times: Sequence[float]) -> LevelChange | None:
+    """Return where times change their level after the first tenth and before the last fifth; None if they do not."""
+    count = len(times)
+    first_index = max(1, count // 10)  # the first tenth may be warm-up
+    fewest_after_change = max(3, count // 5)  # fewer would not show that it lasts
+    return change_point(times, first_index=first_index, last_index=count - fewest_after_change)
 
 
 def _is_sudden(times: Sequence[float], index: int) -> bool:
@@ -372,14 +383,9 @@ def _has_trend(values: Sequence[float]) -> bool:
     """
     stride = max(1, len(values) // MOST_FOR_TREND)  # a long series has too many pairs, so it is thinned out
     chosen = values[::stride]
-    rising_pairs = 0
-    falling_pairs = 0
-    for before, after in itertools.combinations(chosen, 2):
-        if after > before:
-            rising_pairs += 1
-        elif after < before:
-            falling_pairs += 1
-
+    pairs = list(itertools.combinations(chosen, 2))
+    rising_pairs = sum(later > earlier for earlier, later in pairs)
+    falling_pairs = sum(later < earlier for earlier, later in pairs)
     # Without a trend, about as many pairs rise as fall. Their difference then has this standard deviation.
     count = len(chosen)
     deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
@@ -389,23 +395,25 @@ def _has_trend(values: Sequence[float]) -> bool:
 def _look_like_running_averages(times: Sequence[float]) -> bool:
     """Tell whether times look like running averages: they are smooth, and their changes die out.
 
-    They are smooth if the von Neumann ratio, mean squared change / variance, is low. Their changes die out if those in
-    the last quarter are far smaller than those in the first. Too few times never look like it.
+    They are smooth if the von Neumann ratio, mean squared change / variance, is low. Fewer times than
+    LEAST_FOR_RUNNING_AVERAGES never look like it, nor do times that do not change.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False
     variance = statistics.pvariance(times)
     changes = [abs(after - before) for before, after in itertools.pairwise(times)]
+    if variance == 0 or not _die_out(changes):
+        return False
+    von_neumann_ratio = statistics.fmean([change * change for change in changes]) / variance
+    return von_neumann_ratio < MOST_SMOOTH_RATIO
+
+
+def _die_out(changes: Sequence[float]) -> bool:
+    """Tell whether the last quarter of changes are far smaller than the first quarter."""
     quarter = len(changes) // 4
     early_change = statistics.fmean(changes[:quarter])
     late_change = statistics.fmean(changes[-quarter:])
-    if variance == 0 or early_change == 0:  # times that do not change have neither mark
-        return False
-
-    von_neumann_ratio = statistics.fmean([change * change for change in changes]) / variance
-    is_smooth = von_neumann_ratio < MOST_SMOOTH_RATIO
-    changes_die_out = late_change < early_change / LEAST_DECAY_RATIO
-    return is_smooth and changes_die_out
+    return late_change < early_change / LEAST_DECAY_RATIO
 
 
 def _stamps_confirm_times(windows: Sequence[Window]) -> bool:

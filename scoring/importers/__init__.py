@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from runlog.reader import open_log
@@ -73,15 +73,14 @@ def recognise(path: str | os.PathLike[str]) -> str:
     A row is a line that a program prints of its training steps. Raises InputError if the log has rows of no known
     format, or of several.
     """
-    signs = {name: _sign_of_row(format) for name, format in FORMATS.items()}
+    signs_to_find = {name: _sign_of_row(format) for name, format in FORMATS.items()}  # of formats without a row so far
     line_of_first_row: dict[str, int] = {}  # by the format's name
     line = 0
     with _open_unpacked(path) as stream:
         for line, text in enumerate(Lines(stream).texts(), 1):  # all lines: rows of a second format may follow
-            for name, sign in signs.items():
-                has_row = name in line_of_first_row
-                if not has_row and sign.text in text and sign.pattern.search(text) is not None:
-                    line_of_first_row[name] = line
+            for name in _formats_of_row(text, signs_to_find):
+                line_of_first_row[name] = line
+                del signs_to_find[name]
 
     if not line_of_first_row:
         raise InputError(f"{path}: no line of a known format in {line} lines; known are {', '.join(FORMATS)}")
@@ -95,6 +94,11 @@ def recognise(path: str | os.PathLike[str]) -> str:
 def _sign_of_row(format: type[FormatReader]) -> RowSign:
     """Return how a line is recognised as a row of `format`, which may have its own text and pattern for that."""
     return RowSign(text=format.row_clue or format.row_marker, pattern=format.recognised_by or format.row_pattern)
+
+
+def _formats_of_row(text: str, signs: Mapping[str, RowSign]) -> list[str]:
+    """Return the names in `signs` of the formats of which a line is a row, mostly none or one."""
+    return [name for name, sign in signs.items() if sign.text in text and sign.pattern.search(text) is not None]
 
 
 @contextlib.contextmanager
@@ -182,7 +186,8 @@ def _read_run(path: str | os.PathLike[str], name: str, segment: int | None, *, l
     Raises InputError if there is no run `segment`, or if `segment` is None and the log holds several runs.
     """
     whole_log = _read(path, name, _WHOLE_LOG)  # only its rows show which runs it holds
-    runs = whole_log.lines.runs(whole_log.restarts)
+    first_row_line = whole_log.windows[0].line if whole_log.windows else None
+    runs = whole_log.lines.runs(whole_log.restarts, first_row_line)
     span = _span_of_run(path, runs, lines_of_log, segment)
     # A part is read again, so that nothing of the other runs is in the result.
     return whole_log if span == _WHOLE_LOG else _read(path, name, span)
@@ -251,11 +256,7 @@ def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int,
         return runs[0]
     shown = _runs_in_words(runs, lines)  # for the error
     if number is None:
-        more = ""
-        if len(runs) > MOST_RUNS_SHOWN:
-            # If several ranks write their rows into one log, the step number goes back again and again, and each time
-            # another run seems to begin.
-            more = f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
+        more = _further_runs_in_words(runs)
         raise InputError(f"{path}: {len(runs)} runs in one log ({shown}{more}): score one of them with --segment N")
     if number > len(runs):
         raise InputError(f"{path}: no run {number}: the log holds {len(runs)} ({shown})")
@@ -269,6 +270,15 @@ def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
         end = lines if last_line is None else last_line
         texts.append(f"{number}: lines {first_line} to {end}")
     return "; ".join(texts)
+
+
+def _further_runs_in_words(runs: Sequence[Span]) -> str:
+    """Return how many runs there are beyond MOST_RUNS_SHOWN, and why; an empty text if there are none."""
+    if len(runs) <= MOST_RUNS_SHOWN:
+        return ""
+    # If several ranks write their rows into one log, the step number goes back again and again, and each time another
+    # run seems to begin.
+    return f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
 
 
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:

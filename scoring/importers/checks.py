@@ -48,17 +48,21 @@ def has_second_clock(record: Record) -> bool:
 def _check_of_ratio(
     name: str, first_way: str, second_way: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
 ) -> Check:
-    """Return the check `name` of two figures by their `ratio`: they agree, differ, or differ so far as to be refused.
+    """Return the check `name` of two figures of a log by their `ratio`: whether they agree, and whether to refuse them.
 
-    `first_way` and `second_way` are the figures in words. `rounding` is by how much the ratio may be off because digits
-    are rounded. If `refusable` is False, the figures are not refused, however far they differ.
+    Figures that differ are refused only if their ratio is not plausible and `refusable` is True. `first_way` and
+    `second_way` are the figures in words. `rounding` is by how much rounded digits may change the ratio.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
     agree = abs(ratio - 1) <= tolerance + rounding
-    # No figure of a log is believed if two of its figures lie further apart than this.
-    is_plausible = 1 / MAX_PLAUSIBLE_RATIO - rounding <= ratio <= MAX_PLAUSIBLE_RATIO + rounding
-    return Check(what=name, ways=(first_way, second_way), agree=agree, refused=refusable and not is_plausible)
+    refused = refusable and not _is_plausible(ratio, rounding)
+    return Check(what=name, ways=(first_way, second_way), agree=agree, refused=refused)
+
+
+def _is_plausible(ratio: float, rounding: float) -> bool:
+    """Return whether a ratio of two figures can be true. If not, one of the figures is wrong and none is believed."""
+    return 1 / MAX_PLAUSIBLE_RATIO - rounding <= ratio <= MAX_PLAUSIBLE_RATIO + rounding
 
 
 def rows_with_clock_set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
@@ -103,8 +107,8 @@ def _check_time_stamps(record: Record) -> Check | None:
     if not kept:
         return None
 
-    stamps_s = math.fsum(gap.clock_s for gap in kept)  # `clock_s`: the later row's time stamp less the earlier one's
-    rows_s = math.fsum(gap.row_s for gap in kept)  # `row_s`: the later row's own time, or its images / its rate
+    stamps_s = _seconds_by_stamps(kept)
+    rows_s = _seconds_by_rows(kept)
     pauses = len(gaps) - len(kept)
     stamps_error_s = _rounding_of_stamps_s(pauses, stamp_resolution_s)
     lines = lines_in_words([gap.row for gap in kept])
@@ -116,6 +120,16 @@ def _check_time_stamps(record: Record) -> Check | None:
         ratio=stamps_s / rows_s,
         rounding=stamps_error_s / rows_s,
     )
+
+
+def _seconds_by_stamps(gaps: Sequence[Gap]) -> float:
+    """Return the sum of the gaps by the clock: of each, the later row's time stamp less the earlier one's."""
+    return math.fsum(gap.clock_s for gap in gaps)
+
+
+def _seconds_by_rows(gaps: Sequence[Gap]) -> float:
+    """Return the sum of the gaps by the rows: of each, the later row's own time, or its images / its rate."""
+    return math.fsum(gap.row_s for gap in gaps)
 
 
 def _rounding_of_stamps_s(pauses: int, stamp_resolution_s: float) -> float:
@@ -139,7 +153,7 @@ def _names_of_own_figures(record: Record) -> tuple[str, str]:
 
 def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
     """Return how many seconds the last digit of the time stamps stands for."""
-    has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
+    has_whole_seconds = all(gap.clock_s.is_integer() for gap in gaps)  # False for an infinite time
     return 1.0 if has_whole_seconds else 0.01  # logs with fractions of a second print two digits or more
 
 
@@ -152,8 +166,8 @@ def _check_pauses(record: Record) -> Check | None:
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
-    rows_s = math.fsum(gap.row_s for gap in gaps)  # `row_s`: the later row's own time, or its images / its rate
-    stamps_s = math.fsum(gap.clock_s for gap in gaps)  # `clock_s`: the later row's time stamp less the earlier one's
+    rows_s = _seconds_by_rows(gaps)
+    stamps_s = _seconds_by_stamps(gaps)
     has_pauses = stamps_s - TWO_STAMPS_ERROR_S > (1 + CLOCKS_AGREE_WITHIN) * rows_s
     if not has_pauses:
         return None
@@ -198,15 +212,14 @@ def _check_epoch_summaries(record: Record) -> Check | None:
 
     Only epochs that have both rows and a summary are compared. Returns None if there is no such epoch.
     """
-    rows_with_rates = _rows_with_rates(record)
-    epochs_with_rows = {row.epoch for row in rows_with_rates}
-    summary_by_epoch = {summary.epoch: summary for summary in record.epochs if summary.seconds and summary.printed_rate}
-    compared_epochs = summary_by_epoch.keys() & epochs_with_rows
+    all_rows = _rows_with_rates(record)
+    all_summaries = _summaries_with_rates(record)
+    compared_epochs = {row.epoch for row in all_rows} & {summary.epoch for summary in all_summaries}
     if not compared_epochs:
         return None
 
-    rows = [row for row in rows_with_rates if row.epoch in compared_epochs]
-    summaries = [summary for epoch, summary in summary_by_epoch.items() if epoch in compared_epochs]
+    rows = [row for row in all_rows if row.epoch in compared_epochs]
+    summaries = [summary for summary in all_summaries if summary.epoch in compared_epochs]
     summaries_s = total(summaries, "seconds")
     summaries_rate = _mean_rate_of_summaries(summaries)
     rows_rate = _mean_rate_of_rows(rows)
@@ -234,6 +247,12 @@ def _mean_rate_of_rows(rows: Sequence[Window]) -> float:
     # The condition in the sum is for the type checker: all of these rows have both figures.
     steps_over_rates = math.fsum(row.steps / row.printed_rate for row in rows if row.steps and row.printed_rate)
     return total(rows, "steps") / steps_over_rates
+
+
+def _summaries_with_rates(record: Record) -> list[Window]:
+    """Return the summaries of epochs that state seconds and a rate. Of several for one epoch the last counts."""
+    by_epoch = {summary.epoch: summary for summary in record.epochs if summary.seconds and summary.printed_rate}
+    return list(by_epoch.values())
 
 
 def _rows_with_rates(record: Record) -> list[Window]:
@@ -277,17 +296,12 @@ def _check_printed_rates(record: Record) -> Check | None:
     """
     if record.rate_scope != "global":
         return None
-    rows: list[Window] = []
-    seconds_at_rate: list[float] = []  # how long the images of each row would take at the rate that it prints
-    for window in record.windows:
-        if window.printed_rate and window.images and window.seconds:
-            rows.append(window)
-            seconds_at_rate.append(window.images / window.printed_rate)
+    rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
     if not rows:
         return None
 
     images = total(rows, "images")
-    printed_rate = images / math.fsum(seconds_at_rate)
+    printed_rate = images / _seconds_at_printed_rates(rows)
     measured_rate = images / total(rows, "seconds")
     ratio = measured_rate / printed_rate
     return _check_of_ratio(
@@ -296,6 +310,12 @@ def _check_printed_rates(record: Record) -> Check | None:
         f"images / time, {six_digits(measured_rate)} images/s, {four_digits(ratio)} times the printed ones",
         ratio=ratio,
     )
+
+
+def _seconds_at_printed_rates(rows: Sequence[Window]) -> float:
+    """Return how long the images of all rows would take, those of each row at the rate that it prints."""
+    # The condition in the sum is for the type checker: all of these rows have both figures.
+    return math.fsum(row.images / row.printed_rate for row in rows if row.images and row.printed_rate)
 
 
 def _check_batch(record: Record) -> Check | None:

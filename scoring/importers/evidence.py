@@ -49,7 +49,7 @@ class Evidence:
         """Search the `text` of line number `line` for evidence, and keep the first line of each kind of evidence.
 
         Words that show images count in any line. Words that show other samples, and switches of half precision, count
-        only if `may_configure` is True, as it is for the lines before training and for the first rows.
+        only in a line that `may_configure` the training: a line before the rows, or one of the first rows.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):

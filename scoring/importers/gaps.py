@@ -30,15 +30,19 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
     """
     if window.seconds:
         return window.seconds
-    if not window.printed_rate:
-        return None
+    images = _images_of_rate(record, window)
+    if images and window.printed_rate:
+        return images / window.printed_rate
+    return None
 
-    images: float | None = None
-    if record.rate_scope == "global":  # the rate is that of all devices
-        images = window.images
-    elif window.steps and record.batch_per_device:  # the rate is that of one device, so its images count
-        images = window.steps * record.batch_per_device
-    return images / window.printed_rate if images else None
+
+def _images_of_rate(record: Record, window: Window) -> float | None:
+    """Return the images that the printed rate of a row counts: of all devices, or of one; None if they are unknown."""
+    if record.rate_scope == "global":
+        return window.images
+    if window.steps and record.batch_per_device:
+        return window.steps * record.batch_per_device
+    return None
 
 
 def gaps_of_training(record: Record) -> list[Gap]:
@@ -73,9 +77,9 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
     """Return the gaps in which no pause happened, such as an evaluation, a checkpoint or a stall.
 
-    The usual gap takes `usual_ratio` times as long by the clock as by the row's own figures. One that takes more than
-    PAUSE_RATIO times as long as usual has a pause. `stamp_resolution_s` is what the last digit of a time stamp stands
-    for.
+    A gap is expected to take the row's own time x the ratio of clock to row that is usual in the log. It has a pause if
+    it takes over PAUSE_RATIO times as long, beyond rounding. `stamp_resolution_s` is what the last digit of a stamp
+    stands for, such as 0.01.
     """
     # At least 1: a gap that is no longer by the clock than by its row has no pause.
     usual_ratio = max(1.0, _usual_ratio(gaps, stamp_resolution_s))
@@ -87,19 +91,20 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
 def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """Return how many times as long gaps usually are by the clock as by their rows' own figures.
 
-    This is the median of `clock_s / row_s`. If the median row is too short for the resolution of the time stamps, it is
-    the ratio of the sums of `clock_s` and `row_s` instead.
+    This is the median of `clock_s / row_s`. If rows are so short that the rounding of time stamps spoils these ratios,
+    it is the sum of `clock_s` / the sum of `row_s` instead. That leaves out the tenth of the gaps in which the clock
+    exceeds the row most, because these may have pauses.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
     if median_row_s >= rounding_s:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
-    # In sums over many gaps most of the rounding cancels out. The tenth of the gaps in which the clock exceeds the row
-    # most is left out, because these gaps may have pauses.
-    by_excess = sorted(gaps, key=_excess_s)
-    without_longest = by_excess[: math.ceil(0.9 * len(gaps))]
-    return math.fsum(gap.clock_s for gap in without_longest) / math.fsum(gap.row_s for gap in without_longest)
+    least_excess_first = sorted(gaps, key=_excess_s)
+    kept = least_excess_first[: math.ceil(0.9 * len(gaps))]
+    clocks_s = math.fsum(gap.clock_s for gap in kept)  # in a sum over many gaps most of the rounding cancels out
+    rows_s = math.fsum(gap.row_s for gap in kept)
+    return clocks_s / rows_s
 
 
 def _excess_s(gap: Gap) -> float:

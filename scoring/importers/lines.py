@@ -80,17 +80,18 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
 
-        The first run begins with the log. A tool prints several lines with such words before its first row, and any
-        later run begins at the first of them. So a line with such words begins another run in two cases only: a row has
-        come since, or every start prints its word exactly once and the word is there for a second time, so that the
-        first start failed.
+        As a tool starts, it prints several lines with such words, and then rows. Only the first of these lines is a new
+        start. It is known by one of two signs:
+
+        - a row came since the last noted start
+        - the line has a word again that each start prints only once; then the last noted start failed before any row
         """
         word = _start_word(text)
         if word is None:
             return
-        row_came_since = self._start.has_row  # `confirm_run` sets it
-        is_second_start = word in _ONCE_PER_START and word in self._start.words
-        if row_came_since or is_second_start:
+        row_came_since = self._start.has_row
+        last_start_failed = word in _ONCE_PER_START and word in self._start.words
+        if row_came_since or last_start_failed:
             self._start = _PossibleStart(number)
         self._start.words.add(word)
 
@@ -108,21 +109,24 @@ class Lines:
             self._first_lines.append(self._start.line)
             self._start.has_row = True
 
-    def runs(self, restarts: Iterable[Restart]) -> list[Span]:
+    def runs(self, restarts: Iterable[Restart], first_row_line: int | None) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
         A run begins at each start that was followed by a row. It also begins where the step counter goes back between
-        two rows (`restarts`), unless such a start lies between these rows. A log without a row is one run. None as the
-        last line of a run stands for the end of the log.
+        two rows (`restarts`), unless such a start lies between these rows. If the first row, on `first_row_line`, lies
+        before all of these, a run begins with the log. A log without a row is one run. None as the last line of a run
+        stands for the end of the log.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
             if not self._has_start_within(restart):
                 first_lines.append(restart.line_after)
-        if not first_lines:  # no row
+        if not first_lines:
             return [self.span]
 
         first_lines.sort()
+        if first_row_line is not None and first_row_line < first_lines[0]:  # the end of a run that began in another log
+            first_lines.insert(0, self.span[0])
         last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
         last_lines.append(self.span[1])
         return list(zip(first_lines, last_lines, strict=True))
@@ -151,23 +155,22 @@ class Lines:
             piece = self.stream.readline(MAX_LINE_BYTES)
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line of the run, without rows that repeat those of another rank.
+        """Yield the number and the text of each line of the run, without what several ranks print alike.
 
-        With mpirun, a tag before each line names the rank that wrote it. A row holds `marker`:
+        With mpirun, a tag before each line names the rank that wrote it. Rows, which hold `marker`, and the texts of a
+        tool's start are kept only of the lowest rank that prints rows:
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
         """
-        rank_of_rows: int | None = None  # the lowest rank that prints rows; None: no rank has printed one yet
+        kept_rank: int | None = None  # None: no rank has printed a row yet
         for block in self._blocks_of_lines():
-            if rank_of_rows is None:
+            if kept_rank is None:
                 # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
-                rank_of_rows = _lowest_rank_with_rows(block, marker)
+                kept_rank = _lowest_rank_with_rows(block, marker)
             for line in block:
-                # Rows and start-up texts of any other rank are left out.
-                is_left_out = rank_of_rows is not None and _is_repeated(line, rank_of_rows, marker)
-                if not is_left_out:
+                if not _is_repeated(line, kept_rank, marker):
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
@@ -176,17 +179,18 @@ class Lines:
         Also note in `ranks`, for each rank that a tag names, the number of the first line with its tag.
         """
         first, last = self.span
-        numbered = itertools.islice(enumerate(self.texts(), 1), first - 1, last)
-        while block := list(itertools.islice(numbered, _BLOCK_LINES)):
-            lines = []
-            for number, text in block:
-                tag = _first_tag(text)
-                if tag is None:
-                    lines.append(TaggedLine(number, text, None))
-                else:
-                    self.ranks.setdefault(int(tag[1]), number)
-                    lines.append(_without_tags(number, text, tag))
-            yield lines
+        numbered_texts = enumerate(self.texts(), start=1)
+        texts_of_run = itertools.islice(numbered_texts, first - 1, last)
+        while block := list(itertools.islice(texts_of_run, _BLOCK_LINES)):
+            yield [self._tagged_line(number, text) for number, text in block]
+
+    def _tagged_line(self, number: int, text: str) -> TaggedLine:
+        """Return a line without mpirun's tags. Note its number in `ranks` if it has the first tag of a rank."""
+        tag = _first_tag(text)
+        if tag is None:
+            return TaggedLine(number, text, None)
+        self.ranks.setdefault(int(tag[1]), number)
+        return _without_tags(number, text, tag)
 
 
 def _first_tag(text: str) -> re.Match[str] | None:
@@ -208,12 +212,13 @@ def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLin
     return TaggedLine(number, _RANK_TAG.sub("", text), None)
 
 
-def _is_repeated(line: TaggedLine, rank_of_rows: int, marker: str) -> bool:
-    """Return whether a line repeats one of the rank `rank_of_rows`: a row or a tool's start text of another rank.
+def _is_repeated(line: TaggedLine, kept_rank: int | None, marker: str) -> bool:
+    """Return whether a line repeats one of the rank `kept_rank`: a row or a tool's start text of another rank.
 
-    A row is a line that holds the text `marker`. A line without a rank repeats none.
+    A row is a line that holds the text `marker`. A line without a rank repeats none, and without a `kept_rank` no line
+    does.
     """
-    if line.rank is None or line.rank == rank_of_rows:
+    if kept_rank is None or line.rank is None or line.rank == kept_rank:
         return False
     return marker in line.text or _start_word(line.text) is not None
 

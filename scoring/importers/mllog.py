@@ -341,12 +341,10 @@ class MLLog(FormatReader):
         """
         starts = [block.start for block in self.events.blocks if block.start]
         ends = self._ends_of_training()
-        for start, next_start in itertools.zip_longest(starts, starts[1:]):  # the last block has the next start None
+        for start, next_start in itertools.zip_longest(starts, starts[1:]):
+            last_line = math.inf if next_start is None else next_start.line  # the last block has no next start
             end = _first_after(ends, start.line)
-            if end is None:
-                continue
-            ends_before_next = next_start is None or end.line <= next_start.line
-            if ends_before_next:
+            if end is not None and end.line <= last_line:
                 yield start, end
 
     def _ends_of_training(self) -> list[Mark]:

@@ -69,17 +69,18 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
     """Return the window of the epoch `number`. What is not known of the epoch is None.
 
-    If our own program logged the epoch's throughput, its time and images are those in that event. Otherwise the time is
-    that from the epoch's start to its stop. If the time is known but no images are logged, they are `samples`, the
-    number of images in an epoch. `batch` is the number of images in a step.
+    `samples` is the number of images in an epoch, and `batch` that in a step. If our own program logged the throughput
+    of the epoch, its time and images are taken from there. Otherwise the time is that from the epoch's start to its
+    stop. An epoch with a time, but without images of its own, has `samples` images.
     """
-    seconds = epoch.marked_seconds
     images: float | None = None
     wait_s: float | None = None
-    if epoch.own_rate:
+    if epoch.own_rate:  # our own program has measured the epoch
         seconds = positive_amount(epoch.own_rate.time_s)
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
+    else:
+        seconds = epoch.marked_seconds
     if images is None and seconds:
         images = samples
 
@@ -118,16 +119,20 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     """Return {number of an epoch: its rates, in the order of `events.rates`}.
 
     A rate that is logged without a number counts for the epoch that stopped last before it, or for the number None if
-    no epoch stopped before it. A rate of another submitter's program is left out if its images/s are not positive.
+    no epoch stopped before it. A rate that is not usable is left out.
     """
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in events.rates:
-        # A rate of our own program counts even if its images/s are unusable: they follow from its images and its time.
-        if _is_own(rate) or positive_amount(rate.images_per_s) is not None:
+        if _is_usable(rate):
             number = _number_of_epoch(rate, stops)
             rates_by_number.setdefault(number, []).append(rate)
     return rates_by_number
+
+
+def _is_usable(rate: Rate) -> bool:
+    """Return whether a rate has positive images/s, or is of our own program, which also logs images and time."""
+    return _is_own(rate) or positive_amount(rate.images_per_s) is not None
 
 
 def _own_rate(rates_of_epoch: Sequence[Rate]) -> Rate | None:

@@ -82,14 +82,18 @@ class MMSeg(FormatReader):
         The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. A list of one GPU in distributed training sets
         nothing: each process may list only its own GPU.
         """
-        lengths = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
-        if not lengths:
+        gpus = self._gpus_of_first_list()
+        if gpus is None:
             return
-        count, line = min(lengths, key=lambda fact: fact.line)  # of the list that is printed first
         is_distributed = self.value("distributed") is not None  # only `Distributed training: True` sets it, not False
-        may_be_own_device = count == 1 and is_distributed
-        if count > 0 and not may_be_own_device:
-            self.set_if_unset("devices", count, line)
+        may_be_own_gpu = gpus.value == 1 and is_distributed
+        if gpus.value > 0 and not may_be_own_gpu:
+            self.set_if_unset("devices", gpus.value, gpus.line)
+
+    def _gpus_of_first_list(self) -> Fact | None:
+        """Return the number of GPUs in the list that is printed first, in one form or the other; None without one."""
+        lengths = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
+        return min(lengths, key=lambda fact: fact.line, default=None)
 
     def _length_of_range(self) -> Fact | None:
         """Return the number of devices in `gpu_ids = range(0, 4)`, here 4, or None if no such range is printed."""

@@ -52,18 +52,26 @@ class Launch(FormatReader):
 
         A place whose number is 0 states no devices, and is left out.
         """
-        counts: dict[str, Fact] = {}
-        replicas = self.facts_by_name.get("replicas")  # the launcher's processes of one node, each with one device
-        nodes = integer(self.value("nodes"))
-        if replicas is not None and nodes is not None:
-            counts["replicas x nnodes"] = Fact(int(replicas.value) * nodes, replicas.line)
+        counts = {
+            "replicas x nnodes": self._processes_of_all_nodes(),
+            "PADDLE_TRAINERS_NUM": self._count_in("trainers"),
+            "NCCL's nranks": self._count_in("nranks"),
+            "GPUs used": self._count_in("gpus"),
+        }
+        return {place: count for place, count in counts.items() if count is not None and count.value > 0}
 
-        fact_names = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
-        for place, fact_name in fact_names.items():
-            fact = self.facts_by_name.get(fact_name)
-            if fact is not None:
-                counts[place] = Fact(int(fact.value), fact.line)
-        return {place: count for place, count in counts.items() if count.value > 0}
+    def _processes_of_all_nodes(self) -> Fact | None:
+        """Return how many processes the launcher starts, each with one device; None if the log does not state it."""
+        processes_of_node = self._count_in("replicas")
+        nodes = integer(self.value("nodes"))
+        if processes_of_node is None or nodes is None:
+            return None
+        return Fact(processes_of_node.value * nodes, processes_of_node.line)
+
+    def _count_in(self, name: str) -> Fact | None:
+        """Return the fact `name` as a whole number, with its line; None if the log does not state it."""
+        fact = self.facts_by_name.get(name)
+        return None if fact is None else Fact(int(fact.value), fact.line)
 
     def _set_versions(self) -> None:
         """Set the versions of Paddle, cuDNN and CUDA in `software`, as far as the log prints them.

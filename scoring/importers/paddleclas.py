@@ -83,12 +83,14 @@ class Totals(NamedTuple):
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
-        if self.wait_s is None:
-            return RowTime(steps, seconds, wait_s=None)
+        return RowTime(steps, seconds, plausible_wait_s(self._wait_since(before), seconds))
 
+    def _wait_since(self, before: "Totals") -> float | None:
+        """Return the seconds of waiting that came after the earlier totals `before`, or None if none are printed."""
+        if self.wait_s is None:
+            return None
         wait_before_s = 0.0 if before.wait_s is None else before.wait_s
-        wait_s = max(0.0, self.wait_s - wait_before_s)  # the averages are rounded, so the difference may be below 0
-        return RowTime(steps, seconds, plausible_wait_s(wait_s, seconds))
+        return max(0.0, self.wait_s - wait_before_s)  # the averages are rounded, so the difference may be below 0
 
 
 NO_TOTALS = Totals(steps=0, time_s=0.0, wait_s=0.0)  # right after the averages were reset
@@ -144,8 +146,11 @@ class Dygraph(Launch):
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row, also as a line of the configuration.
 
-        That is an indented tree with a key on each line. A key is known by its path: `batch_size : 64` may be
-        `DataLoader.Train.sampler.batch_size`.
+        The configuration is an indented tree with a key on each line. `batch_size` here has the path
+        `TRAIN.batch_size`, by which its meaning is known:
+
+            INFO: TRAIN :
+            INFO:     batch_size : 64
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
@@ -153,7 +158,8 @@ class Dygraph(Launch):
             return
 
         spaces, name, value = match.groups()
-        self._config_path = _path_with(self._config_path, Key(len(spaces), name))  # from the root to this line
+        key_of_line = Key(indent=len(spaces), name=name)
+        self._config_path = _path_with(self._config_path, key_of_line)
         path = ".".join(key.name for key in self._config_path)
         if path in _NAMES_BY_PATH:
             self.set_if_unset(_NAMES_BY_PATH[path], value.strip(), line)
@@ -194,31 +200,31 @@ class Dygraph(Launch):
         level = switches.get("level")
         if level in ("O1", "O2"):
             return f"amp_{level.lower()}"
-        return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"  # "amp" leaves the level open
+        if switches.get("use_pure_fp16") == "False":
+            return "amp_o1"
+        return "amp"  # leaves the level open
 
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does, by the epoch of its last row; None if that is unknown.
 
-        True: the configuration asks for later epochs, or this epoch did not end although others did. False: it ended
-        and the configuration asks for no later one. None in any other case: there is no row, no line says that an epoch
-        ended, or this epoch ended and the configuration does not say how many are wanted.
+        the configuration wants a later epoch                       -> True
+        lines say that other epochs ended, but not this one         -> True
+        this epoch ended, and the configuration wants no later one  -> False
+        anything else, such as a log without rows                   -> None
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
             return None
         epochs_wanted = integer(self.value("epochs_wanted"))
-        if epochs_wanted is not None:
-            last_epoch_wanted = self.first_epoch + epochs_wanted - 1
-            if last_epoch < last_epoch_wanted:
-                return True
-
-        if not self._ended_epochs:  # some public logs never say that an epoch ended
-            return None
-        if last_epoch not in self._ended_epochs:
+        if epochs_wanted is not None and last_epoch < self.first_epoch + epochs_wanted - 1:
             return True
-        if epochs_wanted is None:  # later epochs may be missing
-            return None
-        return False
+
+        has_ended = last_epoch in self._ended_epochs
+        if self._ended_epochs and not has_ended:  # some public logs never say that an epoch ended
+            return True
+        if has_ended and epochs_wanted is not None:
+            return False
+        return None
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps the averages of a row cover, or None if rows before the log's first one may be missing.
@@ -229,13 +235,14 @@ class Dygraph(Launch):
         if last is None and position.step > self.meters.first_step:
             return None
 
-        first_steps = [self.meters.first_step]  # the first step after each reset; the latest of them counts
+        new_averages_at = [self.meters.first_step]  # steps at which the program began new averages
         if last is not None and _is_later_in_epoch(last, position):
-            first_steps.append(last.step + 1)
+            new_averages_at.append(last.step + 1)
         reset_step = self.meters.reset_step
         if reset_step is not None and position.step >= reset_step:
-            first_steps.append(reset_step)
-        return position.step - max(first_steps) + 1
+            new_averages_at.append(reset_step)
+        first_covered_step = max(new_averages_at)
+        return position.step - first_covered_step + 1
 
 
 def _is_later_in_epoch(last: RowPosition, position: RowPosition) -> bool:
@@ -275,12 +282,11 @@ class Static(Dygraph):
 
         A row prints averages over all steps since the last reset, so its own time is a difference of totals. After a
         row with 0.2 s over 20 steps, a row with 0.3 s over 30 steps covers 10 steps and 9 s - 4 s = 5 s. Call this once
-        for each row, in their order, because it keeps the totals of the row before.
+        for each row, in their order, because it keeps the row's totals for the next call.
         """
         totals = self._totals_of_row(position, row)
-        totals_before = self._last_totals  # the last call has set them
-        if last is None or self._were_averages_reset(last, position):
-            totals_before = NO_TOTALS
+        is_first_after_reset = last is None or self._were_averages_reset(last, position)
+        totals_before = NO_TOTALS if is_first_after_reset else self._last_totals
         self._last_totals = totals
         return totals.since(totals_before)
 

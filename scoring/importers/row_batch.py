@@ -38,19 +38,18 @@ class RowBatch:
     def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
         """Narrow the range of possible batches by the rate (images/s) and the step time (s) of one row.
 
-        The batch is about their product: `160.0` and `0.100` leave the range from 15.91 to 16.09, because both figures
-        are rounded. A row that lacks one of the figures changes nothing. `line` is the line that prints the row.
+        The batch is their product, as exactly as the rounded figures say it: `160.0` and `0.100` leave the range from
+        15.91 to 16.09. A row that lacks one of the figures changes nothing. `line` is the line that prints the row.
         """
         rate = _figure(printed_rate)
         time_s = _figure(printed_time)
         if rate is None or time_s is None:
             return
 
-        product = rate.value * time_s.value
-        # By how much the true product may differ, because both figures are rounded. OTHER_SLACK allows a little more.
-        slack = rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
-        self._least = max(self._least, product - slack)
-        self._greatest = min(self._greatest, product + slack)
+        batch = rate.value * time_s.value
+        slack = _slack_of_product(rate, time_s)
+        self._least = max(self._least, batch - slack)
+        self._greatest = min(self._greatest, batch + slack)
         if self._first_line is None:
             self._first_line = line
 
@@ -74,6 +73,12 @@ class RowBatch:
             checks.append(Check(what="batch", ways=ways, agree=configured.value == batch_by_rows))
         if configured is None or configured.value != batch_by_rows:
             facts_by_name["batch_per_device"] = Fact(batch_by_rows, self._first_line)
+
+
+def _slack_of_product(rate: PrintedFigure, time_s: PrintedFigure) -> float:
+    """Return by how much the true rate x time may differ from that of the rounded figures, and OTHER_SLACK more."""
+    product = rate.value * time_s.value
+    return rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
 
 
 def _figure(printed: str | None) -> PrintedFigure | None:

@@ -14,6 +14,10 @@ MAX_RATIO_BY_STARTUP = 1.1
 MAX_EVALUATION_RATIO = 10
 RUN_SPAN = "run_start to run_stop"  # the two spans of time, as texts name them
 EPOCHS_SPAN = "first to last epoch"
+_NOT_LEFT_OUT = (  # in words of a LeftOut
+    " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
+    "log it, or score the time to train with --protocol mlperf)"
+)
 
 
 class RunRate(NamedTuple):
@@ -26,16 +30,16 @@ class RunRate(NamedTuple):
 def rows_of_epochs(record: Record) -> list[Window]:
     """Return the rows of a log in which each row is a whole epoch, or an empty list for any other log.
 
-    Each row then has an epoch, images, seconds and a time stamp, and the log states the images of an epoch. The list is
-    also empty for fewer than two rows, and if an epoch repeats or is out of order.
+    The list is also empty for fewer than two rows, if an epoch repeats or is out of order, and if the log does not
+    state the images of an epoch.
     """
-    rows = [window for window in record.windows if _is_whole_epoch(window)]
-    has_other_rows = len(rows) < len(record.windows)
-    epochs = [row.epoch or 0 for row in rows]  # `or` is for the types: all of these rows have an epoch
-    is_ascending = epochs == sorted(set(epochs))  # and each of them is there once
-    if not record.train_samples or len(rows) < 2 or has_other_rows or not is_ascending:
+    rows = list(record.windows)
+    are_whole_epochs = all(_is_whole_epoch(row) for row in rows)
+    if not record.train_samples or len(rows) < 2 or not are_whole_epochs:
         return []
-    return rows
+    epochs = [row.epoch or 0 for row in rows]  # `or` is for the types: all of these rows have an epoch
+    is_each_once_and_ascending = epochs == sorted(set(epochs))
+    return rows if is_each_once_and_ascending else []
 
 
 def _is_whole_epoch(window: Window) -> bool:
@@ -67,15 +71,16 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of the epochs in `rows` by the log's clock, without the time of evaluations if it is known.
 
-    The clock runs from the beginning of the first epoch to the end of the last one. If the epochs' own durations are
-    too short to be right, it runs from the start to the stop of the run instead. Returns None if the clock was set
-    back, so that no positive time is left.
+    The rate is over the time from the beginning of the first epoch to the end of the last one. If the epochs state
+    durations that are too short to be right, it is over the time from the start to the stop of the run instead. Returns
+    None if the clock was set back, so that no positive time is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
         return rate_over_epochs
+
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:  # so nothing shows whether the epochs' durations are too short
+    if rate_over_run is None:  # the clock was set back
         return None
     if _are_durations_too_short(rows, rate_over_run):  # then the time stamps of the epochs are wrong, too
         return rate_over_run
@@ -117,11 +122,7 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span
     if not record.evaluations:
         return LeftOut(0.0, "")
     if not record.eval_samples:
-        return LeftOut(
-            0.0,
-            " with evaluations (they cannot be left out, as the log does not say eval_samples, their number of images: "
-            "log it, or score the time to train with --protocol mlperf)",
-        )
+        return LeftOut(0.0, _NOT_LEFT_OUT)
     # The logged time of an evaluation may include a wait for training steps that have not ended. So it has a limit.
     longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
     evaluated_s = _evaluated_s(record.evaluations, longest_s, rows, span)

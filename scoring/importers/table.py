@@ -125,16 +125,17 @@ class FormatReader:
         `places` maps a place in words, such as `NCCL's nranks`, to what it states. A value of None states nothing.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
-        values = {fact.value for fact in facts.values()}
-        if len(values) == 1:
+        distinct_values = {fact.value for fact in facts.values()}
+        places_agree = len(distinct_values) == 1
+        if places_agree:
             first_fact, *_ = facts.values()
             self.facts_by_name[name] = first_fact
-        elif values:
+        elif distinct_values:  # they differ
             self.facts_by_name.pop(name, None)
 
         if len(facts) > 1:  # there is something to compare
             ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
-            self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
+            self.checks.append(Check(what=name, ways=ways, agree=places_agree))
 
     def note_problem(self, text: str) -> None:
         """Record a text that could not be read as it stands. Only the first MAX_PROBLEMS are kept."""
@@ -144,9 +145,9 @@ class FormatReader:
     def add_window(self, window: Window) -> None:
         """Append a window to `windows`, unless it is a copy of the last one, as when two programs write one log.
 
-        If its epoch, or its step within the epoch, is before that of the last window, also note a restart, of which at
-        most MAX_RESTARTS are kept. Windows without a step make no restart. Raises InputError if there are already
-        MAX_ROWS windows.
+        If it goes back to an earlier epoch, or to an earlier step of the same epoch, also note a restart. At most
+        MAX_RESTARTS are kept. Windows without a step make no restart. Raises InputError if there are already MAX_ROWS
+        windows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and _is_copy(window, last):
@@ -204,8 +205,8 @@ class FormatReader:
     def _read_evaluation(self, line: int, text: str) -> None:
         """Add the result of an evaluation to `qualities`, if the line prints one and a row has come before.
 
-        In a format whose pattern has a group `epoch`, a result without an epoch gets that of the last row. In any other
-        format, a result without a step gets that of the last row.
+        If the line does not say when it was evaluated, the last row does: by its epoch in a format whose pattern has a
+        group `epoch`, and by its step in any other format.
         """
         last_row = self.last_position
         match = self.evaluation_pattern.search(text) if self.evaluation_pattern else None
@@ -217,10 +218,9 @@ class FormatReader:
         epoch = integer(groups.get("epoch"))
         step = integer(groups.get("step"))
         if "epoch" in groups:
-            if epoch is None:
-                epoch = last_row.epoch
-        elif step is None:
-            step = last_row.step
+            epoch = last_row.epoch if epoch is None else epoch
+        else:
+            step = last_row.step if step is None else step
         name = groups.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
@@ -257,7 +257,7 @@ class FormatReader:
         """Return how many steps a row covers, their seconds, and their wait for input.
 
         `position` is that of this row, and `last` that of the row before, or None. The seconds and the wait are None if
-        the steps or the step time are not known, or if the row has the time of its last step only and covers others.
+        the steps or the step time are not known, or if the row prints the time of only one of several steps.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)

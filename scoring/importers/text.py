@@ -73,8 +73,7 @@ def rows(
     If another process's text breaks a row in two, the first half is yielded without values, and the joined row takes
     the place of the second half. `row_marker` stands in each row, and `tool_marker` in each line that the tool prints.
     """
-    # Set while a second half may follow. `_joined` refuses a second half that comes too late.
-    first_half: Row | None = None
+    first_half: Row | None = None  # of a row whose second half has not come yet
     for number, line in numbered_lines:
         if row_marker in line:
             rows_of_line = _rows_of_line(number, line, row_marker, pattern)
@@ -83,14 +82,12 @@ def rows(
             first_half = last if _is_first_half(last, pattern.head) else None
             continue
 
-        joined_row = None
+        row = Row(number, line, None)
         if first_half is not None and tool_marker not in line:  # a second half holds neither marker
-            joined_row = _joined(first_half, number, line, pattern)
-        if joined_row is None:
-            yield Row(number, line, None)
-        else:
-            yield joined_row
-            first_half = None  # a row has only two halves
+            row = _joined(first_half, number, line, pattern) or row
+        if row.values is not None:  # the joined row
+            first_half = None
+        yield row
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
@@ -120,17 +117,18 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Return the texts of the rows that one line holds, each cut to MAX_ROW_CHARS.
 
-    A short line that holds `marker`, a text of every row, only once is returned whole. In any other line a row begins
-    where `head` matches, as `epoch:0 train step:10`, and ends where the next row begins. Text before the first row is
-    left out. If `head` does not match, the line is taken as one row.
+    A row begins where `head` matches, as `epoch:0 train step:10`, and ends where the next one begins. Text before the
+    first row is left out. A line is returned as one row if `head` does not match, or if the line is short and holds
+    `marker`, a text of every row, only once.
     """
     is_short = len(line) <= MAX_ROW_CHARS
-    if is_short and line.count(marker) == 1:  # the line of a single row, as most are: it needs no search
+    if is_short and line.count(marker) == 1:  # most lines are so: they need no search
         return [line]
 
     starts = [match.start() for match in head.finditer(line)] or [0]
     ends = [*starts[1:], len(line)]
-    return [line[start : min(end, start + MAX_ROW_CHARS)] for start, end in zip(starts, ends, strict=True)]
+    rows_of_line = [line[start:end] for start, end in zip(starts, ends, strict=True)]
+    return [row[:MAX_ROW_CHARS] for row in rows_of_line]
 
 
 def _is_first_half(row: Row, head: re.Pattern[str]) -> bool:

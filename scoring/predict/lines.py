@@ -1,9 +1,11 @@
 """Predictions as lines for a reader, as `python -m scoring scale` prints them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runlog.digits import percent
+
+_ROW_FORMAT = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
 
 
 def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
@@ -14,30 +16,32 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
     loss = percent(predicted["model"]["loss"])
-    row_format = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
-    head = ("nodes", "devices", "images/s", "95 % interval", "efficiency", "step ms", "to train", "measured")
-    lines = [
+    rows = predicted["predictions"]
+    table = [_prediction_cells(row, first=rows[0]) for row in rows]
+    column_names = table[0].keys()
+    return [
         f"Measured {shapes} (nodes x devices); throughput lost between many nodes {loss}",
         "",
-        row_format.format(*head),
+        _ROW_FORMAT.format(*column_names),
+        *[_ROW_FORMAT.format(*cells.values()) for cells in table],
+        "",
+        *[f"assumed: {text}" for text in predicted["assumptions"]],
+        *[f"warning: {text}" for text in predicted["warnings"]],
+        *[f"time to train: {reason}" for reason in _reasons_for_unknown_times(rows)],
     ]
-    first = predicted["predictions"][0]
-    for row in predicted["predictions"]:
-        lines.append(row_format.format(*_prediction_cells(row, first)))
-
-    lines.append("")
-    lines += [f"assumed: {text}" for text in predicted["assumptions"]]
-    lines += [f"warning: {text}" for text in predicted["warnings"]]
-    reasons = dict.fromkeys(row["time_to_train_note"] for row in predicted["predictions"])  # each once
-    lines += [f"time to train: {reason}" for reason in reasons if reason]
-    return lines
 
 
-def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[object]:
-    """Return the cells of one prediction's line, in the order of the table's head.
+def _reasons_for_unknown_times(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return why the times to train of some predictions are not known, each reason once."""
+    reasons = dict.fromkeys(row["time_to_train_note"] for row in rows)  # in order, without repeats
+    return [reason for reason in reasons if reason]
 
-    An interval or a time to train that is None becomes `not known`, and a throughput that was not measured `-`. The
-    efficiency is the throughput per node as a share of that in the table's first prediction, `first`.
+
+def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, object]:
+    """Return the cells of one prediction by the names of the table's columns, in their order.
+
+    What is not known is `not known`, and a throughput that was not measured is `-`. The efficiency compares the
+    throughput per node with that of `first`, the first prediction of the table.
     """
     images_per_s_per_node = row["images_per_s"] / row["nodes"]
     efficiency = images_per_s_per_node / (first["images_per_s"] / first["nodes"])
@@ -46,18 +50,18 @@ def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[
         interval = "{:.1f} to {:.1f}".format(*row["interval_95"])
     to_train = "not known"
     if row["time_to_train_min"] is not None:
-        to_train = f"{format(row['time_to_train_min'], '.1f')} min"
+        to_train = f"{row['time_to_train_min']:.1f} min"
     measured = "-"
     if row["measured_images_per_s"]:
-        measured = format(row["measured_images_per_s"], ".1f")
+        measured = f"{row['measured_images_per_s']:.1f}"
     step_time_ms = 1e3 * row["step_time_s"]
-    return [
-        row["nodes"],
-        row["devices"],
-        format(row["images_per_s"], ".1f"),
-        interval,
-        percent(efficiency),
-        format(step_time_ms, ".2f"),
-        to_train,
-        measured,
-    ]
+    return {
+        "nodes": row["nodes"],
+        "devices": row["devices"],
+        "images/s": f"{row['images_per_s']:.1f}",
+        "95 % interval": interval,
+        "efficiency": percent(efficiency),
+        "step ms": f"{step_time_ms:.2f}",
+        "to train": to_train,
+        "measured": measured,
+    }

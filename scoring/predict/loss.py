@@ -32,17 +32,22 @@ class ScalingLoss:
     def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        It is that of Student's t on log(throughput). `relative_error` is the standard error of the throughput on
-        `base_nodes`, as a share of it.
+        The factors 0.9 and 1.11, for example, are an interval from 90 to 111 % of the prediction. `relative_error` is
+        the standard error of the measured throughput on `base_nodes`, as a share of it.
         """
-        doublings = abs(math.log2(nodes / base_nodes))
-        # Each doubling of the nodes adds the variance spread**2 for the figure itself, and 1 / tables of this because
-        # `loss` is only an estimate from so many tables.
-        error_of_model = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
-        error = math.hypot(error_of_model, relative_error)  # the root of the sum of the squares
+        error_of_model = self._error_of_model(doublings=abs(math.log2(nodes / base_nodes)))
+        error_of_log = math.hypot(error_of_model, relative_error)  # the root of the sum of the squares
         freedom = self.tables - 1  # not the number of figures, because those of one table depend on each other
-        half_width = stats.t_quantile(freedom) * error
+        half_width = stats.t_quantile(freedom) * error_of_log
         return math.exp(-half_width), math.exp(half_width)
+
+    def _error_of_model(self, doublings: float) -> float:
+        """Return the standard error of log(throughput) that the model adds over so many doublings of the nodes.
+
+        Each doubling adds the variance spread**2 for the figure itself. It adds 1 / tables of this too, because `loss`
+        is only an estimate from so many tables.
+        """
+        return self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +69,21 @@ def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     tables = []
     for figures in systems_by_devices(rows_with_nodes):  # figures of one system, by ascending devices
         largest = figures[-1]
-        images_per_s: dict[int, float] = {}  # by nodes
-        for figure in figures:
-            assert figure.nodes, "rows without it are left out above"
-            if figure.devices_per_node == largest.devices_per_node:
-                images_per_s[figure.nodes] = figure.value
+        equal_nodes = [figure for figure in figures if figure.devices_per_node == largest.devices_per_node]
+        images_per_s = _images_per_s_by_nodes(equal_nodes)
         if len(images_per_s) > 1:
             name = _table_name(largest)
             tables.append(PublishedTable(name=name, report=largest.table, images_per_s=images_per_s))
     return tables
+
+
+def _images_per_s_by_nodes(figures: Sequence[Published]) -> dict[int, float]:
+    """Return published throughputs by their numbers of nodes, which must be known, in the order of `figures`."""
+    images_per_s: dict[int, float] = {}
+    for figure in figures:
+        assert figure.nodes, "rows without it are left out"
+        images_per_s[figure.nodes] = figure.value
+    return images_per_s
 
 
 def _table_name(figure: Published) -> str:
@@ -171,10 +182,12 @@ def back_test(tables: Sequence[PublishedTable]) -> list[BackTested]:
     """
     results = []
     for table in tables:
-        scaling_loss = fit_scaling_loss([other for other in tables if other.report != table.report])
-        _, *more_nodes = table.images_per_s  # ascending; the first is the fewest nodes
-        for nodes in more_nodes:
-            results.append(_back_tested(table, nodes, scaling_loss))
+        tables_of_other_reports = [other for other in tables if other.report != table.report]
+        scaling_loss = fit_scaling_loss(tables_of_other_reports)
+        fewest_nodes = min(table.images_per_s)
+        for nodes in table.images_per_s:
+            if nodes > fewest_nodes:
+                results.append(_back_tested(table, nodes, scaling_loss))
     return results
 
 

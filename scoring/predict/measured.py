@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scoring.figure import protocols, spread
 from scoring.figure import warnings as figure_warnings
-from scoring.figure.score import score
+from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.record import InputError, Record
 
@@ -49,9 +49,8 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape: a number of nodes and of devices on each.
 
-    Logs of one shape are scored together, as repeats. Raises InputError if the protocol measures run times, if logs of
-    different models, batches or precisions are mixed, and as `_records_by_shape` does. Raises InputError and
-    TooFewRunsError as `score` does.
+    Logs of one shape are scored together, as repeats. Raises InputError if the protocol measures run times, or if the
+    logs are of different models, batches or precisions. `_records_by_shape` and `score` may raise errors too.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -59,30 +58,35 @@ def measure(args: argparse.Namespace) -> Measured:
     records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
     warnings = _warnings_of_mixture(records)
-
     points = []
     for shape, repeats in sorted(records_by_shape.items()):
-        result = score(repeats, protocol, skip=args.skip)
-        points.append(
-            Point(
-                nodes=shape.nodes,
-                devices_per_node=shape.devices_per_node,
-                images_per_s=result.value,
-                relative_error=_relative_error(result.interval_95),
-            )
-        )
-        # The interval of a single run is that of its own mean. It does not hold the spread of runs.
-        knows_spread_of_runs = len(repeats) > 1 and result.interval_95 is not None
-        if not knows_spread_of_runs:
+        scored = score(repeats, protocol, skip=args.skip)
+        points.append(_point(shape, scored))
+        if not _knows_spread_of_runs(scored):
             doubt = "the spread of runs is unknown, and not in the prediction's interval"
             warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {doubt}")
     return Measured(records, points, warnings)
 
 
+def _point(shape: Shape, scored: Score) -> Point:
+    """Return the measured throughput of a shape, by the score of its runs."""
+    return Point(
+        nodes=shape.nodes,
+        devices_per_node=shape.devices_per_node,
+        images_per_s=scored.value,
+        relative_error=_relative_error(scored.interval_95),
+    )
+
+
+def _knows_spread_of_runs(scored: Score) -> bool:
+    """Tell whether the interval of a score shows how far runs lie apart. That of a single run is of its own mean."""
+    return len(scored.runs) > 1 and scored.interval_95 is not None
+
+
 def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     """Read the logs of --measured, and return the runs of each shape, in the order of the command line.
 
-    A run whose log does not say its nodes is taken to have the fewest nodes that hold its devices, with at most
+    If a log does not say its nodes, its devices are taken to be on as few nodes as possible, with at most
     --devices-per-node (or else 8) on each. Raises InputError if a log does not say its devices or batch, or if the
     devices cannot be shared equally among the nodes.
     """

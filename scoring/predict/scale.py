@@ -132,14 +132,14 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Return predictions of throughput and time to train for each node count of --nodes, from the logs of --measured.
 
-    It is the JSON of `scale`. Raises InputError and TooFewRunsError as `measure` does, and InputError if no log has
-    nodes of --devices-per-node devices.
+    The result is what `scale --json` prints. Raises InputError if no log has nodes of --devices-per-node devices.
+    `measure` may raise other errors.
     """
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)
     scaling_loss = fit_scaling_loss(published_tables(read_published()))
-    # The speed of evaluation is assumed to be a multiple of the training speed of one device. That speed is taken from
-    # the fewest nodes, where communication between nodes slows it down least.
+    # The speed of evaluation is derived from the training speed of one device. On the fewest nodes, communication
+    # between nodes slows that down least.
     fewest_nodes = min(points)
     training, assumptions = assumed_training(records, points[fewest_nodes], args.epochs)
     some_are_not_measured = bool(set(args.nodes) - set(points))
@@ -164,9 +164,9 @@ def _prediction_rows(
     training: Training,
     batch_per_device: int,
 ) -> list[JsonObject]:
-    """Return the row of `predict` for each node count of --nodes, with the measured throughput beside the prediction.
+    """Return a row for each node count of --nodes: what `predict` returns, and the measured throughput beside it.
 
-    `points` are the measured throughputs by node count. The measured throughput is None for a node count without one.
+    `points` are the measured throughputs by node count. A node count that was not measured has None in its place.
     """
     input_limit = math.inf if args.input_images_per_s is None else args.input_images_per_s
     rows = []
@@ -175,8 +175,8 @@ def _prediction_rows(
         row = predict(
             base, scaling_loss, training, nodes=nodes, batch_per_device=batch_per_device, input_limit=input_limit
         )
-        measured_images_per_s = base.images_per_s if base.nodes == nodes else None
-        rows.append(row | {"measured_images_per_s": measured_images_per_s})
+        row["measured_images_per_s"] = points[nodes].images_per_s if nodes in points else None
+        rows.append(row)
     return rows
 
 

@@ -73,8 +73,8 @@ class Epochs(NamedTuple):
 def epochs_to_target(training: Training, global_batch: int) -> Epochs:
     """Return how many epochs training takes to reach the target at a global batch, or why this is not known.
 
-    If the user gave a number, it is that. Otherwise it is known only for ResNet-50 on ImageNet, by the runs of the
-    MLPerf reference (its convergence points), up to the largest batch that these have.
+    A number that the user gave is returned. Otherwise the number is known only for ResNet-50 on ImageNet, from the
+    runs of the MLPerf reference: up to their largest batch, they give the mean number of epochs at each batch.
     """
     if training.epochs is not None:
         return Epochs(training.epochs)
@@ -85,7 +85,7 @@ def epochs_to_target(training: Training, global_batch: int) -> Epochs:
     if at_batch is None:
         reason = f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
         return Epochs(None, reason)
-    mean_epochs = at_batch.point.mean  # of the reference's runs; between two of its batches it is interpolated
+    mean_epochs = at_batch.point.mean  # between two batches of the reference it is interpolated
     return Epochs(mean_epochs)
 
 
@@ -97,31 +97,33 @@ class Assumed(NamedTuple):
 
 
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
-    """Return what `time_to_train` needs to know of the training, and texts about the epochs and speed that are assumed.
+    """Return the facts from which `time_to_train` computes a time, and texts that say which of them are assumed.
 
     `measured` is the training throughput. Evaluation is assumed to be EVALUATION_SPEEDUP times as fast. `epochs` is the
     number of --epochs. If it is None, `epochs_to_target` finds the number for each global batch.
     """
     size = _dataset_size(records)
     is_imagenet = size.train == IMAGENET.train
-    is_resnet_on_imagenet = is_imagenet and _is_resnet(records[0])
-    assumptions = []
-    if epochs is None and is_resnet_on_imagenet:
-        assumptions.append(
-            "epochs to the target are MLPerf reference convergence points at the global batch (--epochs)"
-        )
-    eval_images_per_s_device = EVALUATION_SPEEDUP * measured.images_per_s / measured.devices
-    assumptions.append(
-        f"evaluation does {eval_images_per_s_device:.0f} images/s a device, {EVALUATION_SPEEDUP} x training"
-    )
     training = Training(
         epochs=epochs,
         train_samples=size.train,
         eval_samples=size.evaluation,
-        eval_images_per_s_device=eval_images_per_s_device,
-        is_resnet_on_imagenet=is_resnet_on_imagenet,
+        eval_images_per_s_device=EVALUATION_SPEEDUP * measured.images_per_s / measured.devices,
+        is_resnet_on_imagenet=is_imagenet and _is_resnet(records[0]),
     )
-    return Assumed(training, assumptions)
+    return Assumed(training, _assumptions_in_words(training))
+
+
+def _assumptions_in_words(training: Training) -> list[str]:
+    """Return a text for each fact of a training that is assumed."""
+    assumptions = []
+    if training.epochs is None and training.is_resnet_on_imagenet:
+        assumptions.append(
+            "epochs to the target are MLPerf reference convergence points at the global batch (--epochs)"
+        )
+    rate = f"{training.eval_images_per_s_device:.0f}"
+    assumptions.append(f"evaluation does {rate} images/s a device, {EVALUATION_SPEEDUP} x training")
+    return assumptions
 
 
 def _is_resnet(record: Record) -> bool:
@@ -133,8 +135,8 @@ def _is_resnet(record: Record) -> bool:
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     """Return how many images the runs train on and evaluate, by the first log that describes its data set.
 
-    If no log describes it, or if the described one is synthetic, the size is that of the benchmark's data set. This
-    also stands in for a single number that is missing or impossible.
+    If no log does, or if the described data set is synthetic, the size is that of the benchmark's data set. A single
+    number that is missing or impossible is also that of the benchmark.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]

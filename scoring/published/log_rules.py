@@ -39,22 +39,25 @@ class Rule:
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
     """Return the rule by which a log's publisher scored it; None if no rule knows the log.
 
-    A rule knows a log by its SHA-256 or, if no rule does so, by one of its names, which is the end of the log's path.
-    Of several names that match, the one with the most folders decides: `8gpu/log.txt` before `log.txt`.
+    A rule that lists the log's SHA-256 goes before all others. Otherwise the log's path must end with one of the rule's
+    names. If it does for several rules, the name with the most folders decides: `8gpu/log.txt` before `log.txt`.
     """
     for rule in rules:
         if sha256 in rule.sha256:
             return rule
 
-    rule_by_name: Rule | None = None
-    most_folders = -1  # fewer than any name has
-    for rule in rules:
-        for name in rule.names:
-            folders = name.count("/")
-            if path.match(name) and folders > most_folders:
-                rule_by_name = rule
-                most_folders = folders
-    return rule_by_name
+    rules_by_name = [rule for rule in rules if _matching_names(rule, path)]
+    return max(rules_by_name, key=lambda rule: _most_folders(rule, path), default=None)
+
+
+def _matching_names(rule: Rule, path: Path) -> list[str]:
+    """Return the names of a rule with which a path ends."""
+    return [name for name in rule.names if path.match(name)]
+
+
+def _most_folders(rule: Rule, path: Path) -> int:
+    """Return the number of folders in the longest of a rule's names with which a path ends."""
+    return max(name.count("/") for name in _matching_names(rule, path))
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:

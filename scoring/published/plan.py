@@ -238,7 +238,8 @@ def reason_to_skip(
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the environment variables that the job of `run` sets, except LOGDIR.
 
-    A campaign's own variables override the general ones. The user's DGXSYSTEM counts unless the campaign is shrunk.
+    A variable of the campaign replaces one that is listed before it here. The user's DGXSYSTEM, adapted to the nodes,
+    replaces that of the campaign, unless the campaign is shrunk. A run with a strategy also sets STRATEGY.
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -288,12 +289,10 @@ def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Jo
     """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
 
     The logs of the trials lie in a folder of `results`. `runner` is the command of one trial; empty stands for this
-    project's own command. A job is marked as skipped if this machine cannot do it, judged by its GPUs, as nvidia-smi
-    lists them, and by the hosts in the variable HOSTS.
+    project's own command. A job that this machine cannot do says why in `skipped`. This depends on the GPUs, as
+    nvidia-smi lists them, and on the hosts in the variable HOSTS.
     """
-    folder = results / campaign.name
-    if campaign.shrunk:
-        folder = results / f"shrunk_{campaign.workload}"  # the runs are the same for all campaigns of a workload
+    folder = results / _folder_name(campaign)
     gpus = _ask_nvidia_smi("name")
     capabilities = _ask_nvidia_smi("compute_cap")  # a driver before 510 does not know this field
     hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))  # launch/campaign.sh sets HOSTS from a HOSTFILE
@@ -316,6 +315,13 @@ def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Jo
             command=runner or job_command(run, hosts),
         )
     return list(jobs.values())
+
+
+def _folder_name(campaign: Campaign) -> str:
+    """Return the name of the folder that has the logs of a campaign's trials."""
+    if campaign.shrunk:  # the runs are the same for all campaigns of a workload
+        return f"shrunk_{campaign.workload}"
+    return campaign.name
 
 
 class Trials(NamedTuple):
@@ -357,9 +363,15 @@ def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
 
     if record.status != "success":
         return f"{logs[0]}: run_stop says {record.status or 'nothing'}"
+    difference = _first_difference(record, exports)
+    return f"{logs[0]}: {difference}" if difference else record
+
+
+def _first_difference(record: Record, exports: dict[str, str]) -> str:
+    """Return in words the first of the variables `exports` that a run did not have so; empty if it had all of them."""
     config = record.header.get("config", {})
     for name, wanted in exports.items():
         value = config.get(name, {}).get("value")
         if str(value) != wanted and name != "NEXP":  # the number of runs in one call does not change a run
-            return f"{logs[0]}: its configuration has {name}={value}, the campaign wants {wanted}"
-    return record
+            return f"its configuration has {name}={value}, the campaign wants {wanted}"
+    return ""

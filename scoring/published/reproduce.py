@@ -79,12 +79,9 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     notes = list(recomputed.notes)
     if rule.is_assumed:
         notes.insert(0, "the publisher does not say how many windows it dropped: as in its other logs")
-    difference = None
-    as_recorded = False
+    difference = None  # as a share of the published figure
     if recomputed.figure is not None:
-        difference = recomputed.figure / published.value - 1  # as a share of the published figure
-        as_recorded = published.log_note is not None
-
+        difference = recomputed.figure / published.value - 1
     return {
         "logs": [str(path) for path in paths],
         "source": published.source,
@@ -97,7 +94,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "recomputed": recomputed.figure,
         "difference": difference,
         "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),
-        "as_recorded": as_recorded,
+        "as_recorded": recomputed.figure is not None and published.log_note is not None,
         "protocol": rule.protocol,
         "footnotes": recomputed.footnotes,
     }
@@ -157,16 +154,16 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
     """Return the figure of the logs that is to be compared with the published one.
 
-    It is their score times the publisher's factor, or the images/s in the closing line of the log. The latter is taken
-    only if the former is not within TOLERANCE of the published figure, while the closing line of a single log equals it
-    at its printed digits.
+    It is their score times the publisher's factor. Only if this is not within TOLERANCE of the published figure, while
+    the images/s in the closing line of a single log equal it at all printed digits, these are returned instead.
     """
     scored_figure = result.value * (rule.factor or 1.0)
+    closing_figure = None
     if not _is_within_tolerance(scored_figure, published):
         closing_figure = _closing_figure_if_published(records, published)
-        if closing_figure is not None:
-            return LogsFigure(closing_figure, is_closing_figure=True)
-    return LogsFigure(scored_figure, is_closing_figure=False)
+    if closing_figure is None:
+        return LogsFigure(scored_figure, is_closing_figure=False)
+    return LogsFigure(closing_figure, is_closing_figure=True)
 
 
 def _is_within_tolerance(value: float, published: Published) -> bool:
@@ -249,8 +246,8 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_to_compare(log: Record, report: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
-    `math_mode` is among them if both state FP32 or TF32. Otherwise `precision` is among them if only one of the two ran
-    in half precision: levels of AMP are not compared, because reports rarely state them.
+    These are devices and batch, and `math_mode` if both state FP32 or TF32. If not, `precision` is among them only if
+    one ran in half precision and the other did not: reports rarely state the level of AMP, so it is not compared.
     """
     always_compared = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")  # the values of `math_mode`

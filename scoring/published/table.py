@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from compliance.rules import peaks
-from runlog.json_types import JsonObject
 from scoring.record import InputError
 
 MEMORY_TOLERANCE_GIB = 1.5  # the driver reports a little less than a card's name says: 39.4 to 40 GiB for 40 GB
@@ -105,32 +104,35 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
             raise InputError(f"{path}:1: want the columns {', '.join(sorted(columns))}")
         rows = []
         for cells in reader:
-            fields: JsonObject = {"line": reader.line_num}
             try:
-                for name in columns:
-                    fields[name] = _value_of_cell(name, cells[name], types[name])
+                fields = {name: _value_of_cell(name, cells[name], types[name]) for name in columns}
             except ValueError as error:
                 raise InputError(f"{path}:{reader.line_num}: {error}; correct the row") from None
+            fields["line"] = reader.line_num
             rows.append(kind(**fields))
     return rows
 
 
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
-    """Convert the text of a cell to the type of its field: `a;b` to ("a", "b") for a tuple, `8` to 8 for `int | None`.
+    """Convert the text of a cell to the type of its field, and return the value:
 
-    An empty text becomes () for a tuple, or None if the type allows it. Raises ValueError if the text does not
-    suit the type, as an empty one does not suit `int`. `name` is the field's name, for the error on an empty cell.
+        type of the field    `a;b`          `8`       an empty text
+        tuple[str, ...]      ("a", "b")     ("8",)    ()
+        str | None           "a;b"          "8"       None
+        int                  ValueError     8         ValueError
+
+    `name` is the field's name, for the error on an empty cell.
     """
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
 
-    union_members = typing.get_args(field_type)  # (int, NoneType) for `int | None`; () for `int`
+    allowed_types = typing.get_args(field_type) or (field_type,)  # (int, NoneType) for `int | None`
     if text:
-        kind = union_members[0] if union_members else field_type
+        kind = allowed_types[0]
         return kind(text)
-    if type(None) not in union_members:
-        raise ValueError(f"{name} is empty")
-    return None
+    if type(None) in allowed_types:
+        return None
+    raise ValueError(f"{name} is empty")
 
 
 def read_published() -> list[Published]:
@@ -153,18 +155,22 @@ def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published
     Ties go to the nearest number of devices, and then to the least throughput per device. Rows that do not say their
     batch or devices are left out.
     """
-    nearest_row: Published | None = None
-    least_distance: tuple[float, ...] = ()
-    for row in rows:
-        if row.metric != "throughput" or not row.batch_per_device or not row.devices:
-            continue
-        off_batch = abs(row.batch_per_device - batch)
-        off_devices = abs(row.devices - devices)
-        distance = (off_batch, off_devices, row.value / row.devices)  # tuples are compared item by item
-        if nearest_row is None or distance < least_distance:
-            nearest_row = row
-            least_distance = distance
-    return nearest_row
+    candidates = [row for row in rows if row.metric == "throughput" and row.batch_per_device and row.devices]
+    return min(candidates, key=lambda row: _distance(row, batch, devices), default=None)
+
+
+class _Distance(NamedTuple):
+    """How far a row is from what is wanted. Distances are compared field by field, and the least is the nearest."""
+
+    of_batch: int
+    of_devices: int
+    throughput_per_device: float
+
+
+def _distance(row: Published, batch: int, devices: int) -> _Distance:
+    """Return the distance of a row from a batch per device and a number of devices."""
+    assert row.batch_per_device and row.devices
+    return _Distance(abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices)
 
 
 class _System(NamedTuple):
@@ -179,27 +185,32 @@ class _System(NamedTuple):
     model: str
 
 
+def _system_of(row: Published) -> _System:
+    """Return the system of a row."""
+    return _System(
+        table=row.table,
+        framework=row.framework_name,
+        accelerator=row.accelerator,
+        precision=row.precision,
+        strategy=row.strategy,
+        batch_per_device=row.batch_per_device,
+        model=row.model,
+    )
+
+
 def systems_by_devices(rows: Iterable[Published]) -> list[list[Published]]:
     """Return a list for each published system: its throughput rows by ascending number of devices.
 
-    The rows of a system differ only in the number of devices. Figures that a report copied from another one are left
-    out.
+    The rows of a system differ only in the number of devices. Of several with the same number, the first counts.
+    Figures that a report copied from another one are left out.
     """
-    rows_by_devices: dict[_System, dict[int, Published]] = {}
+    rows_of_systems: dict[_System, dict[int, Published]] = {}  # {system: {number of devices: row}}
     for row in rows:
         is_copied = (row.note or "").startswith("copied")  # from another report
         if row.metric == "throughput" and row.devices and not is_copied:
-            system = _System(
-                table=row.table,
-                framework=row.framework_name,
-                accelerator=row.accelerator,
-                precision=row.precision,
-                strategy=row.strategy,
-                batch_per_device=row.batch_per_device,
-                model=row.model,
-            )
-            rows_by_devices.setdefault(system, {}).setdefault(row.devices, row)  # keeps the first of several
-    return [_sorted_by_devices(rows_of_system) for rows_of_system in rows_by_devices.values()]
+            row_by_devices = rows_of_systems.setdefault(_system_of(row), {})
+            row_by_devices.setdefault(row.devices, row)
+    return [_sorted_by_devices(row_by_devices) for row_by_devices in rows_of_systems.values()]
 
 
 def _sorted_by_devices(row_by_devices: Mapping[int, Published]) -> list[Published]:

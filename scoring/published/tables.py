@@ -54,13 +54,12 @@ def published_row_by_framework(campaign: Campaign, cell: Published, metric: str)
     rows = select(campaign.published, metric=metric, **conditions)
     rows_of_kind = [row for row in rows if _kind_of_precision(row) == kind]
 
-    row_by_framework: dict[str, Published | None] = dict.fromkeys(campaign.frameworks)
-    for framework in campaign.frameworks:
-        for row in rows_of_kind:
-            if row.framework.startswith(framework):  # a version may follow the name
-                row_by_framework[framework] = row
-                break
-    return row_by_framework
+    return {framework: _first_of_framework(rows_of_kind, framework) for framework in campaign.frameworks}
+
+
+def _first_of_framework(rows: Sequence[Published], framework: str) -> Published | None:
+    """Return the first row of a framework, whose name may have a version behind it; None without such a row."""
+    return next((row for row in rows if row.framework.startswith(framework)), None)
 
 
 def _kind_of_precision(row: Published) -> str:
@@ -137,14 +136,7 @@ def _row_of_cell(
     """
     reported_run = run_of_cell(cell, shrink=False)  # the run that the report names
     scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that we did: a tiny one in a shrunk campaign
-    records: Sequence[Record] = ours.records if isinstance(ours, Score) else ()
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
-    speedup_and_memory: JsonObject = {}
-    if "speedup" in unit_by_metric:
-        speedup_and_memory |= _speedup_columns(campaign, cell, ours, our_value_on_one_device)
-    if "gpu_memory" in unit_by_metric:
-        speedup_and_memory |= _memory_columns(campaign, cell, records)
-
     title_parts = (cell.accelerator, reported_run.precision, reported_run.strategy)
     return {
         "table": " ".join(part for part in title_parts if part),
@@ -157,11 +149,29 @@ def _row_of_cell(
         "published": published_figure_by_framework(campaign, cell, "throughput"),
         "log_value": _log_value_by_framework(campaign, cell),
         **_ratio_columns(ours, cell),
-        **speedup_and_memory,
+        **_speedup_and_memory_columns(campaign, cell, ours, our_value_on_one_device),
         "ran_as": scored_run.name,
         "notes": [*_notes_on_ours(ours), *_notes_on_published(campaign, cell)],
-        "logs": [record.file for record in records],
+        "logs": [record.file for record in _records_of(ours)],
     }
+
+
+def _records_of(ours: Score | str) -> Sequence[Record]:
+    """Return the records of the logs that our score was made from; none if there is no score."""
+    return ours.records if isinstance(ours, Score) else ()
+
+
+def _speedup_and_memory_columns(
+    campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
+) -> JsonObject:
+    """Return the columns of speedup and those of GPU memory, if the report has such figures."""
+    published_metrics = {published.metric for published in campaign.published}
+    columns: JsonObject = {}
+    if "speedup" in published_metrics:
+        columns |= _speedup_columns(campaign, cell, ours, our_value_on_one_device)
+    if "gpu_memory" in published_metrics:
+        columns |= _memory_columns(campaign, cell, _records_of(ours))
+    return columns
 
 
 def _speedup_columns(
@@ -248,9 +258,9 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
-        for row in published_row_by_framework(campaign, cell, metric).values():
-            if row is not None and row.log_note is not None:  # `log_note` says how the log does not confirm the figure
-                notes.append(_note_on_figure(row))
+        rows = published_row_by_framework(campaign, cell, metric).values()
+        # `log_note` says how the log does not confirm the figure. It is None if the log does.
+        notes += [_note_on_figure(row) for row in rows if row is not None and row.log_note is not None]
     if cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
@@ -297,10 +307,7 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
     if campaign.note:
         text += [campaign.note, ""]
 
-    note_numbers: dict[str, int] = {}  # {text of a note: its number}, from 1
-    for row in rows:
-        for note in row["notes"]:
-            note_numbers.setdefault(note, len(note_numbers) + 1)
+    note_numbers = _note_numbers(rows)
     titles = dict.fromkeys(row["table"] for row in rows)  # each once, in their order
     for title in titles:
         shown_rows = [_shown_cells(row, note_numbers) for row in rows if row["table"] == title]
@@ -310,6 +317,15 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
     text += ["Notes", ""]
     text += [f"- [{number}]: {note}" for note, number in note_numbers.items()]
     return "\n".join([*text, ""])
+
+
+def _note_numbers(rows: Sequence[JsonObject]) -> dict[str, int]:
+    """Return {text of a note: its number on the page, from 1} for all notes of the rows. Equal notes share a number."""
+    numbers: dict[str, int] = {}
+    for row in rows:
+        for note in row["notes"]:
+            numbers.setdefault(note, len(numbers) + 1)
+    return numbers
 
 
 def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dict[str, str]:

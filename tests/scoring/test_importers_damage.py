@@ -279,3 +279,11 @@ def test_a_blank_text_of_run_summary_states_nothing(tmp_path: Path, name: str, b
     record = read(tmp_path, text)
     assert getattr(record, name) is None
     assert [problem for problem in record.problems if f"{name} is '{blank}', which cannot be read" in problem]
+
+
+def test_a_time_stamp_beyond_all_numbers(tmp_path: Path) -> None:
+    """It is read as infinite, and contradicts the times of the rows."""
+    text = samples.WRITERS["keras"](samples.run_of(samples.steady(60)))
+    huge = re.sub(r"(batch_index: 20, timestamp: )\d+", lambda stamp: stamp[1] + "9" * 400, text)
+    record = read_record(samples.write(tmp_path, "log", huge))
+    assert len(record.windows) == 6

@@ -61,3 +61,14 @@ def test_runs_of_the_same_epochs_are_repeats(tmp_path: Path, name: str) -> None:
     records = [read_record(write(tmp_path, f"{at}.log", text)) for at, text in enumerate(texts)]
     assert not records[0].is_continuation_of(records[1])
     assert not records[1].is_continuation_of(records[0])
+
+
+@pytest.mark.parametrize("name", samples.WRITERS)
+def test_the_ends_of_two_runs_are_two_runs(tmp_path: Path, name: str) -> None:
+    """Both starts are missing in the log: the rows of the first run are not passed over."""
+    text = samples.WRITERS[name](samples.run_of(samples.steady(240), epoch_steps=120))
+    first_row = read_record(write(tmp_path, "whole", text), devices=8, batch_per_device=32).windows[5].line
+    end = "".join(text.splitlines(keepends=True)[first_row - 1 :])
+    both = write(tmp_path, "ends", end + end)
+    with pytest.raises(InputError, match=r"2 runs in one log \(1: lines 1 to \d+; 2: lines \d+ to \d+\)"):
+        read_record(both, devices=8, batch_per_device=32, format=name)

@@ -11,6 +11,7 @@ import datetime
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,18 +47,29 @@ def gather(folder: Path) -> Results:
     verdicts: list[Verdict] = []
     nodes: list[JsonObject] = []
     for precision, checks in CHECKS.items():  # one job wrote the lines of one precision
-        verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
-        for line in _lines_of_job(folder / f"{precision}.lines"):
-            if "nodes" in line:  # the first line of a file: {"nodes": [...]}
-                nodes = line["nodes"]  # the same in every job
-            elif "check" in line:
-                verdict_by_check[line["check"]] = Verdict(**line)
+        lines = _lines_of_job(folder / f"{precision}.lines")
+        nodes = _nodes_in(lines) or nodes  # the same in every job
+        verdict_by_check = _verdict_by_check(lines)
         for check in checks:
             if check in verdict_by_check:
                 verdicts.append(verdict_by_check[check])
             else:
                 verdicts.append(_verdict_on_check_not_run(check, precision, folder))
     return Results(verdicts, nodes)
+
+
+def _nodes_in(lines: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the nodes that a job ran on, from its line {"nodes": [...]}; empty if it has not written this line."""
+    for line in lines:
+        if "nodes" in line:
+            nodes: list[JsonObject] = line["nodes"]
+            return nodes
+    return []
+
+
+def _verdict_by_check(lines: Sequence[JsonObject]) -> dict[str, Verdict]:
+    """Return the verdicts in the lines of a job by the names of their checks."""
+    return {line["check"]: Verdict(**line) for line in lines if "check" in line}
 
 
 def _check_folder(folder: Path) -> None:
@@ -124,22 +136,29 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 
 @one_line
 def main() -> int:
-    """Run the checks of this rank, report on finished jobs, or print the precisions whose jobs can run.
+    """Do one of three things, each for launch/trials.sh, and return the exit status:
 
-    launch/trials.sh calls it for all three. Returns the exit status. Raises ValueError if the job or the files to
-    report on cannot be used.
+    - in a process that mpirun started: run the checks of a job, as one of its ranks
+    - with --report FOLDER: report on the finished jobs whose files are in the folder
+    - otherwise: print the precisions whose jobs can run on this machine
+
+    Unusable settings of the job, or an unusable folder, end it with an error and status 2.
     """
     args = _arguments()
-    if env.is_rank():  # mpirun started this process as a rank of a job
-        # If the GPU cannot run the precision, the verdicts of the checks say so. The job is not refused for it.
-        return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
+    if env.is_rank():
+        return _run_checks_of_rank(short=args.short)
 
     job, _ = env.read()
     _check_job(job)
     if args.report:
         return report(job, args.report, short=args.short)
-    print("\n".join(_precisions_that_can_run()))  # launch/trials.sh starts a job for each
+    print("\n".join(_precisions_that_can_run()))
     return 0
+
+
+def _run_checks_of_rank(*, short: bool) -> int:
+    """Run the checks of a job on this rank. If its GPU cannot run the precision, the checks' verdicts say so."""
+    return run_module("tools.acceptance.rank", checks_precision=False, short=short)
 
 
 def _precisions_that_can_run() -> list[str]:

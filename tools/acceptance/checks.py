@@ -78,16 +78,20 @@ def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tol
     """
     steps = losses.shape[1]
     wanted_losses = wanted_losses[:steps]  # the short form takes fewer steps
-    # [steps]: the largest error of any rank, as a share of the wanted loss
-    errors = np.abs(losses - wanted_losses).max(axis=0) / wanted_losses
+    largest_errors = np.abs(losses - wanted_losses).max(axis=0)  # [steps], of any rank
+    errors = largest_errors / wanted_losses  # as shares of the wanted losses
     tolerances = tolerance.by_step(steps)
     good = bool((errors <= tolerances).all())  # False if any error is NaN
-    times_tolerance = np.where(np.isnan(errors), np.inf, errors / tolerances)  # a NaN is worse than any number
-    worst = int(np.argmax(times_tolerance))  # index of the step
+    worst = _index_of_worst(errors / tolerances)
     found = f"{errors[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {tolerances[worst]:.0e} allowed"
     wanted = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
     figures = {"losses": losses.tolist(), "wanted": wanted_losses.tolist(), "off": errors.tolist()}
     return judged(check, good, found, wanted, figures=figures)
+
+
+def _index_of_worst(ratios: Array) -> int:
+    """Return the index of the largest ratio. A NaN is worse than any number."""
+    return int(np.argmax(np.where(np.isnan(ratios), np.inf, ratios)))
 
 
 def why_untrained(losses: Array, kind: str) -> str:
@@ -429,10 +433,17 @@ def _fault_of_replay(launched: Array, replayed: Array) -> str:
     not_finite = why_not_finite(launched, "launched")
     if not_finite:  # a difference from such losses means nothing
         return not_finite
-    # [steps], whether the loss of any rank differs. Bits are compared as integers: floats have 0.0 == -0.0, NaN != NaN.
-    differs = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
-    if differs.any():
-        first = int(np.argmax(differs))  # index of the step
+    differing_steps = _steps_with_other_bits(launched, replayed)
+    if differing_steps.size:
+        steps = launched.shape[1]
+        first = differing_steps[0]
         difference = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
-        return f"{differs.sum()} of {len(differs)} losses differ, first at step {first + 1}, by {difference:.1e} of it"
+        return f"{differing_steps.size} of {steps} losses differ, first at step {first + 1}, by {difference:.1e} of it"
     return why_constant(launched)
+
+
+def _steps_with_other_bits(losses: Array, others: Array) -> Array:
+    """Return the indices of the steps at which a loss of any rank differs. Both are float32 [ranks, steps]."""
+    # Bits are compared as integers, because floats have 0.0 == -0.0 and NaN != NaN.
+    differs = losses.view(np.int32) != others.view(np.int32)
+    return np.flatnonzero(differs.any(axis=0))

@@ -161,17 +161,15 @@ def _scale_blocks_down(main: static.Program) -> None:
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """Fit a linear map from `features` [N, F] to `targets` [N, T]; return its weight [F, T] and bias [T], in float64.
 
-    This is ridge regression: the weights W minimize |X W - Y|² + r |W|². X are the features with a column of ones
-    behind them, whose weight is the bias, Y the targets, and r the penalty on large weights. The solution is
+    This is ridge regression: least squares with a penalty r on large weights. With a column of ones behind the
+    features, X = [features, 1], weight and bias are one matrix W, and the fit is (Y: the targets, I: the identity)
 
         W = Xᵀ (X Xᵀ + r I)⁻¹ Y
     """
-    ones = np.ones((len(features), 1))
-    x = np.concatenate([features, ones], axis=1, dtype=np.float64)  # [N, F + 1]
-    # In this form (the dual one) the system has N unknowns. The images, N, are fewer than the features, F.
-    gram = x @ x.T  # [N, N]
-    # The trace of the matrix is the sum of the square lengths of the rows of x.
-    penalty = RIDGE_SHARE * np.trace(gram) / len(gram)
-    dual = np.linalg.solve(gram + penalty * np.eye(len(gram)), targets)  # [N, T]
-    weight_and_bias = x.T @ dual  # [F + 1, T]
+    n = len(features)
+    x = np.concatenate([features, np.ones((n, 1))], axis=1, dtype=np.float64)  # [N, F + 1]
+    products_of_rows = x @ x.T  # [N, N]
+    penalty = RIDGE_SHARE * np.trace(products_of_rows) / n  # the trace is the sum of the square lengths of the rows
+    solution = np.linalg.solve(products_of_rows + penalty * np.eye(n), targets)  # [N, T]
+    weight_and_bias = x.T @ solution  # [F + 1, T]
     return weight_and_bias[:-1], weight_and_bias[-1]

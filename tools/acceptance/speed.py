@@ -16,7 +16,6 @@ from program import build
 from program.count import counts_of
 from runlog import schema
 from runlog.digits import percent, significant, six_digits
-from runlog.json_types import JsonObject
 from runlog.verdict import OK, UNKNOWN, Verdict, judged
 from runlog.writer import RunLog, open_log
 from scoring.published.table import Card, Published, card_of, figures_of, nearest, note
@@ -165,17 +164,16 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
     measured = _rate_of_training(machine, card, timed, flops_per_image)
     found = _text_of_rate(machine, measured)
     published = _nearest_published(machine, card)
-    figures: JsonObject = {**measured._asdict(), "published": []}
     if published is None:
         found += "; none published for this card, precision and image size"
+        figures = {**measured._asdict(), "published": []}
         return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
-    figures["published"] = [inspect.quoted(published)]
-    # Of all ranks together, because the published job may have another number of devices.
+    # The published job may have another number of devices than this one has ranks.
     least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size
-    wanted = _text_of_wanted_rate(least_rate, published)
-    # "that batch" is the batch of the published figure, which `wanted` names.
+    wanted = _text_of_wanted_rate(least_rate, published)  # it names the published batch, too
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
+    figures = {**measured._asdict(), "published": [inspect.quoted(published)]}
     return judged("throughput", measured.images_per_s >= least_rate, found, wanted, fix, figures=figures)
 
 

@@ -19,6 +19,7 @@ from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
 from tools.doctor.node import cores_by_launcher, own_cores, probe
+from tools.doctor.rows import Facts
 
 if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
     from mpi4py import MPI
@@ -28,7 +29,7 @@ MESSAGE_CHARS = 300  # of mpirun's message, in a verdict
 TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hands to its ranks
 
 
-def _clock_offsets_s(comm: "MPI.Comm", is_leader: bool) -> list[float]:
+def _clock_offsets_s(comm: "MPI.Comm", *, is_leader: bool) -> list[float]:
     """Return on rank 0 by how many seconds each leader's clock is ahead of rank 0's. Every rank must call this."""
     offsets_s = [0.0]  # the first leader is rank 0 itself
     for rank, leads_its_node in enumerate(comm.allgather(is_leader)):
@@ -48,22 +49,25 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
 
     comm = MPI.COMM_WORLD
     ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
+    my_facts = _facts_if_leader(ranks_of_node, node_number, job)
 
-    # Every rank takes part in three exchanges, in this order: of cores, of facts, and of the time.
-    cores_of_ranks = ranks_of_node.gather(own_cores())  # the leader gets a list, the other ranks of its node None
-    is_leader = cores_of_ranks is not None
-    facts = None
-    if cores_of_ranks is not None:
-        node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
-        facts = probe(job, rank_cores=cores_of_ranks, node=node_number)
-    seen_by_ranks = comm.gather((socket.gethostname(), facts))  # rank 0 gets a list, the other ranks None
-    clock_offsets_s = _clock_offsets_s(comm, is_leader)
-
-    if seen_by_ranks is None:  # on a rank other than rank 0
+    # `gather` returns a list on rank 0, and None on the other ranks.
+    hosts_of_ranks = comm.gather(socket.gethostname())
+    facts_of_ranks = comm.gather(my_facts)
+    clock_offsets_s = _clock_offsets_s(comm, is_leader=my_facts is not None)
+    if hosts_of_ranks is None or facts_of_ranks is None:
         return None
-    hosts_of_ranks = [host for host, _ in seen_by_ranks]
-    facts_of_nodes = [facts_of_node for _, facts_of_node in seen_by_ranks if facts_of_node is not None]
-    return judge_all(facts_of_nodes, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)
+    facts_of_leaders = [facts for facts in facts_of_ranks if facts is not None]
+    return judge_all(facts_of_leaders, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)
+
+
+def _facts_if_leader(ranks_of_node: "MPI.Comm", node_number: int, job: env.Job) -> Facts | None:
+    """Return what this rank finds on its node if it leads the node, else None. Every rank must call this."""
+    cores_of_ranks = ranks_of_node.gather(own_cores())  # the leader gets a list, the other ranks None
+    if cores_of_ranks is None:
+        return None
+    return probe(job, rank_cores=cores_of_ranks, node=node_number)
 
 
 def alone(job: env.Job) -> list[Verdict]:
@@ -77,15 +81,14 @@ def alone(job: env.Job) -> list[Verdict]:
 def mpirun_failure() -> str:
     """Return why mpirun cannot start two ranks on this node that add a number over MPI; empty if it can.
 
-    The reason is the beginning of mpirun's own message, "mpirun failed" if it printed none, or that there was no answer
-    in MPIRUN_S seconds.
+    The reason is "no answer in 8 s" (MPIRUN_S), or the beginning of mpirun's own message.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []  # without it mpirun refuses to run as root
-    options = [*as_root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-    script = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"
+    two_ranks = [str(mpirun), *as_root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    add_a_number = [sys.executable, "-c", "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"]
     # The command `timeout` sends a signal that mpirun passes on to its ranks. Python's own timeout kills only mpirun.
-    command = ["timeout", str(MPIRUN_S), str(mpirun), *options, sys.executable, "-c", script]
+    command = ["timeout", str(MPIRUN_S), *two_ranks, *add_a_number]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:
         return ""

@@ -128,11 +128,13 @@ def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
 def main() -> None:
     """Load CUDA's driver, start it, and try to make a context on each GPU from FIRST to END, END excluded.
 
-    The command line gives FIRST and END. A JSON line is printed before and after a call of the driver, so that the last
-    line shows in which call this process hung or died:
+    The command line gives FIRST and END. The functions called here print a JSON line before and after each step, so
+    that the last line shows in which step this process hung or died:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
+
+    If the driver or one of its functions is missing, the last line has the reason.
     """
     first = int(sys.argv[1])
     end = int(sys.argv[2])
@@ -140,7 +142,7 @@ def main() -> None:
         driver = load_driver()
         if start_driver(driver):
             try_gpus(driver, first, end)
-    except (OSError, AttributeError) as error:  # the library is missing, or a function of it
+    except (OSError, AttributeError) as error:  # OSError: no driver; AttributeError: it lacks a function
         print_line(end="load", code=None, reason=str(error))
 
 

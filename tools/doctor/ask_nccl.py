@@ -35,8 +35,12 @@ def text_of(function: Any, argument: int | None) -> str:
 def main() -> None:
     """Load NCCL and have it make the id of a communicator, by which ranks find each other.
 
-    A JSON line is printed before and after the call. The second one has NCCL's result as its `code`, which is null if
-    NCCL could not be called.
+    A JSON line is printed before the call and one after it:
+
+        {"begin": "ncclGetUniqueId"}
+        {"end": "ncclGetUniqueId", "code": 0, "message": "no error"}
+
+    If NCCL could not be called, the code is null, and the message says why.
     """
     say(begin="ncclGetUniqueId")
     try:
@@ -45,7 +49,8 @@ def main() -> None:
     except (OSError, AttributeError) as error:
         say(end="ncclGetUniqueId", code=None, message=str(error))
         return
-    code = make_id(ctypes.create_string_buffer(ID_BYTES))
+    communicator_id = ctypes.create_string_buffer(ID_BYTES)  # filled by the call, and not used
+    code = make_id(communicator_id)
     say(end="ncclGetUniqueId", code=code, message=message_of(library, code))
 
 

@@ -1,10 +1,11 @@
 """The doctor's judgement of what it saw: each node, what must be the same on all, and their ranks and clocks."""
 
 import dataclasses
+import functools
 import resource
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness import env, memory
 from runlog.verdict import FATAL, OK, WARNING, Verdict, judged
@@ -56,14 +57,18 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
     for file_name, answer in libraries.items():
         name, _, _ = file_name.partition(".")  # "libnccl"
         loads = not answer.startswith("error: ")
-        result = answer.removeprefix("error: ")
         is_optional = name == "libnvcuvid"  # without it an A100 decodes JPEGs, but more slowly
         status = ok_if(loads, otherwise=WARNING if is_optional else FATAL)
-        yield judge_check(job, f"cuda.{name}", status, found=result, capabilities=CAPABILITIES)
+        found = answer.removeprefix("error: ")
+        yield judge_check(job, f"cuda.{name}", status, found=found, capabilities=CAPABILITIES)
         if name == "libnccl" and loads:
-            version = int(answer)
-            shown_version = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"  # 22105 is 2.21.5
-            yield judge_check(job, "nccl.version", ok_if(version >= NCCL_LEAST, otherwise=FATAL), found=shown_version)
+            yield _judge_nccl_version(int(answer), job)
+
+
+def _judge_nccl_version(version: int, job: env.Job) -> Verdict:
+    """Return the verdict on whether the version of NCCL, such as 22105 for 2.21.5, is at least NCCL_LEAST."""
+    shown_version = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
+    return judge_check(job, "nccl.version", ok_if(version >= NCCL_LEAST, otherwise=FATAL), found=shown_version)
 
 
 # ---- its cores, memory, limits, disks, network and data
@@ -71,13 +76,7 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on whether a node has the cores, memory, limits and disk space that the job's ranks need."""
-    ranks = job.cluster.dgxngpu
-    cores = sorted(set().union(*facts["rank_cores"]))
-    which_cores = ranges(cores) or "none"
-    numa = ", ".join(facts["numa"].values()) or "unknown"
-    found = f"{len(cores)} ({which_cores}; NUMA {numa})"
-    yield judge_check(job, "cpu.cores", ok_if(len(cores) >= ranks, otherwise=WARNING), found=found)
-
+    yield _judge_cores(facts, job)
     yield _judge_free_memory(facts["memory_gib"], job)
     yield _judge_shared_memory(facts["shm_mib"], job)
     yield _judge_open_files(facts["open_files"], job)
@@ -87,6 +86,14 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     checkpoints_gib = CHECKPOINT_GIB * (job.checkpoints.keep + 1)  # a new one is written before the oldest is removed
     yield _judge_disk("disk.logs", facts["logs"], LOG_GIB, job, if_too_small=FATAL)
     yield _judge_disk("disk.checkpoints", facts["checkpoints"], checkpoints_gib, job, if_too_small=WARNING)
+
+
+def _judge_cores(facts: Facts, job: env.Job) -> Verdict:
+    """Return the verdict on whether a node's ranks may use at least as many cores as there are ranks."""
+    cores = sorted(set().union(*facts["rank_cores"]))
+    numa = ", ".join(facts["numa"].values()) or "unknown"
+    found = f"{len(cores)} ({ranges(cores) or 'none'}; NUMA {numa})"
+    return judge_check(job, "cpu.cores", ok_if(len(cores) >= job.cluster.dgxngpu, otherwise=WARNING), found=found)
 
 
 def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
@@ -156,18 +163,17 @@ def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
     A job of one node needs neither: both verdicts are ok, and only say what is there.
     """
-    has_several_nodes = job.cluster.dgxnnodes > 1
     interfaces: dict[str, str] = facts["interfaces"]
     found = ", ".join(f"{name} {address}" for name, address in interfaces.items()) or "none up"
-    wanted = "one that the other nodes reach" if has_several_nodes else "none needed by one node"
-    good = bool(interfaces) or not has_several_nodes
-    yield judge_check(job, "network.interfaces", ok_if(good, otherwise=FATAL), found=found, wanted=wanted)
-
+    has_several_nodes = job.cluster.dgxnnodes > 1
     if has_several_nodes:
+        status = ok_if(bool(interfaces), otherwise=FATAL)
+        yield judge_check(job, "network.interfaces", status, found=found, wanted="one that the other nodes reach")
         yield from _judge_infiniband(facts, job)
     else:
-        found = _port_states(facts["infiniband"])
-        yield judge_check(job, "network.infiniband", OK, found=found, wanted="none needed by one node")
+        wanted = "none needed by one node"
+        yield judge_check(job, "network.interfaces", OK, found=found, wanted=wanted)
+        yield judge_check(job, "network.infiniband", OK, found=_port_states(facts["infiniband"]), wanted=wanted)
 
 
 def _port_states(ports: dict[str, str]) -> str:
@@ -185,16 +191,16 @@ def _judge_infiniband_ports(
     """
     found = _port_states(ports)
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"
+    verdict = functools.partial(judge_check, job, "network.infiniband", wanted=wanted)
     if not ports:
-        return judge_check(job, "network.infiniband", WARNING, found=found, wanted=wanted)
+        return verdict(WARNING, found=found)
     if inactive_ports:
         fix = f"bring {', '.join(inactive_ports)} up (ibstat), or leave it out by NCCL_IB_HCA"
-        return judge_check(job, "network.infiniband", WARNING, found=found, fix=fix, wanted=wanted)
+        return verdict(WARNING, found=found, fix=fix)
     if not can_open_devices:
-        found += ", but no /dev/infiniband/uverbs* can be opened"
         fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
-        return judge_check(job, "network.infiniband", WARNING, found=found, fix=fix, wanted=wanted)
-    return judge_check(job, "network.infiniband", OK, found=found, wanted=wanted)
+        return verdict(WARNING, found=f"{found}, but no /dev/infiniband/uverbs* can be opened", fix=fix)
+    return verdict(OK, found=found)
 
 
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -204,13 +210,9 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
-    active_ports = []
-    inactive_ports = []
-    for name in nccl.names_taken(setting, list(ports)):  # the ports that NCCL uses
-        if ports[name].startswith("ACTIVE"):
-            active_ports.append(name)
-        else:
-            inactive_ports.append(name)
+    used_ports = nccl.names_taken(setting, list(ports))  # by NCCL
+    active_ports = [name for name in used_ports if ports[name].startswith("ACTIVE")]
+    inactive_ports = [name for name in used_ports if name not in active_ports]
     yield _judge_infiniband_ports(ports, inactive_ports, job, can_open_devices=facts["can_open_infiniband"])
 
     if active_ports and job.cluster.device == "gpu":
@@ -239,13 +241,12 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 
     It is a warning if the job asks for that, the launcher has not flushed the cache already, and this user cannot.
     """
+    is_asked_for = job.data.clear_caches
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
-    found = flushed_by
-    if not flushed_by:
-        found = "can be flushed" if can_be_flushed_here else "cannot be flushed by this user"
-    wanted = "can be flushed before a timed run" if job.data.clear_caches else "not asked for: CLEAR_CACHES=0"
-    good = can_be_flushed_here or bool(flushed_by) or not job.data.clear_caches
-    return judge_check(job, "data.page_cache", ok_if(good, otherwise=WARNING), found=found, wanted=wanted)
+    found = flushed_by or ("can be flushed" if can_be_flushed_here else "cannot be flushed by this user")
+    wanted = "can be flushed before a timed run" if is_asked_for else "not asked for: CLEAR_CACHES=0"
+    is_missed = is_asked_for and not flushed_by and not can_be_flushed_here
+    return judge_check(job, "data.page_cache", ok_if(not is_missed, otherwise=WARNING), found=found, wanted=wanted)
 
 
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -281,16 +282,20 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for node in nodes:
         for verdict in judge_node(node, job):
-            if len(nodes) > 1:
-                verdict = dataclasses.replace(verdict, found=f"{node['host']}: {verdict.found}")
-            if verdict not in verdicts:  # eight GPUs have one driver
-                verdicts.append(verdict)
+            shown_verdict = verdict if len(nodes) == 1 else _with_host(verdict, node["host"])
+            if shown_verdict not in verdicts:  # eight GPUs have one driver
+                verdicts.append(shown_verdict)
 
     hosts = [node["host"] for node in nodes]
     for check, value_of_hosts in _facts_to_be_equal(nodes).items():
         verdicts.append(_judge_equality(check, value_of_hosts, hosts, job))
     verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
     return verdicts
+
+
+def _with_host(verdict: Verdict, host: str) -> Verdict:
+    """Return a verdict whose text on what was found begins with the host's name."""
+    return dataclasses.replace(verdict, found=f"{host}: {verdict.found}")
 
 
 def _judge_equality(check: str, value_of_hosts: list[str | None], hosts: list[str], job: env.Job) -> Verdict:
@@ -343,15 +348,14 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     """
     distinct_hosts = dict.fromkeys(hosts)  # in the order of their first rank
     ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in distinct_hosts)
+    status_of_ranks = ok_if(len(hosts) == job.cluster.world_size, otherwise=FATAL)
+
     largest_offset_s = max(abs(offset_s) for offset_s in offsets_s)
-    found = f"at most {largest_offset_s:.4f} s"
+    shown_offset = f"at most {largest_offset_s:.4f} s"
+    status_of_clocks = ok_if(largest_offset_s <= CLOCK_S, otherwise=WARNING)
     return [
-        judge_check(
-            job, "mpi.ranks", ok_if(len(hosts) == job.cluster.world_size, otherwise=FATAL), found=ranks_of_hosts
-        ),
-        judge_check(
-            job, "clock.difference", ok_if(largest_offset_s <= CLOCK_S, otherwise=WARNING), found=found, most_s=CLOCK_S
-        ),
+        judge_check(job, "mpi.ranks", status_of_ranks, found=ranks_of_hosts),
+        judge_check(job, "clock.difference", status_of_clocks, found=shown_offset, most_s=CLOCK_S),
     ]
 
 
@@ -372,24 +376,35 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
 def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
     """Return on rank 0 how many seconds the clock of rank `other` is ahead of its own; any other rank gets 0.
 
-    Rank 0 and rank `other` must both call this, because they exchange messages.
+    Rank 0 and rank `other`, which must not be 0, must both call this, because they exchange messages.
     """
     if comm.Get_rank() == other:
-        for _ in range(CLOCK_QUESTIONS):
-            comm.recv(source=0)
-            comm.send(time.time(), dest=0)
+        _answer_with_clock(comm)
     if comm.Get_rank() != 0:
         return 0.0
+    answers = [_ask_for_clock(comm, other) for _ in range(CLOCK_QUESTIONS)]
+    most_exact = min(answers, key=lambda answer: answer.took_s)
+    return most_exact.offset_s
 
-    quickest_s = float("inf")
-    offset_s = 0.0
+
+class _ClockAnswer(NamedTuple):
+    """The clock of another rank, by its answer to a question."""
+
+    took_s: float  # from the question to the answer
+    offset_s: float  # by which the other clock is ahead
+
+
+def _ask_for_clock(comm: "MPI.Comm", other: int) -> _ClockAnswer:
+    """Ask rank `other` for its clock, which is taken to be read halfway between question and answer."""
+    asked_s = time.time()
+    comm.send(None, dest=other)
+    other_clock_s = comm.recv(source=other)
+    answered_s = time.time()
+    return _ClockAnswer(took_s=answered_s - asked_s, offset_s=other_clock_s - (asked_s + answered_s) / 2)
+
+
+def _answer_with_clock(comm: "MPI.Comm") -> None:
+    """Answer all questions of rank 0 for the clock."""
     for _ in range(CLOCK_QUESTIONS):
-        asked_s = time.time()
-        comm.send(None, dest=other)
-        other_clock_s = comm.recv(source=other)
-        answered_s = time.time()
-        if answered_s - asked_s < quickest_s:  # the quickest answer is the most exact
-            quickest_s = answered_s - asked_s
-            # The other clock is taken to be read halfway between question and answer.
-            offset_s = other_clock_s - (asked_s + answered_s) / 2
-    return offset_s
+        comm.recv(source=0)
+        comm.send(time.time(), dest=0)

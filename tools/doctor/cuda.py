@@ -105,8 +105,10 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
         start = _read_answers(child)
         step_by_gpu.update(start.step_by_gpu)
         next_gpu = _next_gpu(child, start, gpu_count)
-        if next_gpu is None or time.monotonic() > until_s:
-            return replace(start, step_by_gpu=dict(sorted(step_by_gpu.items())))
+        is_out_of_time = time.monotonic() > until_s
+        if next_gpu is None or is_out_of_time:
+            steps_of_all_children = dict(sorted(step_by_gpu.items()))
+            return replace(start, step_by_gpu=steps_of_all_children)
         first_gpu = next_gpu
 
 
@@ -121,37 +123,49 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
         return None
     stopped_on_gpu = max(start.step_by_gpu)  # the child tries GPUs in ascending order, so it is the last one
     next_gpu = stopped_on_gpu + 1
-    shown_gpus = start.shown_gpus or 0
-    is_left_to_try = next_gpu < min(gpu_count, shown_gpus)  # GPUs count from 0
-    return next_gpu if is_left_to_try else None
+    gpus_to_try = range(min(gpu_count, start.shown_gpus or 0))
+    return next_gpu if next_gpu in gpus_to_try else None
 
 
 def _read_answers(child: Talk) -> CudaStart:
     """Return the result of starting CUDA, from the lines that the child process, ask_cuda.py, printed.
 
-    If the child hung or died, the call that had begun and not ended has failed; if there is none, the child's exit.
+    If the child hung or died, the call that was running then has failed.
     """
     answers = child.answers()
     step_by_name = _last_ended_calls(answers)
     if child.hang_or_death:
         running = _running_call(answers)
         step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
-
-    step_by_gpu: dict[int, Step] = {}
-    failed_driver_step = None
-    for step_name, step in step_by_name.items():
-        gpu = _gpu_of_step(step_name)
-        if gpu is not None:
-            step_by_gpu[gpu] = step
-        elif step.code != CUDA_SUCCESS:
-            failed_driver_step = step  # the last one counts: after a failed step of the driver the exit may fail, too
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
         shown_gpus=_last_value(answers, "count"),
-        failed_driver_step=failed_driver_step,
-        step_by_gpu=step_by_gpu,
+        failed_driver_step=_failed_driver_step(step_by_name),
+        step_by_gpu=_step_by_gpu(step_by_name),
     )
+
+
+def _failed_driver_step(step_by_name: Mapping[str, Step]) -> Step | None:
+    """Return the step of the driver itself that failed; None if none did.
+
+    The last one counts: after a failed step of the driver the child's exit may fail, too.
+    """
+    failed = None
+    for name, step in step_by_name.items():
+        if _gpu_of_step(name) is None and step.code != CUDA_SUCCESS:
+            failed = step
+    return failed
+
+
+def _step_by_gpu(step_by_name: Mapping[str, Step]) -> dict[int, Step]:
+    """Return the steps on GPUs, by CUDA's number of the GPU."""
+    step_by_gpu = {}
+    for name, step in step_by_name.items():
+        gpu = _gpu_of_step(name)
+        if gpu is not None:
+            step_by_gpu[gpu] = step
+    return step_by_gpu
 
 
 def _gpu_of_step(step_name: str) -> int | None:
@@ -164,27 +178,28 @@ def _gpu_of_step(step_name: str) -> int | None:
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
     """Return for each step, by its name, the last of its calls that has ended, with the result of the call.
 
-    All earlier calls of the step have succeeded, because the child goes on only after a success. Two of `answers` are
-    of one call:
+    Each call has two of the `answers`, and both name its step:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
+
+    The earlier calls of a step have succeeded, because a step ends with the first call that fails.
     """
-    begun_call_of_step: dict[str, str] = {}
-    ended_calls: dict[str, Step] = {}
+    begun_call_by_step: dict[str, str] = {}
+    ended_call_by_step: dict[str, Step] = {}
     for answer in answers:
         if "begin" in answer:
-            begun_call_of_step[answer["begin"]] = answer["call"]
+            step_name = answer["begin"]
+            begun_call_by_step[step_name] = answer["call"]
         elif "end" in answer:
             step_name = answer["end"]
-            call = begun_call_of_step[step_name]
-            ended_calls[step_name] = Step(
-                call=call,
+            ended_call_by_step[step_name] = Step(
+                call=begun_call_by_step[step_name],
                 code=answer["code"],
                 code_name=answer.get("name", ""),
                 reason=answer.get("reason", ""),
             )
-    return ended_calls
+    return ended_call_by_step
 
 
 class _Call(NamedTuple):

@@ -30,6 +30,10 @@ class CudaDrivers(NamedTuple):
 DRIVERS = (
     CudaDrivers("530.30.02", "525.60.13") if provenance.is_for_cuda_12() else CudaDrivers("520.61.05", "450.80.02")
 )
+# PTX is NVIDIA's code for any GPU. No PTX is needed: Paddle, cuDNN and DALI have machine code for GPU_CODE.
+WHY_AN_OLDER_DRIVER_RUNS = (
+    f"older than {DRIVERS.bundled}, it runs CUDA by minor-version compatibility, which compiles no PTX"
+)
 CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle, as cuDriverGetVersion has it
 NO_NVML = "NVML Shared Library Not Found"
 ROW_REMAPPING_FROM = 80  # compute capability of the first GPUs that replace rows of their memory
@@ -70,9 +74,10 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether NVML shows as many GPUs as the job needs: fatal if not, as a run counts by NVML.
+    """Return the verdict on whether NVML shows as many GPUs as the job needs.
 
-    CUDA may show GPUs that NVML does not, because a container can be started with CUDA and without NVML.
+    If not, it is fatal, even if CUDA shows enough of them: a container can be started with CUDA and without NVML, and a
+    run counts its GPUs by NVML.
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
@@ -84,7 +89,8 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 
     if shown_by_nvml >= needed_gpus:
         return judge_check(job, "gpu.count", OK, found=found)
-    if NO_NVML in reason and shown_by_cuda >= needed_gpus:
+    only_nvml_is_missing = NO_NVML in reason and shown_by_cuda >= needed_gpus
+    if only_nvml_is_missing:
         found += f", while CUDA shows {shown_by_cuda}"
         fix = f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: it has CUDA and no NVML"
         return judge_check(job, "gpu.count", FATAL, found=found, fix=fix)
@@ -113,8 +119,10 @@ def _advice_on_nvml(reason: str) -> str:
 def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    It is ok if there is code for the GPU's own compute capability, and fatal if there is none that it runs. Code made
-    for an earlier capability runs, but not at the GPU's best, so it is a warning, as is an unknown capability.
+    - OK: Paddle has code for the GPU's own compute capability.
+    - WARNING: it only has code for an earlier capability, which does not run at the GPU's best, or the capability is
+      unknown.
+    - FATAL: it has no code that the GPU runs.
     """
     verdict = functools.partial(
         judge_check,
@@ -147,20 +155,20 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     if _is_at_least(driver, DRIVERS.bundled):
         return verdict(OK, found=shown_driver)
     if _is_at_least(driver, DRIVERS.oldest):
-        # PTX is NVIDIA's code for any GPU. No PTX is needed: Paddle, cuDNN and DALI have machine code for GPU_CODE.
-        why_it_runs = (
-            f"older than {DRIVERS.bundled}, it runs CUDA by minor-version compatibility, which compiles no PTX"
-        )
-        return verdict(OK, found=f"{shown_driver}: {why_it_runs}")
+        return verdict(OK, found=f"{shown_driver}: {WHY_AN_OLDER_DRIVER_RUNS}")
     if _cuda_has_started(facts):
-        start: CudaStart = facts["cuda_start"]
-        # On an old driver CUDA runs by a newer libcuda, that of NVIDIA's package cuda-compat. An unknown driver may be
-        # new, and then its own libcuda runs.
-        library = start.library if driver is None else f"{start.library} (cuda-compat)"
-        return verdict(OK, found=f"{shown_driver}: {library} runs CUDA {start.version_words} on it")
+        return verdict(OK, found=f"{shown_driver}: {_start_in_words(driver, facts['cuda_start'])}")
     if driver is None:
         return verdict(WARNING, found=shown_driver, fix=NOT_SAID)
     return verdict(FATAL, found=shown_driver)
+
+
+def _start_in_words(driver: str | None, start: CudaStart) -> str:
+    """Return which library runs CUDA on a driver that is old or unknown (None): "libcuda.so.1 runs CUDA 12.0 on it"."""
+    # On an old driver CUDA runs by a newer libcuda, that of NVIDIA's package cuda-compat. An unknown driver may be new,
+    # and then its own libcuda runs.
+    library = start.library if driver is None else f"{start.library} (cuda-compat)"
+    return f"{library} runs CUDA {start.version_words} on it"
 
 
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
@@ -308,27 +316,45 @@ def _judge_compute_mode(gpu_name: str, mode: int, job: env.Job) -> Verdict:
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdict on whether the job's training fits into the GPU's memory, else a warning.
 
-    The need is estimated: the peak of the job's program by measured ones, cuDNN's workspace, the input pipeline, and
-    the context with its libraries. A margin must be left over. Nothing is yielded if the size of the memory is unknown,
-    or if no peak of such a program was measured.
+    It fits if its estimated need leaves a margin (MARGIN) of the memory free. There is no verdict if the size of the
+    memory is unknown, or if nothing is known to estimate the program's need by.
     """
     program_mib = memory.program_mib(job)
     if gpu.memory_gib is None or program_mib is None:
         return
-    workspace_mib = _workspace_mib(gpu.memory_gib, job)
-    input_memory = memory.input_memory(job)
-    need_gib = (program_mib + workspace_mib + input_memory.device_mib + memory.BESIDE_MIB) / 1024
+    need = _MemoryNeed(program_mib, _workspace_mib(gpu.memory_gib, job), memory.input_memory(job))
     margin_gib = memory.MARGIN * gpu.memory_gib
-    need = (
-        f"{need_gib:.1f} GiB at BATCHSIZE={job.model.batchsize}: program {program_mib / 1024:.1f}, cuDNN's workspace "
-        f"{workspace_mib / 1024:.1f}, input {input_memory.device_mib / 1024:.1f} ({input_memory.words}), context and "
-        f"libraries {memory.BESIDE_MIB / 1024:.1f} (assumed); and {margin_gib:.1f} GiB left over"
-    )
-    fits = need_gib + margin_gib <= gpu.memory_gib
-    found = f"{gpu_name(gpu)}: {six_digits(gpu.memory_gib)} GiB"
+    fits = need.gib + margin_gib <= gpu.memory_gib
     yield judge_check(
-        job, "gpu.memory", ok_if(fits, otherwise=WARNING), found=found, need=need, limit=memory.WORKSPACE_LIMIT
+        job,
+        "gpu.memory",
+        ok_if(fits, otherwise=WARNING),
+        found=f"{gpu_name(gpu)}: {six_digits(gpu.memory_gib)} GiB",
+        need=f"{need.gib:.1f} GiB at BATCHSIZE={job.model.batchsize}: {need.parts}; and {margin_gib:.1f} GiB left over",
+        limit=memory.WORKSPACE_LIMIT,
     )
+
+
+class _MemoryNeed(NamedTuple):
+    """The estimated memory of a GPU that a training takes."""
+
+    program_mib: float  # the peak of its program, by measured ones
+    workspace_mib: int  # of cuDNN
+    input_memory: memory.InputMemory
+
+    @property
+    def gib(self) -> float:
+        """Return the GiB that all parts take together."""
+        return (self.program_mib + self.workspace_mib + self.input_memory.device_mib + memory.BESIDE_MIB) / 1024
+
+    @property
+    def parts(self) -> str:
+        """Return the GiB of each part in words."""
+        return (
+            f"program {self.program_mib / 1024:.1f}, cuDNN's workspace {self.workspace_mib / 1024:.1f}, "
+            f"input {self.input_memory.device_mib / 1024:.1f} ({self.input_memory.words}), "
+            f"context and libraries {memory.BESIDE_MIB / 1024:.1f} (assumed)"
+        )
 
 
 def _workspace_mib(memory_gib: float, job: env.Job) -> int:

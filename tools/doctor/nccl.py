@@ -1,7 +1,7 @@
 """Starts NCCL as a rank will, without a GPU, and tells which interfaces and InfiniBand ports its settings take."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,29 +108,22 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
     """Return the devices of `ports` that `setting`, a value of NCCL_IB_HCA, matches by accident, sorted.
 
-    A setting that has the full name of a device is meant for that device alone, but NCCL matches every name that begins
-    so. If there are mlx5_1 and mlx5_10:
+    Whoever writes the full name of a device means that device alone, but NCCL matches all devices whose names begin
+    with it. On a node with the devices mlx5_1 and mlx5_10:
 
         "mlx5_1"  -> ["mlx5_10"]
-        "mlx5"    -> [], because it is meant for all
+        "mlx5"    -> [], because it is no full name, and meant for both
         "=mlx5_1" -> [], because = compares full names
     """
     choice = choice_of(setting)
     if choice.is_exact:
         return []
-    devices = {_device(port) for port in ports}
-    devices_in_setting = {_device(entry) for entry in choice.entries}
-    meant = devices & devices_in_setting  # the setting has their full names
-
-    by_accident: set[str] = set()
-    for port in _names_matched(choice, ports):
-        device = _device(port)
-        begins_like_one_meant = any(device.startswith(name) for name in meant)
-        if begins_like_one_meant and device not in meant:
-            by_accident.add(device)
-    return sorted(by_accident)
+    full_names = _devices(choice.entries) & _devices(ports)
+    matched_without_full_name = _devices(_names_matched(choice, ports)) - full_names
+    beginnings = tuple(full_names)
+    return sorted(device for device in matched_without_full_name if device.startswith(beginnings))
 
 
-def _device(name: str) -> str:
-    """Return the device of a port: "mlx5_0:1" -> "mlx5_0"."""
-    return name.partition(":")[0]
+def _devices(names: Iterable[str]) -> set[str]:
+    """Return the devices of some ports, each once: "mlx5_0:1" and "mlx5_0:2" -> "mlx5_0"."""
+    return {name.partition(":")[0] for name in names}

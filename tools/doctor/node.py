@@ -83,20 +83,9 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
         # The imports and the starts take seconds, so they run in threads while the other facts are gathered.
         import_attempts = {name: pool.submit(_try_import, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node)
-        facts = {
-            "host": socket.gethostname(),
-            "gpus": nvml.gpus,
-            "gpu_absence": nvml.absence,
-            **_topology(),
-            "libraries": _libraries() if job.cluster.device == "gpu" else {},  # loads them into this process
-            "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
-            "code_sha256": provenance.code_sha256(),
-            "rank_cores": rank_cores,
-            "numa": _numa(),
-            **_resources(job),
-            **_network_devices(),
-            "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
-        }
+        facts: JsonObject = {"host": socket.gethostname(), "gpus": nvml.gpus, "gpu_absence": nvml.absence}
+        facts |= _topology() | _software(job) | {"rank_cores": rank_cores, "numa": _numa()}
+        facts |= _resources(job) | _network_devices()
         imports = {name: attempt.result() for name, attempt in import_attempts.items()}  # waits for the imports
         facts["imports"] = imports
         has_packages = not any(failure.error for failure in imports.values())
@@ -104,8 +93,17 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
         return facts | library_starts.result()  # waits for the starts while NVML is open
 
 
+def _software(job: env.Job) -> JsonObject:
+    """Return how each CUDA library loads, and which code of this project runs, by the facts' names."""
+    return {
+        "libraries": _libraries() if job.cluster.device == "gpu" else {},
+        "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
+        "code_sha256": provenance.code_sha256(),
+    }
+
+
 def _resources(job: env.Job) -> JsonObject:
-    """Return what memory, open files and disk space this process may still take, by the facts' names."""
+    """Return what memory, open files and disk space this process may still take, and whether it may flush the cache."""
     return {
         "memory_gib": psutil.virtual_memory().available / GIB,
         "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
@@ -113,6 +111,7 @@ def _resources(job: env.Job) -> JsonObject:
         "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "logs": _disk(Path(job.trials.logdir)),
         "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
+        "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),  # of Linux, for the page cache
     }
 
 
@@ -147,11 +146,12 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
         **env.of_ranks(job),  # comes last, so that an NCCL_SOCKET_IFNAME of the user replaces the one above
     }
     settings_files = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
+    names_of_settings = of_network(environ)  # of the variables that choose a network
     return {
         "cuda_start": cuda.try_start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
         "nccl_start": nccl.try_start(environ),
-        "nccl_settings": {name: environ[name] for name in of_network(environ)},  # only the names that choose a network
+        "nccl_settings": {name: environ[name] for name in names_of_settings},
         "nccl_files": [str(path) for path in settings_files if path.is_file()],
         "address": _address_in_hosts(job, node),
     }
@@ -175,12 +175,13 @@ def _peermem(modules: Path, kernel: str, driver: str) -> str:
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():
             return name
+    is_open_module = "Open Kernel Module" in driver
     version = re.match(r"(\d+)\.(\d+)", kernel)
-    if version is None:
-        return ""
-    has_dma_buf = (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL
-    if has_dma_buf and "Open Kernel Module" in driver:
-        return f"DMA-BUF of kernel {version[0]} and NVIDIA's open kernel module"
+    if is_open_module and version is not None:
+        major, minor = int(version[1]), int(version[2])
+        has_dma_buf = (major, minor) >= DMA_BUF_KERNEL
+        if has_dma_buf:
+            return f"DMA-BUF of kernel {version[0]} and NVIDIA's open kernel module"
     return ""
 
 
@@ -256,19 +257,20 @@ def own_cores() -> list[int]:
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
     """Return for each local rank the cores that launch/bind.sh would give it, by the setting RANK_NUMA.
 
-    RANK_NUMA names a NUMA node for each rank, such as "0,0,1,1". A rank on a NUMA node that does not exist has an empty
-    list, and a rank that RANK_NUMA does not reach has none. Without RANK_NUMA each rank may use all cores of this
-    process.
+    RANK_NUMA has the number of a NUMA node for each rank: "0,0,1,1". If it has too few numbers, the last ranks are
+    missing in the result. Without RANK_NUMA each rank may use all cores of this process.
     """
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
     cores_of_nodes = _numa()  # {"node0": "0-15,32-47"}
-    node_numbers = job.cluster.rank_numa.split(",")
-    cores_of_ranks = []
-    for number in node_numbers[: job.cluster.dgxngpu]:
-        cpu_list = cores_of_nodes.get(f"node{number}", "")
-        cores_of_ranks.append(sorted(nvidia_smi.cpu_list(cpu_list)) if cpu_list else [])
-    return cores_of_ranks
+    numbers = job.cluster.rank_numa.split(",")[: job.cluster.dgxngpu]
+    return [_cores_of_numa_node(number, cores_of_nodes) for number in numbers]
+
+
+def _cores_of_numa_node(number: str, cores_of_nodes: dict[str, str]) -> list[int]:
+    """Return the cores of a NUMA node by its number; an empty list if there is no such node."""
+    cpu_list = cores_of_nodes.get(f"node{number}", "")  # "0-15,32-47"
+    return sorted(nvidia_smi.cpu_list(cpu_list)) if cpu_list else []
 
 
 def _libraries() -> dict[str, str]:
@@ -280,17 +282,22 @@ def _libraries() -> dict[str, str]:
     for name in CUDA_LIBRARIES:
         try:
             library = ctypes.CDLL(name)
-            answers[name] = "loads"
-            if name.startswith("libnccl"):
-                version = ctypes.c_int()
-                library.ncclGetVersion(ctypes.byref(version))
-                answers[name] = str(version.value)
-            elif name.startswith("libcudnn"):
-                library.cudnnGetVersion.restype = ctypes.c_size_t
-                answers[name] = str(library.cudnnGetVersion())
+            answers[name] = _version_if_known(name, library) or "loads"
         except (OSError, AttributeError) as error:
             answers[name] = f"error: {error}"
     return answers
+
+
+def _version_if_known(name: str, library: ctypes.CDLL) -> str:
+    """Return the version of NCCL or cuDNN, as its own function gives it: "22105"; empty for another library."""
+    if name.startswith("libnccl"):
+        version = ctypes.c_int()
+        library.ncclGetVersion(ctypes.byref(version))
+        return str(version.value)
+    if name.startswith("libcudnn"):
+        library.cudnnGetVersion.restype = ctypes.c_size_t
+        return str(library.cudnnGetVersion())
+    return ""
 
 
 def _numa() -> dict[str, str]:
@@ -302,14 +309,15 @@ def _numa() -> dict[str, str]:
 def _disk(folder: Path) -> JsonObject:
     """Return the free space for `folder`, and whether this user may write there.
 
-    An example is {"folder": "results", "free_gib": 412.3, "writable": True}. The folder need not exist yet.
+    An example is {"folder": "results", "free_gib": 412.3, "writable": True}. If the folder does not exist yet, the
+    nearest folder above it that exists is looked at.
     """
     wanted = folder.absolute()
-    existing = next(path for path in (wanted, *wanted.parents) if path.exists())
+    nearest = next(path for path in (wanted, *wanted.parents) if path.exists())
     return {
         "folder": str(folder),
-        "free_gib": shutil.disk_usage(existing).free / GIB,
-        "writable": existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
+        "free_gib": shutil.disk_usage(nearest).free / GIB,
+        "writable": nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK),
     }
 
 
@@ -318,15 +326,13 @@ def _interfaces() -> dict[str, str]:
 
     The loopback is left out, and so is the speed if the driver does not report one.
     """
-    addresses = psutil.net_if_addrs()
+    addresses_by_name = psutil.net_if_addrs()
     interfaces = {}
     for name, stats in psutil.net_if_stats().items():
-        ipv4 = [entry.address for entry in addresses.get(name, ()) if entry.family == socket.AF_INET]
-        if name == "lo" or not ipv4 or not stats.isup:
-            continue
-        interfaces[name] = ipv4[0]
-        if stats.speed:
-            interfaces[name] += f" {stats.speed} Mbit/s"
+        ipv4 = [entry.address for entry in addresses_by_name.get(name, ()) if entry.family == socket.AF_INET]
+        if name != "lo" and stats.isup and ipv4:
+            speed = f" {stats.speed} Mbit/s" if stats.speed else ""
+            interfaces[name] = f"{ipv4[0]}{speed}"
     return interfaces
 
 
@@ -337,20 +343,25 @@ def _infiniband(root: Path) -> dict[str, str]:
     port that cannot be read has the error in place of its state: "unreadable (Permission denied)".
     """
     state_of_ports = {}
-    for port in sorted(root.glob("*/ports/*")):
+    for port in sorted(root.glob("*/ports/*")):  # folders such as mlx5_0/ports/1
         device = port.parts[-3]
         name = f"{device}:{port.name}"
         try:
-            _, _, state = (port / "state").read_text().partition(":")  # the file has "4: ACTIVE"
-            rate = (port / "rate").read_text()
-            words = f"{state.strip()} {rate.strip()}"
-            link_layer = port / "link_layer"
-            if link_layer.is_file() and link_layer.read_text().strip() == "Ethernet":
-                words += ETHERNET
-            state_of_ports[name] = words
+            state_of_ports[name] = _state_of_port(port)
         except OSError as error:
             state_of_ports[name] = f"unreadable ({error.strerror})"
     return state_of_ports
+
+
+def _state_of_port(port: Path) -> str:
+    """Return the state and the rate of the InfiniBand port that a folder describes. Raises OSError if it cannot."""
+    _, _, state = (port / "state").read_text().partition(":")  # the file has "4: ACTIVE"
+    rate = (port / "rate").read_text()
+    words = f"{state.strip()} {rate.strip()}"
+    link_layer = port / "link_layer"
+    if link_layer.is_file() and link_layer.read_text().strip() == "Ethernet":
+        words += ETHERNET
+    return words
 
 
 def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:

@@ -10,15 +10,19 @@ from tools.doctor.rows import NOT_SAID, gpu_name, judge_check
 
 FOREIGN_MIB = 500  # tolerated in use on a GPU before a run; somebody else must hold more
 RESERVE_MIB = 1500  # the most that a driver may keep for itself, if NVML reports only a sum; up to 1000 was seen
+END_DISPLAY = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
+END_SERVICE = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
 
 
 def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU is free for the job.
 
-    - FATAL: another job computes on the GPU, or too much of its memory is in use and no display runs on it.
-    - WARNING: a display runs on it and too much memory is in use, a service holds it, or the memory in use is unknown.
+    - FATAL: another job computes on the GPU, or too much of its memory is in use and no display explains it.
+    - WARNING: too much memory is in use and a display runs on the GPU, a service holds the GPU, or the memory in use is
+      unknown.
     """
-    memory_in_use = _memory_in_use(gpu)  # may show a process that is not listed: a container sees none outside it
+    # The memory in use shows a process even where none is listed: a container lists no process outside it.
+    memory_in_use = _memory_in_use(gpu)
     # NVML may list the process of a display as one that computes.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
@@ -28,14 +32,11 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     is_used_by_other_job = any(pid not in gpu.services for pid in computing)
     if is_used_by_other_job:
         return verdict(FATAL)
-    if memory_in_use.is_too_much and not gpu.displays:
-        return verdict(FATAL)
     if memory_in_use.is_too_much:
-        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
-        return verdict(WARNING, fix=fix)
-    if computing:  # all of them are services, because any other process is a case above
-        fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
-        return verdict(WARNING, fix=fix)
+        return verdict(WARNING, fix=END_DISPLAY) if gpu.displays else verdict(FATAL)
+    is_held_by_service = bool(computing)  # any other process that computes has led to a verdict above
+    if is_held_by_service:
+        return verdict(WARNING, fix=END_SERVICE)
     if memory_in_use.mib is None:
         return verdict(WARNING, fix=NOT_SAID)
     return verdict(OK)
@@ -66,17 +67,17 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated: FOREIGN_MIB.
 
-    Some drivers report only a sum that includes the memory that they keep for themselves, and others nothing, so that
-    the memory in use is None. In both cases RESERVE_MIB more are tolerated.
+    Some drivers report only a sum that includes the memory that they keep for themselves, so RESERVE_MIB more are
+    tolerated. If the driver reports neither, the memory in use is unknown.
     """
     used_mib = gpu.memory_used_mib
     if used_mib is not None:
         return _MemoryInUse(mib=used_mib, most_mib=FOREIGN_MIB, words=f"{used_mib} MiB in use")
-    most_mib = FOREIGN_MIB + RESERVE_MIB
+    most_mib_of_sum = FOREIGN_MIB + RESERVE_MIB
     sum_mib = gpu.memory_used_or_reserved_mib
     if sum_mib is not None:
-        return _MemoryInUse(mib=sum_mib, most_mib=most_mib, words=f"{sum_mib} MiB in use or kept by the driver")
-    return _MemoryInUse(mib=None, most_mib=most_mib, words="memory in use unknown")
+        return _MemoryInUse(mib=sum_mib, most_mib=most_mib_of_sum, words=f"{sum_mib} MiB in use or kept by the driver")
+    return _MemoryInUse(mib=None, most_mib=most_mib_of_sum, words="memory in use unknown")
 
 
 def _pids(pids: Iterable[int]) -> str:

@@ -1,5 +1,6 @@
 """The doctor's judgement of CUDA's and NCCL's start: each fault with its cause and what to do, by faults.yaml."""
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -146,24 +147,29 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
-    """Return what NVML and the system show that may explain a fault of CUDA, as texts by name for faults.yaml.
-
-    "lost", "mig", "prohibited" and "device" are signs of a fault; each is empty if its sign was not found. The other
-    texts only describe the driver.
-    """
+    """Return what may explain a fault of CUDA, as texts by name for faults.yaml: the driver, and signs of a fault."""
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
     start: CudaStart = facts["cuda_start"]
-    absence: str = facts.get("gpu_absence", "")
     drivers = [gpu.driver for gpu in gpus if gpu.driver]
-    in_mig_mode = [gpu_name(gpu) for gpu in gpus if gpu.mig]
-    prohibited = [gpu_name(gpu) for gpu in gpus if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED]
-    unopened = [f"{path} cannot be opened ({why})" for path, why in system.devices.items() if why]
-    return {
+    driver = {
         "driver": drivers[0] if drivers else "unknown",
         "fabric_manager": system.fabric_manager or "unknown here: systemctl status nvidia-fabricmanager on the host",
         "kernel_module": system.kernel_module or "unknown",
         "library": start.library or "libcuda.so.1",
+    }
+    return driver | _signs_of_a_fault(gpus, system, absence=facts.get("gpu_absence", ""))
+
+
+def _signs_of_a_fault(gpus: Sequence[nvidia.Gpu], system: System, *, absence: str) -> dict[str, str]:
+    """Return a text for each sign of a fault of CUDA, such as {"mig": "GPU0, GPU3"}; empty if a sign was not found.
+
+    `absence` says why NVML does not show some GPUs.
+    """
+    in_mig_mode = [gpu_name(gpu) for gpu in gpus if gpu.mig]
+    prohibited = [gpu_name(gpu) for gpu in gpus if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED]
+    unopened = [f"{path} cannot be opened ({why})" for path, why in system.devices.items() if why]
+    return {
         "lost": absence if LOST.match(absence) else "",  # a GPU that fell off the bus
         "mig": ", ".join(in_mig_mode),  # GPUs that are divided into several
         "prohibited": ", ".join(prohibited),  # GPUs whose compute mode lets no process in
@@ -192,8 +198,7 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     settings = _settings_in_words(variables, facts.get("nccl_files", ()))
     has_started = start.code == 0 and not start.hang_or_death
     if has_started:
-        found = f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
-        yield judge_check(job, "nccl.start", OK, found=f"{found}; settings: {settings}")
+        yield judge_check(job, "nccl.start", OK, found=f"{_meeting_in_words(start)}; settings: {settings}")
     else:
         yield _judge_failed_nccl_start(start, settings, job)
 
@@ -202,6 +207,11 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
             yield _judge_interface(start, facts["address"], job)
         if facts["infiniband"]:
             yield _judge_ports(variables.get("NCCL_IB_HCA", ""), facts["infiniband"], job)
+
+
+def _meeting_in_words(start: NcclStart) -> str:
+    """Return on which interface the ranks would meet: "meets on eth0 10.0.0.1"."""
+    return f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
 
 
 def _settings_in_words(variables: dict[str, str], files: Sequence[str]) -> str:
@@ -232,20 +242,22 @@ def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> V
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
-    The loopback is fatal. `hosts_address`, the address by which HOSTS names this node, is ok; it is empty if it is not
-    known. With another address, an interface of containers or virtual machines is a warning, and so is an address that
-    the interface gave itself.
+    - FATAL: it is the loopback.
+    - OK: it has `hosts_address`, the address by which HOSTS names this node.
+    - WARNING: it has another address, and is one of containers or virtual machines, or gave itself that address.
+
+    Any other interface is OK, too.
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
-    if start.interface == "lo":
-        return judge_check(job, "nccl.interface", FATAL, found=found)
-    if start.address == hosts_address:
-        return judge_check(job, "nccl.interface", OK, found=found)
+    verdict = functools.partial(judge_check, job, "nccl.interface", found=found)
+    is_loopback = start.interface == "lo"
     is_virtual = start.interface.startswith(VIRTUAL)  # between containers or virtual machines
-    is_link_local = start.address.startswith(LINK_LOCAL)
-    return judge_check(
-        job, "nccl.interface", ok_if(not is_virtual and not is_link_local, otherwise=WARNING), found=found
-    )
+    is_link_local = start.address.startswith(LINK_LOCAL)  # an address that the interface gave itself
+    if is_loopback:
+        return verdict(FATAL)
+    if start.address == hosts_address:
+        return verdict(OK)
+    return verdict(WARNING) if is_virtual or is_link_local else verdict(OK)
 
 
 def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
@@ -263,8 +275,8 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
 
-    It is a warning if the setting matches a device by accident, if no port that it takes is ACTIVE, or if some of these
-    are of Ethernet and others of InfiniBand. `ports` has the state of each port of the node:
+    It is a warning if the setting matches a device by accident, if no port that it takes is ACTIVE, or if of the ACTIVE
+    ones some are of Ethernet and others of InfiniBand. `ports` has the state of each port of the node:
     {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))

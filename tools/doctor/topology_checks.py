@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness import env, nvidia_smi
 from runlog.schema import Topology
-from runlog.verdict import WARNING, Verdict
+from runlog.verdict import OK, WARNING, Verdict
 from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check, ok_if
 
 
@@ -42,19 +42,22 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     """Return the verdict on the links between the job's GPUs: a warning if some have an NVLink and others have none.
 
-    `names` are these GPUs, such as ["GPU0", "GPU1"]. `topology.links[row][column]` is the kind of link between two
-    devices: "NV4" is four NVLinks.
+    `names` are these GPUs, such as ["GPU0", "GPU1"].
     """
-    gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
-    pairs_of_kind = Counter(topology.links[row][column] for row, column in itertools.combinations(gpu_rows, 2))
-    counts = [f"{pairs} x {kind}" for kind, pairs in sorted(pairs_of_kind.items())]
-    found = f"pairs: {', '.join(counts) or 'one GPU'}"
-
+    gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]  # rows of the topology's table
+    found = f"pairs: {_kinds_in_words(topology, gpu_rows) or 'one GPU'}"
     without_nvlink = [topology.devices[row] for row in gpu_rows if not _has_nvlink(topology, row, gpu_rows)]
-    are_mixed = 0 < len(without_nvlink) < len(gpu_rows)
-    if are_mixed:
-        found += f"; without NVLink: {', '.join(without_nvlink)}"
-    return judge_check(job, "gpu.topology", ok_if(not are_mixed, otherwise=WARNING), found=found)
+    all_are_alike = len(without_nvlink) in (0, len(gpu_rows))
+    if all_are_alike:
+        return judge_check(job, "gpu.topology", OK, found=found)
+    found += f"; without NVLink: {', '.join(without_nvlink)}"
+    return judge_check(job, "gpu.topology", WARNING, found=found)
+
+
+def _kinds_in_words(topology: Topology, rows: Sequence[int]) -> str:
+    """Return how many pairs of the devices of these rows have which kind of link: "2 x NV4, 4 x SYS"; empty without."""
+    kinds = [topology.links[row][other_row] for row, other_row in itertools.combinations(rows, 2)]
+    return ", ".join(f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items()))
 
 
 def _has_nvlink(topology: Topology, row: int, columns: Sequence[int]) -> bool:
@@ -81,19 +84,22 @@ class _Binding:
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether each rank of this node may run on a core near its own GPU, else a warning.
 
-    A rank counts as near its GPU if the cores near the GPU are unknown. The warning's fix is a value of RANK_NUMA: the
-    NUMA node of each rank's GPU.
+    Where the cores near a GPU are unknown, the rank counts as near.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
     found = _cores_in_words(bindings, facts["rank_cores"])
     for binding in far_bindings:
         found += f"; rank {binding.rank}'s far from {binding.gpu}"
-    cores_near_gpus = ", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings)
-    rank_numa = ",".join(binding.numa_node for binding in bindings)
-    status = ok_if(not far_bindings, otherwise=WARNING)
-    # In checks.yaml `near` fills the text of what is wanted, and `numa` that of the fix: "set RANK_NUMA={numa}".
-    return judge_check(job, "cpu.binding", status, found=found, near=cores_near_gpus, numa=rank_numa)
+    return judge_check(
+        job,
+        "cpu.binding",
+        ok_if(not far_bindings, otherwise=WARNING),
+        found=found,
+        # These two fill the texts of checks.yaml on what is wanted, and on the fix: "set RANK_NUMA={numa}".
+        near=", ".join(f"{binding.gpu} {binding.near_cores or 'unknown'}" for binding in bindings),
+        numa=",".join(binding.numa_node for binding in bindings),
+    )
 
 
 def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[int]]) -> str:

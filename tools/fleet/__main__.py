@@ -32,18 +32,17 @@ from tools.fleet.verdicts import Record
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
-    """Write the hostfile `path` with the good nodes, and `<path>.spares` with those that are not needed.
+    """Write the hostfile `path` with the first `nodes` good nodes, and `<path>.spares` with the other good ones.
 
-    `nodes` is the number of nodes that are needed; None means all good ones. The bad nodes follow in the hostfile as
-    comments: "# node3: warning".
+    If `nodes` is None, all good nodes are in the hostfile. The bad nodes follow there as comments: "# node3: warning".
     """
     good_hosts = judged.good_hosts
-    wanted = len(good_hosts) if nodes is None else nodes
-    lines = [f"{host}\n" for host in good_hosts[:wanted]]
-    lines += [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out_hosts]
-    spares = [f"{host}\n" for host in good_hosts[wanted:]]
-    path.write_text("".join(lines), encoding="utf-8")
-    _spares_file(path).write_text("".join(spares), encoding="utf-8")  # even if there are none
+    needed_count = len(good_hosts) if nodes is None else nodes
+    lines = [f"{host}\n" for host in good_hosts[:needed_count]]
+    comments = [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out_hosts]
+    lines_of_spares = [f"{host}\n" for host in good_hosts[needed_count:]]
+    path.write_text("".join(lines + comments), encoding="utf-8")
+    _spares_file(path).write_text("".join(lines_of_spares), encoding="utf-8")  # even if there are none
 
 
 def _spares_file(hostfile: Path) -> Path:
@@ -149,9 +148,10 @@ def _lines_on_step_of_all(record: Record) -> list[str]:
 
         whole             a step of all takes 1.1500 s, alone 0.9987 s
     """
-    times_alone_s: list[float] = []
+    times_alone_s: list[float] = []  # of all nodes
     for times_of_node in record["metrics"]["step_s"]["series"]:
-        times_alone_s.extend(times_of_node or ())  # None for a node that was not measured
+        if times_of_node is not None:  # the node was measured
+            times_alone_s.extend(times_of_node)
     times_of_all_s = record["whole_s"]
     if not times_alone_s or not times_of_all_s:
         return []
@@ -214,13 +214,13 @@ def explain_misuse(args: argparse.Namespace) -> str:
     """
     if args.nodes and not args.write_hosts:
         return "--nodes goes with --write-hosts"
-    outputs = _outputs(args)
     if args.write_hosts:
         named_files.refuse_unusable(_spares_file(args.write_hosts))  # which no option names, unlike the other files
+    records = [record for record in (args.record, args.baseline) if record]
+    outputs = _outputs(args)
     for option, written in outputs.items():
-        for record in (args.record, args.baseline):
-            if record and _is_same_file(written, record):
-                return f"{written}: is a fleet's record, which would be written over: give another file to {option}"
+        if any(_is_same_file(written, record) for record in records):
+            return f"{written}: is a fleet's record, which would be written over: give another file to {option}"
     for (option, written), (other_option, other_written) in itertools.combinations(outputs.items(), 2):
         if _is_same_file(written, other_written):
             return f"{written}: would be written by {option} and by {other_option}: give each a file of its own"
@@ -250,17 +250,17 @@ def report(args: argparse.Namespace) -> int:
     """Judge a record, print the verdicts, and write the files that the options ask for.
 
     Returns the exit status: 1 if a node or link is bad, else 0. Raises ValueError if a file is not a whole record or
-    cannot be written, or, after the report, if the baseline is of other hosts or of another job. Raises RunError, also
-    after the report, if fewer nodes are good than are wanted.
+    cannot be written. After the report it raises ValueError if the baseline is of other hosts or of another job, and
+    RunError if fewer nodes are good than are wanted.
     """
     judged = read(args.record)
     why_not_comparable = ""
     changes_since = None
     if args.baseline:
-        baseline = read(args.baseline)
-        why_not_comparable = why_no_baseline(judged.record, baseline.record)
+        earlier_record = read(args.baseline).record
+        why_not_comparable = why_no_baseline(judged.record, earlier_record)
         if not why_not_comparable:
-            changes_since = changes(judged.record, baseline.record)
+            changes_since = changes(judged.record, earlier_record)
 
     if args.json:
         print(json.dumps(report_as_json(judged, changes_since), indent=1))

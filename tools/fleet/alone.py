@@ -73,6 +73,11 @@ def refuse_step() -> float:
     raise NotPossible("this Paddle has no kernels for a GPU")
 
 
+def reason_of(error: Exception) -> str:
+    """Return why a measurement failed, as the record says it: "not possible here: no GPU", or what the error says."""
+    return f"{NOT_POSSIBLE}: {error}" if isinstance(error, NotPossible) else message_of(error)
+
+
 class Turn(NamedTuple):
     """The measurements of one rank in one turn."""
 
@@ -121,22 +126,20 @@ class RankMeasurements:
                 continue
             WATCHDOG.beat(f"measuring {first_metric}")
             try:
-                taken = measurement.take()
-            except NotPossible as reason:
-                failures |= dict.fromkeys(measurement.metrics, f"{NOT_POSSIBLE}: {reason}")
+                values_of_metrics = measurement.take()
             except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
-                failures |= dict.fromkeys(measurement.metrics, message_of(error))
+                failures |= dict.fromkeys(measurement.metrics, reason_of(error))
             else:
-                values |= dict(zip(measurement.metrics, taken, strict=True))
+                values |= dict(zip(measurement.metrics, values_of_metrics, strict=True))
         return Turn(values, failures, self.step_times_s)
 
     # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
-        """Take training steps for about STEP_S seconds; return the median and the mean of their seconds.
+        """Take LEAST_STEPS training steps, and further ones for STEP_S seconds, but at most MOST_STEPS in all.
 
-        There are LEAST_STEPS more steps before that time begins, and at most MOST_STEPS in all. The seconds of all
-        steps become `self.step_times_s`. Raises NotPossible if this machine cannot take a step.
+        Returns the median and the mean of their seconds, and keeps those of each step in `self.step_times_s`. Raises
+        NotPossible if this machine cannot take a step.
         """
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
@@ -175,13 +178,14 @@ class RankMeasurements:
         Each call goes on with the files after those of the last call; after the last file the first one follows. Raises
         NotPossible if there are no files, or all are empty.
         """
+        enough_bytes = DISK_MIB * MIB
         read_bytes = 0
         took_s = 0.0
         for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):  # the limit ends a cycle of empty files
-            reading = read_uncached(path, DISK_MIB * MIB)
+            reading = read_uncached(path, enough_bytes)
             read_bytes += reading.read_bytes
             took_s += reading.took_s
-            if read_bytes >= DISK_MIB * MIB or took_s > DISK_S:
+            if read_bytes >= enough_bytes or took_s > DISK_S:
                 break
         if read_bytes == 0:
             folder = self.job.data.folder
@@ -197,23 +201,26 @@ class RankMeasurements:
             return (time.perf_counter() - began) / count
 
     def _input_batches(self) -> loader.Loader:
-        """Build the job's input pipeline on this rank; return the loader that yields its batches.
-
-        Without DATADIR the images are the small data set of digits that `Machine` has written to the folder
-        `machine.root`.
-        """
+        """Build the job's input pipeline on this rank; return the loader that yields its batches."""
         job = self.job
         me = self.machine.me
-        # The model is not trained here: it only finds the images and builds the pipeline. Its batch size is not used.
-        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
-        root = Path(job.data.folder) if job.data.folder else self.machine.root
-        images = model.DATA.find(root, "train", model.recipe.classes)
+        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)  # it is not trained here
+        # Without DATADIR there is the small data set of digits, which `Machine` has written.
+        folder = Path(job.data.folder) if job.data.folder else self.machine.root
+        images = model.DATA.find(folder, "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
-        # With rank 0 of 1 the plan has all images, however many ranks there are. The seed gives each rank another
-        # order, so that the ranks of a node do not read the same file at the same time.
-        order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
+        order = order_of_all_images(len(images), batch, rank=me.rank)
         reader = loader.ReaderConfig.of_rank(job.data, job.cluster, me.local_rank, model.image, batch=batch, seed=SEED)
         return model.batches(images, order, reader)
+
+
+def order_of_all_images(count: int, batch: int, *, rank: int) -> sampling.Plan:
+    """Return the batches of all images in an order of the rank's own.
+
+    So the ranks of a node do not read the same file at the same time.
+    """
+    # With rank 0 of 1 the plan has all images, however many ranks there are.
+    return sampling.training_plan(count, batch=batch, rank=0, ranks=1, seed=SEED + rank)
 
 
 class Reading(NamedTuple):
@@ -250,18 +257,25 @@ def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_in
     until_s = time.monotonic() + TURNS * TURN_S
     warm_up = _take_turn_together(me, measurements, failed_metrics=())  # its values do not count
     failures = warm_up.failures  # what failed in any turn is not tried again
-    values: dict[str, list[float]] = {}
-    step_times_s: list[float] = []
-    for turns_taken in range(1, TURNS + 1):
+    turns: list[Turn] = []
+    while len(turns) < TURNS:
         turn = _take_turn_together(me, measurements, failures)
+        turns.append(turn)
         failures = failures | turn.failures
-        step_times_s += turn.step_times_s
-        for metric, value in turn.values.items():
-            values.setdefault(metric, []).append(value)
         is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
-        if is_late and turns_taken >= LEAST_TURNS:
+        if is_late and len(turns) >= LEAST_TURNS:
             break
-    return RankTimes(host_index, values, failures, step_times_s)
+    step_times_s = list(itertools.chain.from_iterable(turn.step_times_s for turn in turns))
+    return RankTimes(host_index, _values_by_metric(turns), failures, step_times_s)
+
+
+def _values_by_metric(turns: Sequence[Turn]) -> dict[str, list[float]]:
+    """Return for each metric its values in the turns in which it was measured."""
+    values_by_metric: dict[str, list[float]] = {}
+    for turn in turns:
+        for metric, value in turn.values.items():
+            values_by_metric.setdefault(metric, []).append(value)
+    return values_by_metric
 
 
 def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements, failed_metrics: Container[str]) -> Turn:
@@ -289,15 +303,19 @@ def _merge_metric(metric: str, ranks_by_host: Sequence[Sequence[RankTimes]]) -> 
     series: list[list[float] | None] = []
     reasons: dict[str, str] = {}
     for host_index, ranks_of_host in enumerate(ranks_by_host):
-        failures = [of_rank.failures[metric] for of_rank in ranks_of_host if metric in of_rank.failures]
-        values_by_rank = [of_rank.values[metric] for of_rank in ranks_of_host if metric in of_rank.values]
-        times_of_host: list[float] | None = None
-        if failures:  # of any rank of the host
-            reasons[str(host_index)] = failures[0]
-        elif values_by_rank:
-            times_of_host = slowest_of_each_turn(values_by_rank)
-        series.append(times_of_host)
+        failures_of_ranks = [of_rank.failures[metric] for of_rank in ranks_of_host if metric in of_rank.failures]
+        if failures_of_ranks:
+            reasons[str(host_index)] = failures_of_ranks[0]
+            series.append(None)
+        else:
+            series.append(_times_of_host(metric, ranks_of_host))
     return {"series": series, "reasons": reasons}
+
+
+def _times_of_host(metric: str, ranks_of_host: Sequence[RankTimes]) -> list[float] | None:
+    """Return the time of a host's slowest rank in each turn; None if none of its ranks measured the metric."""
+    times_by_rank = [of_rank.values[metric] for of_rank in ranks_of_host if metric in of_rank.values]
+    return slowest_of_each_turn(times_by_rank) if times_by_rank else None
 
 
 def slowest_of_each_turn(times_by_rank: Sequence[Sequence[float]]) -> list[float]:

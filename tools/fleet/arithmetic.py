@@ -155,11 +155,10 @@ def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement
 
     judgement_by_rank: dict[int, Judgement] = {}
     for class_name, ranks_of_class in ranks_by_class.items():
-        if class_name is not None:
+        if class_name is None:  # unknown, so that there are no ranks to compare these with
+            judgement_by_rank |= {rank.rank: _judge_without_class(rank) for rank in ranks_of_class}
+        else:
             judgement_by_rank |= _judge_class(ranks_of_class, digests)
-            continue
-        for rank in ranks_of_class:  # of unknown class: there are no ranks to compare them with
-            judgement_by_rank[rank.rank] = _judge_without_class(rank)
     return judgement_by_rank
 
 
@@ -188,29 +187,27 @@ def _verdict_on_host(host: str, judgements: Sequence[Judgement]) -> Verdict:
 
 
 def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge the ranks of one class, whose results must agree; return {number of a rank: judgement}.
-
-    A rank that failed is fatal. The others are unknown if their kernels seem to sum in a random order. Otherwise they
-    are judged by the result of the majority, or each by its own repetitions if there is no majority.
-    """
+    """Judge the ranks of one class, whose results must agree; return {number of a rank: judgement}."""
+    failed = {rank.rank: _judge_failed(rank, rank.failure) for rank in ranks_of_class if rank.failure is not None}
     measured = [rank for rank in ranks_of_class if rank.failure is None]
-    unsteady = [rank for rank in measured if not rank.is_steady]
-    has_random_order = _is_order_random(measured_ranks=len(measured), unsteady_ranks=len(unsteady))
-    summary_of_class = _summarize_class(measured)
+    return failed | _judge_measured(measured, digests)
 
-    judgement_by_rank: dict[int, Judgement] = {}
-    for rank in ranks_of_class:
-        if rank.failure is not None:
-            judgement = _judge_failed(rank, rank.failure)
-        elif has_random_order:
-            found = f"{NOT_REPEATABLE}: {len(unsteady)} of {len(measured)} ranks of a class differ from themselves"
-            judgement = Judgement(UNKNOWN, found)
-        elif summary_of_class.majority is None:
-            judgement = _judge_by_own_repetitions(rank, digests, summary_of_class)
-        else:
-            judgement = _judge_by_majority(rank, digests, summary_of_class, summary_of_class.majority)
-        judgement_by_rank[rank.rank] = judgement
-    return judgement_by_rank
+
+def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
+    """Judge the ranks of one class that did not fail; return {number of a rank: judgement}.
+
+    They are unknown if their kernels seem to sum in a random order. Otherwise they are judged by the result of the
+    majority, or each by its own repetitions if there is no majority.
+    """
+    unsteady_count = sum(not rank.is_steady for rank in measured)
+    if _is_order_random(measured_ranks=len(measured), unsteady_ranks=unsteady_count):
+        found = f"{NOT_REPEATABLE}: {unsteady_count} of {len(measured)} ranks of a class differ from themselves"
+        return {rank.rank: Judgement(UNKNOWN, found) for rank in measured}
+    summary_of_class = _summarize_class(measured)
+    majority = summary_of_class.majority
+    if majority is None:
+        return {rank.rank: _judge_by_own_repetitions(rank, digests, summary_of_class) for rank in measured}
+    return {rank.rank: _judge_by_majority(rank, digests, summary_of_class, majority) for rank in measured}
 
 
 def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
@@ -315,14 +312,14 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank that gave wrong results in some repetitions, but none of them in more than half.
 
-    Every result but the `right` one is wrong. A fault of hardware does not give the same wrong bits on two hosts. So
-    the judgement is fatal if the rank's host alone gave one of the wrong results. If other hosts gave each of them,
-    too, the kernels seem to sum in a random order, and the judgement is unknown.
+    - Fatal: no other host gave one of the wrong results. A fault of hardware gives bits of its own.
+    - Unknown: other hosts gave each of the wrong results, too. Then the kernels seem to sum in a random order.
     """
     wrong_results = rank.results_other_than(right.name)
-    # Each count includes the rank's own host.
+    # How many hosts gave the rarest of them. The rank's own host is one.
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
-    if fewest_hosts == 1:
+    no_other_host_gave_it = fewest_hosts == 1
+    if no_other_host_gave_it:
         return Judgement(FATAL, _describe_fault(rank, digests, right))
     return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {fewest_hosts} hosts have the same other bits in some repetitions")
 
@@ -353,10 +350,9 @@ def _first_fault(
     """
     if right_result not in table_by_result:
         return None
-    positions = []
-    for result in wrong_results:
-        if result in table_by_result:
-            positions.append(_first_difference(table_by_result[result], table_by_result[right_result]))
+    right_table = table_by_result[right_result]
+    wrong_tables = [table_by_result[result] for result in wrong_results if result in table_by_result]
+    positions = [_first_difference(table, right_table) for table in wrong_tables]
     return min(positions, default=None)
 
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,33 +47,31 @@ def changes(now: Record, then: Record) -> list[Change]:
 
 
 def _changes_of_nodes(now: Series, then: Series) -> dict[str, NodeChange]:
-    """Return how one metric changed on each node that was measured both now and then, by the name of the node.
-
-    The change is from the level of the logarithms of the node's times then to their level now. A level (`level_of`) is
-    a robust mean.
-    """
-    log_times_now = _logarithms(now)
-    log_times_then = _logarithms(then)
+    """Return how one metric changed on each node that was measured both now and then, by the name of the node."""
     change_by_host = {}
-    for host in log_times_now:
-        if host not in log_times_then:
-            continue
-        of_now = log_times_now[host]
-        of_then = log_times_then[host]
-        log_ratio = level_of(of_now) - level_of(of_then)
-        # The two levels are independent, so the squares of their errors add up.
-        error = math.hypot(error_of_level(of_now), error_of_level(of_then))
-        change_by_host[host] = NodeChange(log_ratio, error)
+    for host, times_now in now.items():
+        times_then = then.get(host)
+        if times_now and times_then:
+            change_by_host[host] = _change_of_node(times_now, times_then)
     return change_by_host
+
+
+def _change_of_node(times_now: Sequence[float], times_then: Sequence[float]) -> NodeChange:
+    """Return how the times of one node changed: from the level of their logarithms then to that level now."""
+    logs_now: list[float] = np.log(times_now).tolist()
+    logs_then: list[float] = np.log(times_then).tolist()
+    log_ratio = level_of(logs_now) - level_of(logs_then)  # a level is a robust mean
+    # The two levels are independent, so the squares of their errors add up.
+    error = math.hypot(error_of_level(logs_now), error_of_level(logs_then))
+    return NodeChange(log_ratio, error)
 
 
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
     """Return how the metric `title` changed on a fleet: the median change, and the nodes that slowed down far more.
 
-    The changes in the result are fractions of the earlier time: 0.05 is 5 % slower. `alpha` is the chance that a node
-    is named although all changed alike.
+    `alpha` is the chance that a node is named although all changed alike.
     """
-    # The logarithm of each node's time now over its time then. `expm1` makes a fraction of it: log(1.05) -> 0.05.
+    # {host: the logarithm of its time now over its time then}
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
     interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five nodes
@@ -82,12 +80,12 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     return Change(
         metric=title,
         nodes=len(log_ratios),
-        fleet=math.expm1(median_log_ratio),
-        interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
-        slower={host: math.expm1(log_ratios[host] - median_log_ratio) for host in slow_hosts},  # than the fleet
+        fleet=_share_of_time(median_log_ratio),
+        interval_95=None if interval is None else tuple(_share_of_time(end) for end in interval),
+        slower={host: _share_of_time(log_ratios[host] - median_log_ratio) for host in slow_hosts},  # than the fleet
     )
 
 
-def _logarithms(series: Series) -> dict[str, list[float]]:
-    """Return the natural logarithm of each time of each node; a node without a measurement is left out."""
-    return {host: np.log(values).tolist() for host, values in series.items() if values}
+def _share_of_time(log_ratio: float) -> float:
+    """Return by what share of the earlier time a time grew, from the logarithm of their ratio: log(1.05) -> 0.05."""
+    return math.expm1(log_ratio)

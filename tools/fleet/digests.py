@@ -114,11 +114,8 @@ def digested_tensors(main: static.Program) -> list[str]:
     block = main.global_block()
     gradients = ops.parameters_by_gradient(block)  # {name of a gradient: name of its parameter}
     digested = {*gradients, *state.statistics_names(main), *_names_updated(block)}
-    ordered: dict[str, None] = {}  # an ordered set
-    for name in _names_computed(block):
-        if name in digested:
-            ordered[name] = None  # keeps its place if an earlier operator wrote it, too
-    return list(ordered)
+    computed_names = dict.fromkeys(_names_computed(block))  # each once, at its first place
+    return [name for name in computed_names if name in digested]
 
 
 def _names_updated(block: Block) -> set[str]:
@@ -173,23 +170,29 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
 
-    All digests of a repetition are its result. If a step raises an error, they are dropped, and the error's message is
-    the `failure` that is returned.
+    If a step raises an error, there are no digests, and the result has the error's message as its `failure`.
     """
-    mine = DigestsOfRank(tensors=training.tensors)
-    least_end_s = time.monotonic() + amount.least_s
     try:
         # A fixed workspace limit lets cuDNN choose the same algorithms on all ranks.
         with repeatable_algorithms(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
-            while mine.count_by_result.total() < amount.least_repetitions or time.monotonic() < least_end_s:
-                table = digest_one_repetition(training, amount.steps_per_repetition)
-                result = result_name(table)
-                mine.count_by_result[result] += 1
-                # Tables are large, so only those of the first few results are kept.
-                if len(mine.kept_tables) < MOST_TABLES_KEPT:
-                    mine.kept_tables[result] = table
+            return _repeat(training, amount)
     except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
         return DigestsOfRank(tensors=training.tensors, failure=message_of(error))
+
+
+def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
+    """Repeat the training as often as `amount` says; return its results, and how often each came.
+
+    All digests of a repetition are its result. They are large, so only the first MOST_TABLES_KEPT results keep theirs.
+    """
+    mine = DigestsOfRank(tensors=training.tensors)
+    least_end_s = time.monotonic() + amount.least_s
+    while mine.count_by_result.total() < amount.least_repetitions or time.monotonic() < least_end_s:
+        table = digest_one_repetition(training, amount.steps_per_repetition)
+        result = result_name(table)
+        mine.count_by_result[result] += 1
+        if len(mine.kept_tables) < MOST_TABLES_KEPT:
+            mine.kept_tables[result] = table
     return mine
 
 
@@ -281,32 +284,32 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         "failure": mine.failure,
     }
     entries = me.comm.allgather(entry_of_this_rank)
+    tables = _gather_tables(me, mine.kept_tables, _most_common_results(entries))
+    return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}
+
+
+def _most_common_results(entries: Sequence[JsonObject]) -> list[str]:
+    """Return the names of all results, first those that most ranks gave."""
     rank_count_by_result: Counter[str] = Counter()
     for entry in entries:
         results_of_rank = list(entry["repetitions"])  # each once, however many of the rank's repetitions gave it
         rank_count_by_result.update(results_of_rank)
-    # If there are more results than can be recorded, the rare ones are left out.
-    most_common_first = [result for result, _ in rank_count_by_result.most_common()]
-    tables = _gather_tables(me, mine.kept_tables, most_common_first)
-    return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}
+    return [result for result, _ in rank_count_by_result.most_common()]
 
 
 def _gather_tables(
     me: ranks.Ranks, my_tables: Mapping[str, Table], most_common_first: Sequence[str]
 ) -> dict[str, Table]:
-    """Return the tables of digests of at most MOST_TABLES_RECORDED results, by the names of the results.
+    """Return the table of digests of each result on all ranks, by the result's name: the most common results only.
 
-    They are the most common of the results whose table a rank has kept. `my_tables` are those that this rank has kept,
-    and `most_common_first` has the names of all results. All ranks must call this together, and all get the same.
+    There are at most MOST_TABLES_RECORDED. `my_tables` are those that this rank has, and `most_common_first` are the
+    names of all results, of which some have no table on any rank. All ranks must call this together.
     """
-    # First the ranks exchange only the names, because a table is large. If several have kept the table of a result, the
-    # first of them sends it.
-    sender_by_result: dict[str, int] = {}
-    for rank, kept_results in enumerate(me.comm.allgather(list(my_tables))):
-        for result in kept_results:
-            sender_by_result.setdefault(result, rank)
-    kept_by_a_rank = [result for result in most_common_first if result in sender_by_result]
-    recorded = set(kept_by_a_rank[:MOST_TABLES_RECORDED])
+    # First the ranks exchange only the names, because a table is large.
+    results_by_rank = me.comm.allgather(list(my_tables))
+    sender_by_result = _first_rank_by_result(results_by_rank)
+    with_table = [result for result in most_common_first if result in sender_by_result]
+    recorded = set(with_table[:MOST_TABLES_RECORDED])
 
     tables_to_send: dict[str, Table] = {}
     for result, table in my_tables.items():
@@ -316,3 +319,12 @@ def _gather_tables(
     for tables_of_rank in me.comm.allgather(tables_to_send):
         gathered |= tables_of_rank
     return gathered
+
+
+def _first_rank_by_result(results_by_rank: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return for each result the first rank that has it: [["a", "b"], ["b", "c"]] -> {"a": 0, "b": 0, "c": 1}."""
+    first_rank: dict[str, int] = {}
+    for rank, results in enumerate(results_by_rank):
+        for result in results:
+            first_rank.setdefault(result, rank)
+    return first_rank

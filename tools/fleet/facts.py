@@ -1,5 +1,6 @@
 """The facts that decide how fast a fleet's nodes are: what each node finds of itself, and in what the nodes differ."""
 
+import itertools
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -45,14 +46,14 @@ def _read(path: str | Path) -> str:
 
 
 def _cpu_quota(root: Path) -> str:
-    """Return the CPU quota of this machine's cgroup: "<quota> <period>" in microseconds, or "max <period>" for none.
+    """Return how many microseconds of CPU time this machine's cgroup has in each period, and how long a period is.
 
-    `root` is the folder of the cgroup. Its files are those of cgroup v2 or v1. A file that cannot be read has "not
-    readable" in place of its value.
+    "200000 100000" is the time of two CPUs, and "max 100000" has no limit. `root` is the folder of the cgroup. A file
+    that cannot be read has "not readable" in place of its value.
     """
-    is_v2 = (root / "cpu.max").exists()
-    if is_v2:
-        return _read(root / "cpu.max")
+    file_of_v2 = root / "cpu.max"  # the second version of cgroups has this file, the first one two others
+    if file_of_v2.exists():
+        return _read(file_of_v2)
     quota_us = _read(root / "cpu/cpu.cfs_quota_us")
     period_us = _read(root / "cpu/cpu.cfs_period_us")
     if quota_us == "-1":
@@ -169,24 +170,34 @@ def _sort_key(fact: str) -> int:
 def differences(record: Record) -> list[Difference]:
     """Return the facts that differ between the nodes of a fleet, first those that change speed most (ORDER).
 
-    The offset of a node's clock from the first node's is a fact, too. A fact that a node does not have is "not set"
-    there.
+    A fact that a node does not have is "not set" there.
     """
-    facts_by_host = {}
-    fact_names: dict[str, None] = {}  # an ordered set: each name once, in the order in which the nodes have them
-    for host, node in zip(record["hosts"], record["nodes"], strict=True):
-        facts_by_host[host] = node["facts"] | {"clock": _clock_offset_text(node["clock_offset_s"])}
-        fact_names |= dict.fromkeys(facts_by_host[host])
-
+    facts_by_host = _facts_by_host(record)
+    # A dict is an ordered set: it has each name once, in the order in which the nodes have them.
+    names = dict.fromkeys(itertools.chain.from_iterable(facts_by_host.values()))
     differing = []
-    for name in sorted(fact_names, key=_sort_key):
-        hosts_by_value: dict[str, list[str]] = {}
-        for host, facts_of_host in facts_by_host.items():
-            value = facts_of_host.get(name, "not set")
-            hosts_by_value.setdefault(value, []).append(host)
+    for name in sorted(names, key=_sort_key):
+        hosts_by_value = _hosts_by_value(name, facts_by_host)
         if len(hosts_by_value) > 1:
             differing.append(_difference(name, hosts_by_value))
     return differing
+
+
+def _facts_by_host(record: Record) -> dict[str, dict[str, str]]:
+    """Return the facts of each node by name, with one more: "clock", the offset of its clock from the first node's."""
+    facts_by_host = {}
+    for host, node in zip(record["hosts"], record["nodes"], strict=True):
+        facts_by_host[host] = node["facts"] | {"clock": _clock_offset_text(node["clock_offset_s"])}
+    return facts_by_host
+
+
+def _hosts_by_value(name: str, facts_by_host: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+    """Return the hosts that have each value of a fact; without the fact a host has the value "not set"."""
+    hosts_by_value: dict[str, list[str]] = {}
+    for host, facts_of_host in facts_by_host.items():
+        value = facts_of_host.get(name, "not set")
+        hosts_by_value.setdefault(value, []).append(host)
+    return hosts_by_value
 
 
 def _difference(fact: str, hosts_by_value: Mapping[str, list[str]]) -> Difference:

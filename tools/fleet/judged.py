@@ -40,36 +40,44 @@ class Judged:
 
     @property
     def doubts(self) -> list[str]:
-        """One text if the times of training steps differ much although no node is called slow; else an empty list.
+        """Return a list of one doubt about the verdicts, in words, or an empty list.
 
-        For example, if half of the fleet is slower, there is no majority to tell which half is the slow one.
+        There is a doubt if the times of training steps differ much although no node is called slow. For example, if
+        half of the fleet is slower, there is no majority to tell which half is the slow one.
         """
-        return _doubts_on_steps([verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]])
+        verdicts_on_steps = [verdict for verdict in self.node_verdicts if verdict.check == NODE_METRICS[STEP]]
+        if any(verdict.status == WARNING for verdict in verdicts_on_steps):  # a node is called slow
+            return []
+        doubt = _doubt_on_steps(verdicts_on_steps)
+        return [doubt] if doubt else []
 
 
-def _doubts_on_steps(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a list of one text if the nodes' training steps differ much although no node is called slow; else empty.
+def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
+    """Return a sentence on the nodes with the slowest and the fastest training steps, if these differ much; else "".
 
-    `verdicts` are those on the nodes by the metric of training steps. They differ much if a step of the slowest node
-    takes more than MOST_STEP_DIFFERENCE longer than one of the fastest.
+    They differ much if the slowest takes over MOST_STEP_DIFFERENCE longer. No node may have been called slow.
     """
-    if any(verdict.status == WARNING for verdict in verdicts):  # a node is called slow
-        return []
-    # {node: how much longer than the fleet's median its step takes}: 0.05 is 5 % longer
-    extra_time = {verdict.where: verdict.figures["slower"] for verdict in verdicts if "slower" in verdict.figures}
+    extra_time = {}  # {node: how much longer than the fleet's median its step takes}: 0.05 is 5 % longer
+    for verdict in verdicts_on_steps:
+        if "slower" in verdict.figures:
+            extra_time[verdict.where] = float(verdict.figures["slower"])
     if not extra_time:  # no node was compared with others
-        return []
-    from_fast_to_slow = sorted(extra_time, key=lambda host: float(extra_time[host]))
+        return ""
+    from_fast_to_slow = sorted(extra_time, key=lambda host: extra_time[host])
     fastest = from_fast_to_slow[0]
     slowest = from_fast_to_slow[-1]
-    difference = (1 + extra_time[slowest]) / (1 + extra_time[fastest]) - 1  # between the two, not from the median
+    difference = _extra_time_of_one_over_other(extra_time[slowest], extra_time[fastest])
     if difference <= MOST_STEP_DIFFERENCE:
-        return []
-    doubt = (
+        return ""
+    return (
         f"a step of {slowest} takes {percent(difference)} longer than one of {fastest}, and no node is called slow: "
         "too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
     )
-    return [doubt]
+
+
+def _extra_time_of_one_over_other(one: float, other: float) -> float:
+    """Return how much longer one step takes than another, from how much longer than the median each of them takes."""
+    return (1 + one) / (1 + other) - 1
 
 
 def _counts_for_status(verdict: Verdict) -> bool:
@@ -82,25 +90,28 @@ def _counts_for_status(verdict: Verdict) -> bool:
     return verdict.status != UNKNOWN and not is_right_arithmetic
 
 
-def judge_record(record: Record) -> Judged:
-    """Judge a fleet's nodes and links by its record; return the record with the verdicts and with what differs.
+def _status_of_node(host: str, node_verdicts: Sequence[Verdict]) -> str:
+    """Return the worst status of the verdicts on a node that count for its status; "unknown" if none counts."""
+    counting = [verdict for verdict in node_verdicts if verdict.where == host and _counts_for_status(verdict)]
+    return worst(counting) if counting else UNKNOWN
 
-    The result also has a status for each node: the worst of its verdicts that count for it (`_counts_for_status`), or
-    "unknown" if none does.
-    """
-    network = judge_links(record)
-    node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record)
+
+def _verdicts_of_doctor(record: Record) -> list[Verdict]:
+    """Return a fatal verdict for each failure that the doctor found on a node."""
+    verdicts = []
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
         for failure in node["failed"]:
-            node_verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
+            verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
+    return verdicts
 
-    statuses = {}
-    for host in record["hosts"]:
-        counting = [verdict for verdict in node_verdicts if verdict.where == host and _counts_for_status(verdict)]
-        statuses[host] = worst(counting) if counting else UNKNOWN
+
+def judge_record(record: Record) -> Judged:
+    """Judge a fleet by its record; return the verdicts on its nodes and links, each node's status, and what differs."""
+    network = judge_links(record)
+    node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record) + _verdicts_of_doctor(record)
     return Judged(
         record=record,
-        statuses=statuses,
+        statuses={host: _status_of_node(host, node_verdicts) for host in record["hosts"]},
         node_verdicts=node_verdicts,
         link_verdicts=network.on_links,
         differences=differences(record),

@@ -66,21 +66,21 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """
     planned_rounds = rounds(groups)
     _take_turn(comm, planned_rounds)  # the warm-up, which does not count
-    my_times: dict[Pair, list[ExchangeTimes]] = {}  # by link: its times in each turn
-    for _ in range(LINK_TURNS):
-        for pair, times in _take_turn(comm, planned_rounds).items():
-            my_times.setdefault(pair, []).append(times)
+    turns = [_take_turn(comm, planned_rounds) for _ in range(LINK_TURNS)]
 
-    # Only one of the two ranks of a link has its times, so no link comes twice.
-    my_links = [_link_entry(pair, times_of_turns) for pair, times_of_turns in my_times.items()]
-    return list(itertools.chain.from_iterable(comm.allgather(my_links)))
+    my_links = []  # only one of the two ranks of a link has it
+    for pair in turns[0]:  # every turn has the same pairs
+        times_in_each_turn = [times_by_pair[pair] for times_by_pair in turns]
+        my_links.append(_link_entry(pair, times_in_each_turn))
+    links_by_rank = comm.allgather(my_links)
+    return list(itertools.chain.from_iterable(links_by_rank))
 
 
 def _take_turn(comm: MPI.Comm, planned_rounds: list[list[Pair]]) -> dict[Pair, ExchangeTimes]:
     """Exchange data with this rank's partner of each round; return the times by pair.
 
-    Both ranks of a pair exchange data, but only the one with the lower number, `pair.a`, returns the times. All ranks
-    of `comm` must call this together.
+    Of the two ranks of a pair, only the one with the lower number, `pair.a`, returns the times. All ranks of `comm`
+    must call this together.
     """
     my_number = comm.Get_rank()
     my_times: dict[Pair, ExchangeTimes] = {}

@@ -52,19 +52,22 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
     doctor. All ranks must call this together, before any of them uses its GPU: the doctor reports a GPU that is in use.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
-    result: JsonObject | None = None
     is_first_of_node = me.local_rank == 0
-    if is_first_of_node:
-        probed = probe(job, rank_cores=cores_by_launcher(job), node=me.rank // job.cluster.dgxngpu)
-        failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
-        result = {"failed": failed, "facts": facts_of_node(job, probed)}
+    own_result = _run_doctor(job, node_number=me.rank // job.cluster.dgxngpu) if is_first_of_node else None
     ranks.wait(me.comm)  # so that no rank goes on before the doctor has ended on all nodes
 
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
-    result = ranks_of_node.bcast(result)  # from its first rank
+    result_of_first: JsonObject | None = ranks_of_node.bcast(own_result)
     ranks_of_node.Free()
-    assert result is not None
-    return result
+    assert result_of_first is not None
+    return result_of_first
+
+
+def _run_doctor(job: Job, *, node_number: int) -> JsonObject:
+    """Return what the doctor finds on this node: which checks are fatal ("failed"), and the node's facts ("facts")."""
+    probed = probe(job, rank_cores=cores_by_launcher(job), node=node_number)
+    failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
+    return {"failed": failed, "facts": facts_of_node(job, probed)}
 
 
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
@@ -92,16 +95,19 @@ def time_steps_together(
     """
     if not all(times_alone_by_rank):
         return []
-    # As many steps as take TOGETHER_S seconds, judging by the steps alone of the slowest rank.
-    slowest_s = max(statistics.median(times_alone_s) for times_alone_s in times_alone_by_rank)
-    count = round(TOGETHER_S / slowest_s)
-    count = max(LEAST_STEPS, min(MOST_STEPS, count))
-    times_s = []
-    for _ in range(count):
+    my_times_s = []
+    for _ in range(_steps_in_time(times_alone_by_rank)):
         WATCHDOG.beat("computing a step together")
-        times_s.append(take_step_of_all())
-    times_by_rank = me.comm.allgather(times_s)
+        my_times_s.append(take_step_of_all())
+    times_by_rank = me.comm.allgather(my_times_s)
     return slowest_of_each_turn(times_by_rank)  # a step is a turn here
+
+
+def _steps_in_time(times_alone_by_rank: Sequence[Sequence[float]]) -> int:
+    """Return how many steps the slowest rank takes in TOGETHER_S seconds, but from LEAST_STEPS to MOST_STEPS."""
+    slowest_s = max(statistics.median(times_alone_s) for times_alone_s in times_alone_by_rank)
+    steps = round(TOGETHER_S / slowest_s)
+    return max(LEAST_STEPS, min(MOST_STEPS, steps))
 
 
 class ComparedHosts(NamedTuple):
@@ -213,16 +219,15 @@ def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: 
 def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject) -> NetworkResults:
     """Measure the links between the compared hosts, and gather the results of `examine_node`.
 
-    All ranks must call this together. Only one rank of each host measures; the other ranks wait and get empty results.
+    Only one rank of each host measures; the others wait and get empty results. All ranks must call this together.
     """
-    # Split makes a communicator of all ranks that give the same color: here one of the representatives, and one of the
-    # other ranks, which is not used.
-    color = 0 if hosts.is_representative else 1
-    ranks_of_color = me.comm.Split(color, me.rank)
     results = NetworkResults(links=[], nodes=None)
+    # `Split` divides the ranks: those that give the same color get one communicator, in which only they take part.
+    color = 0 if hosts.is_representative else 1
+    ranks_like_me = me.comm.Split(color, me.rank)
     if hosts.is_representative:
-        links = measure_links(ranks_of_color, hosts.groups)
-        nodes = gather_nodes(ranks_of_color, node_result)
+        links = measure_links(ranks_like_me, hosts.groups)
+        nodes = gather_nodes(ranks_like_me, node_result)
         results = NetworkResults(links, nodes)
     ranks.wait(me.comm)
     return results

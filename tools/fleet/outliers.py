@@ -59,8 +59,8 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
 
-    A log ratio is log(time / usual time), and `noise` its standard error. `alpha` is the chance of a false alarm in a
-    healthy fleet. The list is empty for fewer than LEAST_NODES.
+    A log ratio is log(time / usual time): 0.05 is about 5 % slower. `noise` is its standard error, and `alpha` the
+    chance of a false alarm in a healthy fleet. The list is empty for fewer than LEAST_NODES.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []
@@ -74,23 +74,32 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     """Return the names of the slow outliers by Rosner's test (Technometrics 25, 1983); empty if there are none.
 
     `distances` are logarithms of times minus their median: above 0 if slower. `noise` is the standard error of a
-    distance, and `alpha` the chance of a false alarm in a healthy fleet. An outlier that is slower by no more than
-    healthy machines differ is not named.
+    distance, and `alpha` the chance of a false alarm in a healthy fleet.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
     alpha_of_a_test = alpha / ALARM_INFLATION  # because several tests together give more false alarms than one
-    first_tested = len(values) // 2 + 1  # the nearer half is taken to be usual
-    # Each value is tested against all nearer ones. By Rosner's rule all values beyond the first outlier are outliers,
-    # too, even if their own tests would not say so: several outliers hide each other.
-    for tested in range(first_tested, len(values)):
-        value = float(values[tested])
-        nearer = values[:tested]
-        if _is_slow_outlier(value, nearer, noise=noise, alpha=alpha_of_a_test):
-            outliers = from_near_to_far[tested:]  # on either side, so that the fast ones must be left out
-            least_distance = smallest_difference()  # by which healthy machines of one kind differ
-            return {name for name in outliers if distances[name] > least_distance}
-    return set()
+    first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)
+    if first is None:
+        return set()
+    # By Rosner's rule all values beyond the first outlier are outliers, too: several outliers hide each other. The fast
+    # ones are left out, and those that are slower by no more than healthy machines differ.
+    outliers = from_near_to_far[first:]
+    least_distance = smallest_difference()
+    return {name for name in outliers if distances[name] > least_distance}
+
+
+def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | None:
+    """Return the index of the first value that is an outlier above all values before it; None if there is none.
+
+    `values` are distances from the median in the order of their size, the nearest first. The nearer half is taken to be
+    usual, and not tested.
+    """
+    first_tested = len(values) // 2 + 1
+    for index in range(first_tested, len(values)):
+        if _is_slow_outlier(float(values[index]), values[:index], noise=noise, alpha=alpha):
+            return index
+    return None
 
 
 def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float) -> bool:
@@ -99,31 +108,37 @@ def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float)
     It must lie more than LEAST_T standard errors above the mean, and the chance of so great a distance in a healthy
     fleet must be at most `alpha`. `noise` is the standard error of a value.
     """
-    count = len(nearer)
+    t = _standard_errors_above_mean(value, nearer, noise=noise)
+    degrees_of_freedom = len(nearer) - 1
+    chance_of_one_value = 1 - stats.t_cdf(t, degrees_of_freedom)
+    # `value` is the farthest of these, and any of them could have been the farthest by chance.
+    all_values = len(nearer) + 1
+    chance_of_any_value = chance_of_one_value * all_values
+    return t > LEAST_T and chance_of_any_value <= alpha
+
+
+def _standard_errors_above_mean(value: float, others: Array, *, noise: float) -> float:
+    """Return how many standard errors a value lies above the mean of `others`."""
     # Few values may be near each other by chance, so their deviation counts as no less than the noise.
-    deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
-    error_of_difference = deviation * math.sqrt(1 + 1 / count)  # between one value and the mean of `count`
-    t = (value - float(nearer.mean())) / error_of_difference
-    # The value is the farthest of `count` + 1 values, any of which could have been the farthest by chance.
-    chance = (1 - stats.t_cdf(t, count - 1)) * (count + 1)
-    return t > LEAST_T and chance <= alpha
+    deviation = max(float(others.std(ddof=1)), noise, LEAST_DEVIATION)
+    error_of_difference = deviation * math.sqrt(1 + 1 / len(others))  # between one value and the mean of the others
+    return (value - float(others.mean())) / error_of_difference
 
 
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
-    """Return the largest minority whose times are all far above those of all others; empty if there is none.
+    """Return the largest minority of which each takes over LEAST_MINORITY_RATIO times as long as each of the others.
 
-    Far above means that the fastest of the minority takes over LEAST_MINORITY_RATIO times as long as the slowest of the
-    others, and by more than the noise explains. `distances` has for each name the logarithm of its time over the median
-    time, and `noise` is the standard error of one.
+    It is empty if there is none. `distances` has for each name the logarithm of its time over the median time, and
+    `noise` is the standard error of a distance.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
     # A ratio of two times is a difference of their logarithms. The noise may add some standard errors to it.
-    least_difference = math.log(LEAST_MINORITY_RATIO) + 3 * noise
+    least_gap = math.log(LEAST_MINORITY_RATIO) + 3 * noise
     largest_minority = (len(distances) - 1) // 2  # less than half
     for size in range(largest_minority, 0, -1):
         minority = from_slow_to_fast[:size]
-        fastest_of_minority = minority[-1]
-        slowest_of_others = from_slow_to_fast[size]
-        if distances[fastest_of_minority] - distances[slowest_of_others] > least_difference:
+        others = from_slow_to_fast[size:]
+        gap = distances[minority[-1]] - distances[others[0]]  # from the slowest of the others to the fastest of these
+        if gap > least_gap:
             return set(minority)
     return set()

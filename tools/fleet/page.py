@@ -84,18 +84,23 @@ def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
 
     `metric` is one of LINK_METRICS. Each link is in two rows, those of its nodes.
     """
-    check = LINK_METRICS[metric]
-    statuses = {verdict.where: verdict.status for verdict in judged.link_verdicts if verdict.check == check}
-    links = links_of(judged.record)  # by name
-    # Links across switch groups usually take longer, so the two kinds are shaded apart.
-    inside = {name: link for name, link in links.items() if not link["across"]}
-    across = {name: link for name, link in links.items() if link["across"]}
-    cells = _cells_of_kind(inside, metric, statuses) | _cells_of_kind(across, metric, statuses)
-    rows: list[dict[int, Cell]] = [{} for _ in judged.statuses]
-    for name, link in links.items():
+    cells = _cells_of_links(judged, metric)
+    rows: list[dict[int, Cell]] = [{} for _ in judged.statuses]  # one for each node
+    for name, link in links_of(judged.record).items():
         rows[link["a"]][link["b"]] = cells[name]
         rows[link["b"]][link["a"]] = cells[name]
     return rows
+
+
+def _cells_of_links(judged: Judged, metric: str) -> dict[str, Cell]:
+    """Return the cell of each link by name, for the map of a metric."""
+    check = LINK_METRICS[metric]
+    statuses = {verdict.where: verdict.status for verdict in judged.link_verdicts if verdict.check == check}
+    links = links_of(judged.record)
+    # Links across switch groups usually take longer, so the two kinds are shaded apart.
+    inside = {name: link for name, link in links.items() if not link["across"]}
+    across = {name: link for name, link in links.items() if link["across"]}
+    return _cells_of_kind(inside, metric, statuses) | _cells_of_kind(across, metric, statuses)
 
 
 def _cells_of_kind(links: Mapping[str, Mapping[str, Any]], metric: str, statuses: Mapping[str, str]) -> dict[str, Cell]:
@@ -170,16 +175,19 @@ def _table_of_nodes(judged: Judged) -> Table:
     """
     # The doctor has no column: only a node that fails has a verdict by the doctor, and its status shows that.
     verdicts = [verdict for verdict in judged.node_verdicts if verdict.check != "doctor"]
-    checks = list(dict.fromkeys(verdict.check for verdict in verdicts))
-    cell_by_host_and_check: dict[tuple[str, str], str] = {}
-    for verdict in verdicts:
-        cell_by_host_and_check[verdict.where, verdict.check] = _slower(verdict, missing=verdict.status)
+    checks = list(dict.fromkeys(verdict.check for verdict in verdicts))  # each once, in their order
     rows = []
     for index, (host, status) in enumerate(judged.statuses.items()):
-        cells_of_host = [cell_by_host_and_check.get((host, check), "") for check in checks]
-        rows.append((str(index), host, status, *cells_of_host))
+        verdict_by_check = {verdict.check: verdict for verdict in verdicts if verdict.where == host}
+        cells = [_cell_of_check(verdict_by_check.get(check)) for check in checks]
+        rows.append((str(index), host, status, *cells))
     head = ("number", "node", "verdict", *checks)
     return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
+
+
+def _cell_of_check(verdict: Verdict | None) -> str:
+    """Return how much slower a node is by a check: "+5.0%"; the status if it was not compared; empty for no verdict."""
+    return "" if verdict is None else _slower(verdict, missing=verdict.status)
 
 
 def _table_of_differences(differences: Sequence[Difference]) -> Table:
@@ -193,20 +201,18 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
 
     It is fatal if a node or a link is bad. Else it is unknown if all nodes are, or if there is a doubt; otherwise ok.
     """
-    sentence = "No node and no link is named."
+    all_are_unknown = set(judged.statuses.values()) == {UNKNOWN}
     if judged.bad_verdicts:
         status = FATAL
         sentence = _sentence_on_bad(judged)
-    elif set(judged.statuses.values()) == {UNKNOWN}:
+    elif all_are_unknown:
         status = UNKNOWN
         sentence = "Whether a node is slow could not be told."
-    elif judged.doubts:
-        status = UNKNOWN
     else:
-        status = OK
-    for doubt in judged.doubts:
-        sentence = f"{sentence} Doubt: {doubt}."
-    return status, sentence
+        status = UNKNOWN if judged.doubts else OK
+        sentence = "No node and no link is named."
+    sentences_on_doubts = "".join(f" Doubt: {doubt}." for doubt in judged.doubts)
+    return status, f"{sentence}{sentences_on_doubts}"
 
 
 def _sentence_on_bad(judged: Judged) -> str:

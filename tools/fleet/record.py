@@ -59,20 +59,28 @@ def _check(record: Record) -> None:
     _raise_unless_mapping(record.get("job", {}))
     if len(set(hosts)) < len(hosts):
         raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
-
     _check_length("facts", record["nodes"], hosts)
-    metrics = record["metrics"]
+    _check_metrics(record["metrics"], hosts)
+    _check_links(record["links"], hosts)
+    _check_times(record)
+    if record.get("digests") is not None:
+        _check_digests(record)
+
+
+def _check_metrics(metrics: Mapping[str, Any], hosts: Sequence[str]) -> None:
+    """Raise KeyError unless the metrics have those of training steps, and ValueError unless each is of all hosts."""
     for needed in (STEP, STALLS):
         if needed not in metrics:
             raise KeyError(needed)  # as for any other missing field
     for metric, entry in metrics.items():
         _check_length(metric, entry["series"], hosts)
-    for link in record["links"]:
+
+
+def _check_links(links: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> None:
+    """Raise ValueError unless each link is of two hosts, given by their indices in `hosts`, the lower one first."""
+    for link in links:
         if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
-    _check_times(record)
-    if record.get("digests") is not None:
-        _check_digests(record)
 
 
 def _check_times(record: Record) -> None:
@@ -90,9 +98,9 @@ def _check_times(record: Record) -> None:
             if times is None:
                 raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
         _check_series(metric, times_by_link)
-    # The last two are of the whole fleet, so each is a series of one: "all" stands for the name of a node.
-    whole_s = record["whole_s"] or None  # an empty list: not measured
-    _check_series("whole_s", {"all": whole_s})
+    # The times of the whole fleet are checked like those of one node, by the name "all".
+    times_of_all_s = record["whole_s"] or None  # None, as for a node that was not measured, in place of an empty list
+    _check_series("whole_s", {"all": times_of_all_s})
     _check_series("took_s", {"all": [record["took_s"]]})
 
 
@@ -124,8 +132,8 @@ def _check_series(metric: str, series: Series) -> None:
         if len(values) == 0:
             raise ValueError(f"{metric} of {name} has no turns: at least one is needed")
         if len(values) != turns_of_first:
-            turns = f"{metric} of {name} has {len(values)} turns, another {turns_of_first}"
-            raise ValueError(f"{turns}: all are of the same turns")
+            difference = f"{metric} of {name} has {len(values)} turns, another {turns_of_first}"
+            raise ValueError(f"{difference}: all are of the same turns")
         for value in values:
             if not 0 < value < math.inf:
                 raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
@@ -154,7 +162,8 @@ def _check_repetitions(rank: arithmetic.Rank) -> None:
             raise ValueError(f"rank {rank.rank} has {count} repetitions of a table")
     has_failed = rank.failure is not None
     has_repetitions = bool(rank.count_by_result)
-    if has_failed == has_repetitions:
+    has_both_or_neither = has_failed == has_repetitions
+    if has_both_or_neither:
         raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
 
 

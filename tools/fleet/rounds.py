@@ -42,7 +42,8 @@ def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, 
     seats: list[int | None] = [*nodes]
     if len(nodes) % 2 == 1:
         seats.append(None)  # an empty seat: the node that faces it is left out of the round
-    if round_index >= len(seats) - 1:
+    round_count_of_tournament = len(seats) - 1
+    if round_index >= round_count_of_tournament:
         return []
     *moving, staying = seats
     moved = moving[round_index:] + moving[:round_index]
@@ -66,23 +67,23 @@ def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
     """Return the rounds in which nodes exchange data in pairs: a list for each round, with its pairs.
 
-    `groups` has the switch group of each node. In a round a node is in at most one pair. No pair comes twice: what the
-    plan repeats is left out, and so is a round in which nothing is left.
+    `groups` has the switch group of each node. In a round a node is in at most one pair, and no pair comes twice: pairs
+    that the plan repeats are left out, and rounds that have no other pairs.
     """
     met: set[Pair] = set()
     rounds_without_repeats = []
     for planned_pairs in _plan_rounds(groups):
-        new_pairs = []
-        for first, second in planned_pairs:
-            is_across = groups[first] != groups[second]
-            # The lower number comes first, so that (2, 5) and (5, 2) are the same pair.
-            pair = Pair(a=min(first, second), b=max(first, second), across=is_across)
-            if pair not in met:
-                new_pairs.append(pair)
+        pairs = [_pair_of(first, second, groups) for first, second in planned_pairs]
+        new_pairs = [pair for pair in pairs if pair not in met]
         met.update(new_pairs)
         if new_pairs:
             rounds_without_repeats.append(new_pairs)
     return rounds_without_repeats
+
+
+def _pair_of(first: int, second: int, groups: Sequence[str]) -> Pair:
+    """Return the pair of two nodes, the lower number first, so that 2 and 5 are the same pair as 5 and 2."""
+    return Pair(a=min(first, second), b=max(first, second), across=groups[first] != groups[second])
 
 
 def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
@@ -94,17 +95,15 @@ def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
     for node, group in enumerate(groups):
         members.setdefault(group, []).append(node)
 
-    total_rounds = round_count(len(groups))  # about log2 of the number of nodes
+    total = round_count(len(groups))  # about log2 of the number of nodes
     has_several_groups = len(members) > 1
-    rounds_inside = total_rounds // 2 if has_several_groups else total_rounds
-    rounds_across = total_rounds - rounds_inside
+    count_inside = total // 2 if has_several_groups else total
+    count_across = total - count_inside
 
-    planned = []
-    for round_index in range(rounds_inside):
-        planned.append(_pairs_inside_groups(members, round_index))
-    for round_index in range(rounds_across):  # these load the uplinks of all groups at the same time
-        planned.append(_pairs_across_groups(members, round_index))
-    return planned
+    rounds_inside = [_pairs_inside_groups(members, round_index) for round_index in range(count_inside)]
+    # These load the uplinks of all groups at the same time.
+    rounds_across = [_pairs_across_groups(members, round_index) for round_index in range(count_across)]
+    return rounds_inside + rounds_across
 
 
 def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
@@ -118,8 +117,8 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    The halves are those of all nodes, ordered by group. Before each further round the second half is rotated by some
-    places against the first. With the groups 01 23 45 67 the first two rounds are
+    The halves are those of all nodes, ordered by group. The second half is rotated further in each round. With the
+    groups 01 23 45 67 the first two rounds are
 
         (0, 4) (1, 5) (2, 6) (3, 7)
         (0, 7) (1, 4) (2, 5) (3, 6)
@@ -129,12 +128,15 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
-    rotation = round_index * _rotation_step(len(second_half), largest_group)  # in places since the first round
-    pairs_of_round = []
-    for index, node in enumerate(first_half):
-        partner = second_half[(index + rotation) % len(second_half)]
-        pairs_of_round.append((node, partner))
-    return pairs_of_round
+    rotation = round_index * _rotation_step(len(second_half), largest_group)
+    # If the number of nodes is odd, the second half has one more, which has no partner in this round.
+    return list(zip(first_half, _rotated(second_half, rotation), strict=False))
+
+
+def _rotated(nodes: Sequence[int], places: int) -> list[int]:
+    """Return a list that begins so many places later, and ends with what it passed over: 4567 by 3 -> 7456."""
+    start = places % len(nodes)
+    return [*nodes[start:], *nodes[:start]]
 
 
 def _rotation_step(size: int, largest_group: int) -> int:

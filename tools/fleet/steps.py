@@ -43,33 +43,40 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training program; return the steps to time, and a training that finds ranks that compute wrongly.
+    """Build the job's training program; return steps to time, and a training that finds ranks that compute wrongly.
 
-    `step_of_all` runs the program itself. `step_alone` and the repeatable training run a copy without all-reduces. All
-    three use the same weights, which are equal on all ranks at first. All ranks must call this together.
+    `step_of_all` runs the program itself. `step_alone` and `repeatable_training` run a copy without all-reduces, so
+    that a rank does not wait for the others. All ranks must call this together.
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
-    # The learning rate does not change how long a step takes, so a schedule for the smallest data set will do.
-    schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
-    training = model.training_program(schedule, seed=SEED)
-    _start_with_same_weights(machine, model, training)
-    main_alone = _without_all_reduces(training.main)  # for steps of this rank alone
+    training = _started_training(machine, model)
+    main_alone = _without_all_reduces(training.main)
+    rate_variable = training.schedule._var_name  # Paddle has no public attribute for the name
     # Made before any step is taken, because it keeps the weights of this moment as its start.
-    repeatable_training = digests.RepeatableTraining(
-        machine.executor,
-        main_alone,
-        model,
-        rate_variable=training.schedule._var_name,  # Paddle has no public attribute for the name
-    )
-    # The timed steps have a batch of this rank's own. That of the repeatable training is the same on all ranks.
-    synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + machine.me.rank)
-    batch = loader.resident(synthetic, machine.executor.place)
+    repeatable = digests.RepeatableTraining(machine.executor, main_alone, model, rate_variable=rate_variable)
+    batch = _batch_of_this_rank(machine, model)
     return Programs(
         step_alone=Step(machine, main_alone, batch),
         step_of_all=Step(machine, training.main, batch),
-        repeatable_training=repeatable_training,
+        repeatable_training=repeatable,
     )
+
+
+def _started_training(machine: Machine, model: ResNet50) -> TrainingProgram:
+    """Return a training program of the model, ready to run, with the same weights on all ranks."""
+    # The learning rate does not change how long a step takes, so a schedule for the smallest data set will do.
+    smallest = machine.job.global_batch
+    schedule = model.recipe.make_schedule(samples=smallest, global_batch=smallest)
+    training = model.training_program(schedule, seed=SEED)
+    _start_with_same_weights(machine, model, training)
+    return training
+
+
+def _batch_of_this_rank(machine: Machine, model: ResNet50) -> loader.Batch:
+    """Return a random batch on the device, which differs from rank to rank."""
+    synthetic = model.synthetic(model.image, batch=machine.job.model.batchsize, seed=SEED + machine.me.rank)
+    return loader.resident(synthetic, machine.executor.place)
 
 
 def _start_with_same_weights(machine: Machine, model: ResNet50, training: TrainingProgram) -> None:

@@ -73,20 +73,16 @@ def judge_slowness(
 ) -> Verdict:
     """Return the verdict on the node or link `where` by one metric: a warning if it is called slow, else ok.
 
-    Its text is "5.0% (4.0% to 6.0%) slower than the fleet's median" and then `suffix`; without an interval the brackets
-    are left out. Its figures are the slowness, the interval, and `value` if that is given: the median time in the
-    metric's unit.
+    Its text is "5.0% (4.0% to 6.0%) slower than the fleet's median", without the brackets if there is no interval, and
+    then `suffix`. `value` is the median time in the metric's unit; it becomes a figure of the verdict.
     """
     interval_text = ""
     if slowness.interval_95 is not None:
         low, high = slowness.interval_95
         interval_text = f" ({percent(low)} to {percent(high)})"
     found = f"{percent(slowness.extra_time)}{interval_text} slower than the fleet's median{suffix}"
-    figures: dict[str, Any] = {}
-    if value is not None:
-        figures["value"] = value
-    figures["interval_95"] = slowness.interval_95
-    figures["slower"] = slowness.extra_time
+    figures: dict[str, Any] = {} if value is None else {"value": value}
+    figures |= {"interval_95": slowness.interval_95, "slower": slowness.extra_time}
     return judged(metric, not slowness.is_slow, found, bad=WARNING, where=where, figures=figures)
 
 
@@ -99,17 +95,11 @@ def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[
     0.05 is about 5 % slower. The links of `across_links`, between switch groups, have a median of their own, because
     they are usually slower.
     """
-    inside: dict[str, Array] = {}  # times by turn, of each node, or of each link inside a switch group
-    across: dict[str, Array] = {}
-    for name, times in series.items():
-        if not times:  # not measured
-            continue
-        if name in across_links:
-            across[name] = np.array(times)
-        else:
-            inside[name] = np.array(times)
-    log_ratios = _log_ratios_among(inside) | _log_ratios_among(across)
-    return {name: log_ratios[name] for name in series if name in log_ratios}  # in the order of `series`
+    measured = {name: np.array(times) for name, times in series.items() if times}
+    across = {name: times for name, times in measured.items() if name in across_links}
+    others = {name: times for name, times in measured.items() if name not in across_links}
+    log_ratios = _log_ratios_among(others) | _log_ratios_among(across)
+    return {name: log_ratios[name] for name in measured}  # in the order of `series`
 
 
 def _log_ratios_among(times_by_name: Mapping[str, Array]) -> dict[str, list[float]]:
@@ -142,9 +132,8 @@ def judge_metric(
         verdicts = _judge_measured(metric, series, slowness_by_name)
     else:
         verdicts = _leave_undecided(metric, log_ratios_by_name)
-    for name in series:
-        if name not in log_ratios_by_name:
-            verdicts[name] = _judge_unmeasured(metric, name, reasons.get(name))
+    unmeasured = [name for name in series if name not in log_ratios_by_name]
+    verdicts |= {name: _judge_unmeasured(metric, name, reasons.get(name)) for name in unmeasured}
     return [verdicts[name] for name in series]
 
 
@@ -192,12 +181,9 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
     level_of_fleet = statistics.median(levels.values())
     slowness_by_name = {}
     for name, level in levels.items():
-        log_ratios = log_ratios_by_name[name]
-        slowness_by_name[name] = Slowness(
-            extra_time=_extra_time(level, level_of_fleet),
-            interval_95=_interval_of_extra_time(log_ratios, level, level_of_fleet, compared=len(levels)),
-            is_slow=name in slow_names,
-        )
+        extra_time = _extra_time(level, level_of_fleet)
+        interval = _interval_of_extra_time(log_ratios_by_name[name], level, level_of_fleet, compared=len(levels))
+        slowness_by_name[name] = Slowness(extra_time, interval, is_slow=name in slow_names)
     return slowness_by_name
 
 
@@ -214,10 +200,10 @@ def _interval_of_extra_time(
     `log_ratios` has the node's value for each turn, and `level` sums them up. The fleet's level is the median of the
     levels of `compared` nodes.
     """
-    interval = medians.median_interval(log_ratios)
-    if interval is None:
+    interval_of_level = medians.median_interval(log_ratios)
+    if interval_of_level is None:
         return None
-    low, high = interval
+    low, high = interval_of_level
     widening = _widening_by_error_of_median(compared)  # because the fleet's level has an error, too
     wide_low = level + (low - level) * widening
     wide_high = level + (high - level) * widening
@@ -339,17 +325,22 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
         return []
     count_by_host = {host: _count_stalls(ratios) for host, ratios in ratios_by_host.items()}
     stalling_hosts = _hosts_with_more_stalls_than_by_chance(count_by_host)
-    mean_ratio_by_host = {host: float(ratios.mean()) for host, ratios in ratios_by_host.items()}
-    usual_ratio = statistics.median(mean_ratio_by_host.values())
 
     verdicts = []
-    for host, count in count_by_host.items():
-        lost_time = mean_ratio_by_host[host] / usual_ratio - 1  # 0.05: 5 % more than is usual
+    for host, lost_time in _lost_time_by_host(ratios_by_host).items():
         is_noticeable = lost_time > smallest_difference()
         slowness = Slowness(lost_time, interval_95=None, is_slow=host in stalling_hosts and is_noticeable)
+        count = count_by_host[host]
         suffix = f"; {count.stalled_turns} of {count.turns} turns have a stall"
         verdicts.append(judge_slowness(host, "stalls", slowness, suffix=suffix))
     return verdicts
+
+
+def _lost_time_by_host(ratios_by_host: Mapping[str, Array]) -> dict[str, float]:
+    """Return how much more time each node loses by stalls than is usual: 0.05 is 5 %; from mean / median by turn."""
+    mean_ratio_by_host = {host: float(ratios.mean()) for host, ratios in ratios_by_host.items()}
+    usual_ratio = statistics.median(mean_ratio_by_host.values())
+    return {host: mean_ratio / usual_ratio - 1 for host, mean_ratio in mean_ratio_by_host.items()}
 
 
 def _mean_over_median(median_steps: Series, mean_steps: Series) -> dict[str, Array]:
