@@ -47,7 +47,7 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
 
 
 class _LabelledImage(NamedTuple):
-    """What a line of the file of labels says: an image's file name, without folders, and its label."""
+    """The file name of an image, without folders, and the label that a line of the file of labels gives it."""
 
     file_name: str
     label: int
