@@ -88,8 +88,8 @@ def _ground(rng: np.random.Generator) -> Array:
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw a scene of digits on textured ground; return its pixels [HEIGHT, WIDTH, 3] and their labels, both uint8.
 
-    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. A digit gets a random size, a random place in its
-    cell, and a random colour.
+    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. Each digit lies in a square cell of its own, with a
+    random size, place and colour.
     """
     # Keep the order of the draws from `rng`: with another order the same seed gives another scene.
     pixels = _ground(rng)

@@ -81,7 +81,8 @@ def alone(job: env.Job) -> list[Verdict]:
 def mpirun_failure() -> str:
     """Return why mpirun cannot start two ranks on this node that add a number over MPI; empty if it can.
 
-    The reason is "no answer in 8 s" (MPIRUN_S), or the beginning of mpirun's own message.
+    The reason is "no answer in 8 s" (MPIRUN_S), or the beginning of mpirun's own message, or "mpirun failed" if it
+    printed none.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []  # without it mpirun refuses to run as root

@@ -128,8 +128,8 @@ def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
 def main() -> None:
     """Load CUDA's driver, start it, and try to make a context on each GPU from FIRST to END, END excluded.
 
-    The command line gives FIRST and END. The functions called here print a JSON line before and after each step, so
-    that the last line shows in which step this process hung or died:
+    The command line gives FIRST and END. The functions called here print a JSON line before and after each call of
+    a step, so that the last line shows in which call this process hung or died:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}

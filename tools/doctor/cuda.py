@@ -178,7 +178,7 @@ def _gpu_of_step(step_name: str) -> int | None:
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
     """Return for each step, by its name, the last of its calls that has ended, with the result of the call.
 
-    Each call has two of the `answers`, and both name its step:
+    Each call that has ended has two of the `answers`, and both name its step:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}

@@ -310,7 +310,7 @@ def _disk(folder: Path) -> JsonObject:
     """Return the free space for `folder`, and whether this user may write there.
 
     An example is {"folder": "results", "free_gib": 412.3, "writable": True}. If the folder does not exist yet, the
-    nearest folder above it that exists is looked at.
+    nearest path above it that does is looked at.
     """
     wanted = folder.absolute()
     nearest = next(path for path in (wanted, *wanted.parents) if path.exists())
@@ -354,7 +354,10 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def _state_of_port(port: Path) -> str:
-    """Return the state and the rate of the InfiniBand port that a folder describes. Raises OSError if it cannot."""
+    """Return the state and the rate of the InfiniBand port that a folder describes.
+
+    Raises OSError if a file of the folder cannot be read.
+    """
     _, _, state = (port / "state").read_text().partition(":")  # the file has "4: ACTIVE"
     rate = (port / "rate").read_text()
     words = f"{state.strip()} {rate.strip()}"

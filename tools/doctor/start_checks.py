@@ -243,7 +243,7 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
     - FATAL: it is the loopback.
-    - OK: it has `hosts_address`, the address by which HOSTS names this node.
+    - OK: it has `hosts_address`, the address by which HOSTS names this node; this is empty if it is unknown.
     - WARNING: it has another address, and is one of containers or virtual machines, or gave itself that address.
 
     Any other interface is OK, too.

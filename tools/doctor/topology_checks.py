@@ -55,7 +55,10 @@ def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
 
 
 def _kinds_in_words(topology: Topology, rows: Sequence[int]) -> str:
-    """Return how many pairs of the devices of these rows have which kind of link: "2 x NV4, 4 x SYS"; empty without."""
+    """Return how many pairs of the devices of these rows have which kind of link: "2 x NV4, 4 x SYS".
+
+    It is empty if there is no pair.
+    """
     kinds = [topology.links[row][other_row] for row, other_row in itertools.combinations(rows, 2)]
     return ", ".join(f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items()))
 

@@ -312,7 +312,7 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank that gave wrong results in some repetitions, but none of them in more than half.
 
-    - Fatal: no other host gave one of the wrong results. A fault of hardware gives bits of its own.
+    - Fatal: at least one of the wrong results came from its host alone. A fault of hardware gives bits of its own.
     - Unknown: other hosts gave each of the wrong results, too. Then the kernels seem to sum in a random order.
     """
     wrong_results = rank.results_other_than(right.name)

@@ -300,10 +300,10 @@ def _most_common_results(entries: Sequence[JsonObject]) -> list[str]:
 def _gather_tables(
     me: ranks.Ranks, my_tables: Mapping[str, Table], most_common_first: Sequence[str]
 ) -> dict[str, Table]:
-    """Return the table of digests of each result on all ranks, by the result's name: the most common results only.
+    """Return on each rank the tables of digests of the most common results of all ranks, by the results' names.
 
-    There are at most MOST_TABLES_RECORDED. `my_tables` are those that this rank has, and `most_common_first` are the
-    names of all results, of which some have no table on any rank. All ranks must call this together.
+    There are at most MOST_TABLES_RECORDED. `my_tables` are those that this rank has kept, and `most_common_first` are
+    the names of all results, of which some may have no table on any rank. All ranks must call this together.
     """
     # First the ranks exchange only the names, because a table is large.
     results_by_rank = me.comm.allgather(list(my_tables))

@@ -126,10 +126,10 @@ def _standard_errors_above_mean(value: float, others: Array, *, noise: float) ->
 
 
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
-    """Return the largest minority of which each takes over LEAST_MINORITY_RATIO times as long as each of the others.
+    """Return the largest minority of which each takes far longer than each of the others; empty if there is none.
 
-    It is empty if there is none. `distances` has for each name the logarithm of its time over the median time, and
-    `noise` is the standard error of a distance.
+    Far longer is over LEAST_MINORITY_RATIO times as long, and by more than the noise explains. `distances` has for each
+    name the logarithm of its time over the median time, and `noise` is the standard error of a distance.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
     # A ratio of two times is a difference of their logarithms. The noise may add some standard errors to it.

@@ -64,7 +64,10 @@ def programs(machine: Machine) -> Programs:
 
 
 def _started_training(machine: Machine, model: ResNet50) -> TrainingProgram:
-    """Return a training program of the model, ready to run, with the same weights on all ranks."""
+    """Return a training program of the model, ready to run, with the same weights on all ranks.
+
+    All ranks must call this together.
+    """
     # The learning rate does not change how long a step takes, so a schedule for the smallest data set will do.
     smallest = machine.job.global_batch
     schedule = model.recipe.make_schedule(samples=smallest, global_batch=smallest)

@@ -74,7 +74,8 @@ def judge_slowness(
     """Return the verdict on the node or link `where` by one metric: a warning if it is called slow, else ok.
 
     Its text is "5.0% (4.0% to 6.0%) slower than the fleet's median", without the brackets if there is no interval, and
-    then `suffix`. `value` is the median time in the metric's unit; it becomes a figure of the verdict.
+    then `suffix`. Its figures are the slowness, the interval and, if it is given, `value`: the median time in the
+    metric's unit.
     """
     interval_text = ""
     if slowness.interval_95 is not None:
@@ -337,7 +338,10 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
 
 
 def _lost_time_by_host(ratios_by_host: Mapping[str, Array]) -> dict[str, float]:
-    """Return how much more time each node loses by stalls than is usual: 0.05 is 5 %; from mean / median by turn."""
+    """Return by what share each node's steps take longer by stalls than is usual: 0.05 is 5 %.
+
+    `ratios_by_host` has mean / median of each turn, as `_mean_over_median` returns it.
+    """
     mean_ratio_by_host = {host: float(ratios.mean()) for host, ratios in ratios_by_host.items()}
     usual_ratio = statistics.median(mean_ratio_by_host.values())
     return {host: mean_ratio / usual_ratio - 1 for host, mean_ratio in mean_ratio_by_host.items()}
