@@ -136,7 +136,10 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 
 
 def _batch_of_figure(record: Record) -> int | None:
-    """Return the batch of the devices that a figure is of: all of them, or one if their number is not known."""
+    """Return the batch of the devices that a figure is of: all of them, or one if their number is not known.
+
+    Returns None if the batch is not known, or if the log prints no rates of one device and does not say its devices.
+    """
     if not record.global_batch and record.rate_scope == "device":
         return record.batch_per_device
     return record.global_batch
