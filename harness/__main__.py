@@ -103,13 +103,14 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
     """
     if gpu.capability is None:  # NVML does not tell it: the GPU is taken to have both
         return
-    capability = gpu.capability
-    if job.model.knobs.resnet_unit and capability not in nvidia.UNIT_CAPABILITIES:
+    has_unit = gpu.capability in nvidia.UNIT_CAPABILITIES
+    has_tf32 = gpu.capability >= nvidia.TF32_CAPABILITY
+    if job.model.knobs.resnet_unit and not has_unit:
         raise ValueError(
-            f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {capability / 10:.1f}, "
+            f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {gpu.capability / 10:.1f}, "
             "its kernel takes 8.0 to 8.9: leave it out"
         )
-    if job.model.precision == "tf32" and capability < nvidia.TF32_CAPABILITY:
+    if job.model.precision == "tf32" and not has_tf32:
         raise ValueError(f"PRECISION=tf32: {gpu.name} of {host} does not have it: set fp32, amp_o1 or amp_o2")
 
 

@@ -27,20 +27,20 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of each part ("train" and "val") of the job's data set, by its name, for tools.doctor.
 
     A part that a run could not read is described by {"error": "why"} alone. If both can be read, the notes of "train"
-    have what `notes_on` says of the two together.
+    also say what is odd about the two together.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
+    seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
     by_part: dict[str, Facts] = {}
-    contents: dict[str, Contents] = {}  # of the parts that are found
+    contents: dict[str, Contents] = {}  # of the parts that can be read
     for part in PARTS:
         try:
             samples = data_module.find(Path(job.data.folder), part, job.hyperparameters.classes)
             contents[part] = contents_of(samples, f"files of {part}", _show_on_stderr)
         except (ValueError, OSError) as error:
             by_part[part] = {"error": str(error)}
-            continue
-        seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
-        by_part[part] = _describe_part(part, data_module, samples, contents[part], seed)
+        else:
+            by_part[part] = _describe_part(part, data_module, samples, contents[part], seed)
     has_both_parts = len(contents) == len(PARTS)
     if has_both_parts:
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
@@ -50,19 +50,21 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
 def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
     """Return a description of a part of a data set: its name, its size, a digest, and what is wrong with it.
 
-    Some samples are chosen by the `seed` and decoded. The key `undecodable` says which of their files is the first that
-    cannot be, and `label_fault` which label is the first that is wrong. Each is empty if there is none, and labels are
-    not looked at if a file cannot be decoded.
+    Some samples, chosen by the `seed`, are decoded. `undecodable` says which file is the first that cannot be decoded.
+    If all can, `label_fault` says which label is the first that is wrong. A text is empty if nothing is.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
+    label_fault = ""
+    if not undecodable:
+        label_fault = _first_label_fault(data_module, samples, chosen)
     return {
         "name": f"{part} ({samples.form})",
         "samples": len(samples),
         "passport": as_json(passport(contents)),
         "decoded": len(chosen),
         "undecodable": undecodable,
-        "label_fault": "" if undecodable else _first_label_fault(data_module, samples, chosen),
+        "label_fault": label_fault,
         "notes": list(samples.notes),
     }
 

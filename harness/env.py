@@ -105,21 +105,18 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
     after_config = _variables_after_config(system, environ)
-    name_for_this_job = _names_for_this_job(after_config, environ)
+    name_for_this_job = _names_for_this_job(after_config, environ)  # {"STRATEGY": "RN50_AMP_O2_STRATEGY"}
     variables = after_config | {general: after_config[name] for general, name in name_for_this_job.items()}
-    unread = _unread(variables)
 
+    unread = _unread(variables)
+    read_ones = {name: value for name, value in variables.items() if name not in unread}
     set_by_config = []
-    for general, value in variables.items():
-        name = name_for_this_job.get(general, general)
-        fills_an_empty_one = value != "" and environ.get(name) == ""
-        if general not in unread and (name not in environ or fills_an_empty_one):
-            set_by_config.append(general)
-    set_by_user = []
-    for general in names():
-        name = name_for_this_job.get(general, general)
-        if name in environ and general not in unread and general not in set_by_config:
-            set_by_user.append(general)
+    for name, value in read_ones.items():
+        value_of_user = environ.get(name_for_this_job.get(name, name))
+        fills_an_empty_one = value_of_user == "" and value != ""
+        if value_of_user is None or fills_an_empty_one:
+            set_by_config.append(name)
+    set_by_user = [name for name in names() if name in read_ones and name not in set_by_config]
     about_the_job = {
         "DGXSYSTEM": system,
         "JOB_FROM_USER": " ".join(set_by_user),

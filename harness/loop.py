@@ -1,6 +1,7 @@
 """Runs a training program over batches, timing what the log reports; nothing here knows a model or a data set."""
 
 import math
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -276,18 +277,27 @@ class Trainer:
     def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
         """Return how the ranks' times of a kind are spread, as the five fields that `schema.RankTimes` has for it.
 
-        If ranks 0 and 1 on the host "n1" computed for 3 and 1 s, then of the kind "compute" compute_least_s and
-        compute_median_s are 1.0, compute_most_s is 3.0, compute_rank is 0 and compute_host is "n1". All are None if
-        `times_s`, the times by rank, are NaN: not measured.
+        If ranks 0 and 1 on the host "n1" computed for 3 and 1 s, those of the kind "compute" are:
+
+            {"compute_least_s": 1.0, "compute_median_s": 1.0, "compute_most_s": 3.0,
+             "compute_rank": 0, "compute_host": "n1"}
+
+        The rank and the host are those that took most. All are None if `times_s`, the times by rank, are NaN: not
+        measured.
         """
-        fields = [f"{kind}_{name}" for name in ("least_s", "median_s", "most_s", "rank", "host")]
-        if math.isnan(times_s[0]):  # every rank measures this kind, or none does
-            return dict.fromkeys(fields)
-        ordered_s = [round(float(time_s), 6) for time_s in np.sort(times_s)]
-        median_s = ordered_s[(len(ordered_s) - 1) // 2]  # of an even number of ranks the lower of the middle two
-        slowest_rank = int(times_s.argmax())
-        values = (ordered_s[0], median_s, ordered_s[-1], slowest_rank, self.ranks.nodes[slowest_rank])
-        return dict(zip(fields, values, strict=True))
+        spread: dict[str, Any] = dict.fromkeys(("least_s", "median_s", "most_s", "rank", "host"))
+        is_measured = not math.isnan(times_s[0])  # every rank measures this kind, or none does
+        if is_measured:
+            rounded_s = [round(float(time_s), 6) for time_s in times_s]
+            slowest_rank = int(times_s.argmax())
+            spread = {
+                "least_s": min(rounded_s),
+                "median_s": statistics.median_low(rounded_s),  # of two in the middle the lower
+                "most_s": max(rounded_s),
+                "rank": slowest_rank,
+                "host": self.ranks.nodes[slowest_rank],
+            }
+        return {f"{kind}_{name}": value for name, value in spread.items()}
 
     def _busy_s(self) -> float:
         """Return the seconds that this thread has spent so far with work to do: on a core, or waiting for a free one.

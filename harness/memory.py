@@ -5,7 +5,7 @@ import json
 import re
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -46,25 +46,32 @@ def workspace_limit_mib(card_gib: float) -> int:
 def program_mib(job: Job) -> float | None:
     """Estimate the MiB that the job's training program takes on each GPU; return None where nothing is known of it.
 
-    The program's peak of memory was measured with several numbers of images. The estimate is interpolated between the
-    two nearest. Below the smallest number it is the peak of that one, and above the largest it grows in proportion.
+    The estimate is by the peaks of memory that were measured with several numbers of images. STRATEGY=auto and some
+    recipes have other programs, which were not measured.
     """
     model = job.model
     measured = model.traits.memory
     if measured is None or model.knobs.auto or model.recipe in measured.other_recipes:
-        return None  # STRATEGY=auto and these recipes have programs that were not measured
+        return None
     precision = "fp32" if model.precision == "tf32" else model.precision  # the same program
     peak_by_images = measured.mib.get(precision)
     if peak_by_images is None:
         return None
+    return _peak_mib(peak_by_images, _measured_images_at_once(model, measured))
 
-    images_at_once = _measured_images_at_once(model, measured)
+
+def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
+    """Return the peak of memory at a number of images, by the peaks that were measured at other numbers.
+
+    It is interpolated between the two nearest. Below the smallest number it is the peak of that one, and above the
+    largest it grows in proportion.
+    """
     measured_images = sorted(peak_by_images)
     most_images = measured_images[-1]
-    if images_at_once > most_images:
-        return float(peak_by_images[most_images]) * (images_at_once / most_images)
-    peaks_mib = [peak_by_images[images] for images in measured_images]
-    return float(np.interp(images_at_once, measured_images, peaks_mib))
+    if images > most_images:
+        return float(peak_by_images[most_images]) * (images / most_images)
+    peaks_mib = [peak_by_images[number] for number in measured_images]
+    return float(np.interp(images, measured_images, peaks_mib))
 
 
 def _measured_images_at_once(model: ModelSettings, measured: MemoryPeaks) -> float:
@@ -95,24 +102,27 @@ def input_memory(job: Job) -> InputMemory:
 
     Returns NO_INPUT on a CPU, for synthetic data, and for a workload whose memory was not measured.
     """
-    model = job.model
-    measured = model.traits.memory
+    measured = job.model.traits.memory
     if not job.cluster.on_gpu or job.data.is_synthetic or measured is None:
         return NO_INPUT
     threads = job.data.threads or job.cluster.threads_per_rank
-    pixels = model.image_size**2 if model.image_size else measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
-    value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
-    image_bytes = pixels * CHANNELS * value_bytes
-    # Of each pipeline: the batches that it keeps ready on the GPU, and the buffers of its decoder's threads.
-    ready_bytes = PREFETCH_BATCHES * model.batchsize * image_bytes
     buffers = _decoder_buffers(job)
+    # Each pipeline has buffers for its decoder's threads, and keeps batches ready on the GPU.
     decoder_bytes = threads * buffers.device_bytes
     pinned_bytes = threads * PINNED_BUFFERS * buffers.pinned_bytes
+    ready_bytes = PREFETCH_BATCHES * job.model.batchsize * _image_bytes(job.model, measured)
     return InputMemory(
         device_mib=PIPELINES * (decoder_bytes + ready_bytes) / MIB,
         pinned_mib=PIPELINES * pinned_bytes / MIB,
         words=f"{PIPELINES} pipelines of {threads} threads{buffers.images_in_words}",
     )
+
+
+def _image_bytes(model: ModelSettings, measured: MemoryPeaks) -> int:
+    """Return the bytes of one image as a pipeline feeds it to the program, at most."""
+    pixels = model.image_size**2 if model.image_size else measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
+    value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
+    return pixels * CHANNELS * value_bytes
 
 
 class _DecoderBuffers(NamedTuple):

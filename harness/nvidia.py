@@ -49,18 +49,22 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
     says why GPUs of the node are missing: CUDA_VISIBLE_DEVICES hides them, or else NVML's errors; empty if none is.
     """
     with contextlib.ExitStack() as at_exit:
-        handles: list[Handle] = []
-        try:
-            pynvml.nvmlInit()
-            at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
-            handles, why_missing = _all_handles()
-        except UNANSWERED as error:
-            why_missing = str(error)
+        handles, why_missing = _open_nvml(at_exit)
         visible = _visible_handles(handles)
         if len(visible) < len(handles):
             how_many = f"{len(visible)} of {len(handles)}"
             why_missing = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
         yield visible, why_missing
+
+
+def _open_nvml(at_exit: contextlib.ExitStack) -> tuple[list[Handle], str]:
+    """Open NVML until `at_exit`; return the handles of all GPUs of the node, and why some are missing."""
+    try:
+        pynvml.nvmlInit()
+        at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
+        return _all_handles()
+    except UNANSWERED as error:
+        return [], str(error)
 
 
 def _visible_handles(handles: list[Handle]) -> list[Handle]:
@@ -204,9 +208,9 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; None stands for no answer.
 
-    The driver reserves 0.3 to 1 GiB for itself. Version 2 of NVML's query does not count that as used. Version 1, asked
-    where there is no other, counts it from driver 510 on. Its figure is then `used_or_reserved`, as also where the
-    driver's version is not known.
+    Version 2 of NVML's query tells what processes use. Version 1, asked where there is no other, may count the 0.3 to
+    1 GiB that the driver reserves for itself, too: it does from driver 510 on. Its answer is then `used_or_reserved`,
+    and so it is where the driver's version is not known.
     """
     by_v2 = _memory_by_v2(handle)
     if by_v2 is not None:
@@ -290,10 +294,7 @@ def gpu_of(handle: Handle) -> Gpu:
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
     services = [process for process in processes or () if _is_service(process)]
-    used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
-    # NVML may leave a process out: then the GPU is in use if more memory is used than a service would hold.
-    is_in_use = processes or used_bytes > SERVICE_MIB * MIB
-    displays = _processes(DRAWING, handle) if is_in_use else None
+    displays = _processes(DRAWING, handle) if processes or _holds_more_than_service(memory) else None
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),
@@ -318,6 +319,12 @@ def gpu_of(handle: Handle) -> Gpu:
         services=tuple(process.pid for process in services),
         displays=tuple(process.pid for process in displays or ()),
     )
+
+
+def _holds_more_than_service(memory: Memory) -> bool:
+    """Tell whether so much memory of a GPU is used that it computes, even if NVML has left its processes out."""
+    used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
+    return used_bytes > SERVICE_MIB * MIB
 
 
 def _capability(handle: Handle) -> int | None:

@@ -28,19 +28,22 @@ def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
     Tensors without a value yet are left out, as are those that each step computes anew.
     """
     scope = static.global_scope()
-    kept = set()
-    for variable in main.list_vars():
-        is_state = variable.persistable and variable.type == _DENSE and not variable.is_data
-        is_sum_of_gradients = variable.name.endswith(MERGED)  # zero between two updates
-        if is_state and variable.name not in _NOT_KEPT and not is_sum_of_gradients:
-            kept.add(variable.name)
-    for name in sorted(kept):
+    names = {variable.name for variable in main.list_vars() if _is_kept(variable)}
+    for name in sorted(names):
         in_scope = scope.find_var(name)
         if in_scope is None:
             continue
         tensor = in_scope.get_tensor()
-        if tensor._is_initialized():  # it has a value
+        has_value = tensor._is_initialized()
+        if has_value:
             yield name, tensor
+
+
+def _is_kept(variable: Any) -> bool:
+    """Whether a program's variable is state that a run must keep: it outlasts a step, and is not computed anew."""
+    is_state = variable.persistable and variable.type == _DENSE and not variable.is_data
+    is_sum_of_gradients = variable.name.endswith(MERGED)  # zero between two updates
+    return is_state and variable.name not in _NOT_KEPT and not is_sum_of_gradients
 
 
 def is_loss_scale(name: str) -> bool:
@@ -114,24 +117,29 @@ def padded(value: Array, shape: Any) -> Array:
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     """Set parameters of a training program to the FP32 values in `weights`: {name of a parameter: its value}.
 
-    The optimizer keeps an FP32 copy of a parameter in half precision, its master, as `NAME_fp32_master_0`. The master
-    gets the value itself, and the parameter the rounded one. Every weight must be one of the program's parameters.
+    A parameter in half precision gets the rounded value. Its master, an FP32 copy that the optimizer keeps of it, gets
+    the value itself. Every weight must be one of the program's parameters.
     """
-    set_names = set()
+    found = set()
     other_layouts = stored.forms(main)  # by tensor, of those that a pass stores in another memory layout
     for name, tensor in tensors(main):
-        parameter = re.sub(r"_fp32_master_\d+$", "", name)  # a master's parameter; any other name stays
+        parameter = _parameter_of(name)
         if parameter not in weights:
             continue
+        found.add(parameter)
         if name in other_layouts:
             value = other_layouts[name].from_plain(weights[parameter])
         else:  # the program's filters may have more input channels
             value = padded(weights[parameter], tensor.shape())
         dtype = np.array(tensor).dtype
         assign(tensor, value.astype(dtype))
-        set_names.add(parameter)
-    not_set = sorted(set(weights) - set_names)
-    assert not not_set, f"the program has no {not_set}"
+    not_found = sorted(set(weights) - found)
+    assert not not_found, f"the program has no {not_found}"
+
+
+def _parameter_of(name: str) -> str:
+    """Return the name of a master's parameter, as NAME for `NAME_fp32_master_0`; any other name as it is."""
+    return re.sub(r"_fp32_master_\d+$", "", name)
 
 
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
@@ -161,10 +169,16 @@ def average_statistics(main: static.Program, ranks: Ranks) -> None:
     if ranks.size == 1 or not own_tensors:
         return
     own_values = [np.array(tensor) for tensor in own_tensors]
-    own_flat = np.concatenate([value.ravel() for value in own_values]).astype(np.float64)
-    mean = ranks.comm.allreduce(own_flat) / ranks.size
-    start = 0  # of the next statistic in the flat array
-    for tensor, value in zip(own_tensors, own_values, strict=True):
-        end = start + value.size
-        assign(tensor, mean[start:end].reshape(value.shape).astype(value.dtype))
-        start = end
+    own_end_to_end = np.concatenate([value.ravel() for value in own_values]).astype(np.float64)
+    means_end_to_end = ranks.comm.allreduce(own_end_to_end) / ranks.size
+    for tensor, mean in zip(own_tensors, _divided_like(own_values, means_end_to_end), strict=True):
+        assign(tensor, mean)
+
+
+def _divided_like(arrays: list[Array], end_to_end: Array) -> Iterator[Array]:
+    """Yield the parts of a flat array, each with the shape and the type of one of `arrays`, in their order."""
+    begin = 0
+    for array in arrays:
+        end = begin + array.size
+        yield end_to_end[begin:end].reshape(array.shape).astype(array.dtype)
+        begin = end

@@ -87,47 +87,60 @@ _KINDS_OF_DRAWN = _Drawn(
 
 @pipeline_def  # type: ignore[untyped-decorator]  # DALI's
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
-    """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
+    """Build DALI's pipeline of a training (`augmented`) or an evaluation; return its outputs.
 
-    `source` (`Loader._read`) feeds encoded images and labels, then, if labels are `renumbered`, where the row of each
-    begins in RENUMBERED, then what was drawn (`_Drawn`) in training (`augmented`), or which samples are valid in
-    evaluation. The outputs are images, each label's highest class plus 1, labels and, in evaluation, which samples are
-    valid.
+        training:    images, labels, row starts, what was drawn (`_Drawn`)  ->  images, highest classes + 1, labels
+        evaluation:  images, labels, row starts, which samples are valid
+                                                     ->  images, highest classes + 1, labels, which samples are valid
+
+    `source` (`Loader._read`) feeds the inputs, images and labels encoded. There are row starts, which say where a
+    label's row of RENUMBERED begins, only if labels are `renumbered`.
     """
-    kinds = [*_KINDS_OF_IMAGE_AND_LABEL]
-    if renumbered:
-        kinds.append(_KIND_OF_ROW_START)
-    kinds += _KINDS_OF_DRAWN if augmented else [_KIND_OF_VALID]
+    kinds_of_row_start = [_KIND_OF_ROW_START] if renumbered else []
+    kinds_of_rest = _KINDS_OF_DRAWN if augmented else [_KIND_OF_VALID]
+    kinds = [*_KINDS_OF_IMAGE_AND_LABEL, *kinds_of_row_start, *kinds_of_rest]
     image_bytes, label_bytes, *further_inputs = loader.inputs(source, kinds)
     row_start = further_inputs.pop(0) if renumbered else None
 
     images = fn.decoders.image(image_bytes, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(label_bytes, device="cpu", output_type=types.GRAY)
+    valid = []
     if augmented:
         drawn = _Drawn(*further_inputs)
-        images = _with_colours_changed(_resized_window(images, drawn, types.INTERP_LINEAR), drawn)
-        images = _normalized(images, image, mirror=drawn.flips)
-        labels = _cropped_labels(_resized_window(labels, drawn, types.INTERP_NN), drawn, image)
-        valid = []
+        images = _augmented_images(images, drawn, image)
+        labels = _augmented_labels(labels, drawn, image)
     else:
         images = _normalized(images, image, mirror=0)
         valid = further_inputs  # a list of one node
     if row_start is not None:
         labels = _renumbered(labels, row_start)
 
-    # The labels are uint8, in which IGNORED + 1 = 256 becomes 0. So an ignored pixel is never the highest one. The
-    # result stays on the CPU, so that the host need not wait for a GPU.
-    highest_plus_1 = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))
+    highest_plus_1 = _highest_class_plus_1(labels)  # on the CPU, so that the host need not wait for a GPU
     fed_to_program = [fn.squeeze(labels, axes=[2]), *valid]
     if device == "gpu":
         fed_to_program = [output.gpu() for output in fed_to_program]
     return images, highest_plus_1, *fed_to_program
 
 
-def _cropped_labels(labels: Any, drawn: _Drawn, image: ImageFormat) -> Any:
-    """Return DALI's node of resized labels in the program's size, filled up with IGNORED, and flipped as drawn."""
-    labels = fn.crop(labels, **_upper_left_corner(image), fill_values=float(IGNORED))
-    return fn.flip(labels, horizontal=drawn.flips)
+def _highest_class_plus_1(labels: Any) -> Any:
+    """Return DALI's node of the highest class in each label, plus 1; 0 if all of its pixels are ignored.
+
+    Labels are uint8, in which IGNORED + 1 = 256 becomes 0. So an ignored pixel is never the highest one.
+    """
+    return fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))
+
+
+def _augmented_images(images: Any, drawn: _Drawn, image: ImageFormat) -> Any:
+    """Return DALI's node of images that are cut out, resized, coloured and flipped as drawn, and then normalized."""
+    windows = _resized_window(images, drawn, types.INTERP_LINEAR)
+    return _normalized(_with_colours_changed(windows, drawn), image, mirror=drawn.flips)
+
+
+def _augmented_labels(labels: Any, drawn: _Drawn, image: ImageFormat) -> Any:
+    """Return DALI's node of labels that are cut out, resized and flipped as drawn, filled up with IGNORED."""
+    windows = _resized_window(labels, drawn, types.INTERP_NN)
+    cropped = fn.crop(windows, **_upper_left_corner(image), fill_values=float(IGNORED))
+    return fn.flip(cropped, horizontal=drawn.flips)
 
 
 def _upper_left_corner(image: ImageFormat) -> dict[str, Any]:
@@ -202,15 +215,19 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
 
     `sizes` [N, 2] are the images' heights and widths in pixels. `crop` has the size of a training crop.
     """
-    # An image's 12 numbers: one for its scale, two for the window, one for the flip, two for each change of colour.
     random = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 up to but not 1
-    scales = _scales(augment, random[:, 0])
-    windows = _windows(crop, sizes, scales, drawn_corners=random[:, 1:3])
-    is_flipped = random[:, 3] < augment.flip  # with that probability
-    brightness_changes = _changes(random[:, 4:6], most=augment.colour, probability=augment.colour_probability)
-    contrast_changes = _changes(random[:, 6:8], most=augment.colour, probability=augment.colour_probability)
-    saturation_changes = _changes(random[:, 8:10], most=augment.colour, probability=augment.colour_probability)
-    hue_changes = _changes(random[:, 10:12], most=augment.hue_degrees, probability=augment.colour_probability)
+    for_scale = random[:, 0]
+    for_corner = random[:, 1:3]
+    for_flip = random[:, 3]
+    for_brightness, for_contrast, for_saturation, for_hue = np.split(random[:, 4:], 4, axis=1)  # two numbers for each
+
+    windows = _windows(crop, sizes, _scales(augment, for_scale), drawn_corners=for_corner)
+    is_flipped = for_flip < augment.flip  # with that probability
+    probability = augment.colour_probability
+    brightness_changes = _changes(for_brightness, most=augment.colour, probability=probability)
+    contrast_changes = _changes(for_contrast, most=augment.colour, probability=probability)
+    saturation_changes = _changes(for_saturation, most=augment.colour, probability=probability)
+    hue_changes = _changes(for_hue, most=augment.hue_degrees, probability=probability)
     return _Drawn(
         window_starts=windows.starts.astype(np.float32),
         window_ends=windows.ends.astype(np.float32),
@@ -240,24 +257,24 @@ class _Windows(NamedTuple):
 
 
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
-    """Return the window of each image that becomes its crop when the image is scaled.
+    """Return the window of each image that becomes its crop when it is scaled.
 
-    `sizes` [N, 2] are the heights and widths of the images in pixels, and `scales` [N] the factors by which they are
-    scaled. `drawn_corners` [N, 2], from 0 to 1, choose the windows' places. An example, along one side: an image of 100
-    pixels is scaled by 2, to 200. A window of 50 scaled pixels can start at 0 to 150. If 0.5 is drawn, it starts at 75,
-    which is 37.5 in the unscaled image.
+    `sizes` [N, 2] are the heights and widths of the images in pixels, `scales` [N] the factors by which the images are
+    scaled, and `drawn_corners` [N, 2] choose the windows' places, from 0 to 1. An example, along one side:
+
+        image of 100 pixels, scale 2     the scaled image has 200 pixels
+        crop of 50 pixels                a window has 50 pixels of the scaled image, and can start at its 0, 1, ... 150
+        drawn corner 0.5                 it starts at 75, which is 37.5 in the unscaled image, and ends 25 further on
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])  # a smaller image is taken whole
-    last_starts = scaled_sizes - window_sizes
-    start_counts = last_starts + 1  # a window can start at 0, 1, ... and the last start
+    start_counts = scaled_sizes - window_sizes + 1
     scaled_starts = np.floor(drawn_corners * start_counts)
     scaled_ends = scaled_starts + window_sizes
-    return _Windows(  # starts and ends in the unscaled image, because DALI cuts out the window before it scales
-        starts=scaled_starts * sizes / scaled_sizes,
-        ends=scaled_ends * sizes / scaled_sizes,
-        sizes=window_sizes,
-    )
+    # DALI cuts the window out of the unscaled image, and then scales it.
+    starts = scaled_starts * sizes / scaled_sizes
+    ends = scaled_ends * sizes / scaled_sizes
+    return _Windows(starts, ends, window_sizes)
 
 
 def _changes(drawn: Array, *, most: float, probability: float) -> Array:

@@ -60,18 +60,19 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
     """Append an exchange between the branches; return the new ones, of the same sizes and widths.
 
     A new branch is the ReLU of a sum: the branch itself, and all others brought to its size and number of channels.
+    `name` and `prefix` are parts of the layers' names, which are PaddleSeg's.
     """
     exchanged = []
     for target, target_branch in enumerate(branches):
         total = target_branch
         for source, source_branch in enumerate(branches):
-            layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"  # as PaddleSeg names it
-            is_larger = source < target  # each branch has half the height and width of the one before
-            is_smaller = source > target
-            if is_larger:
+            layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"
+            source_is_larger = source < target  # each branch has half the height and width of the one before
+            source_is_smaller = source > target
+            if source_is_larger:
                 addend = _to_smaller(source_branch, source, target, layer, layers)
                 total = paddle.add(total, addend)
-            elif is_smaller:
+            elif source_is_smaller:
                 addend = _to_larger(source_branch, target_branch, layer, layers)
                 # At AMP O1 the addend is FP32, because it was enlarged (`enlarge`), and the total FP16. Paddle adds in
                 # the type of the second operand. So the total stands second, which keeps the sum in FP16.
@@ -236,19 +237,18 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 def _arrays_in(loaded: Any) -> dict[str, Array]:
     """Return the arrays of a dictionary that Paddle saved, by name.
 
-    Entries whose key is no text, or that of `paddle.save`'s own table, are left out. Raises TypeError if `loaded` is no
-    dictionary, or if another entry is no array or one of Python objects.
+    Entries whose key is no text are left out, and so is `paddle.save`'s own table of names. Raises TypeError if
+    `loaded` is no dictionary, or if any other entry is no array, or an array of Python objects.
     """
     if not isinstance(loaded, dict):
         raise TypeError(f"a {type(loaded).__name__}")
     arrays = {}
     for name, value in loaded.items():
-        if not isinstance(name, str) or name.endswith("@@"):  # paddle.save's table of names has such a key
+        is_table_of_names = isinstance(name, str) and name.endswith("@@")
+        if not isinstance(name, str) or is_table_of_names:
             continue
-        array = value
-        is_pair = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes a tensor
-        if is_pair:
-            array = value[1]
+        is_saved_tensor = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes it
+        array = value[1] if is_saved_tensor else value
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise TypeError(f"{name} is no array")
         arrays[name] = array
@@ -266,18 +266,16 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     values = {}
     misfits = []
     for variable in program.list_vars():
-        name_in_file = paddleseg_name(variable.name)
-        if not is_whole_model:  # the file has the backbone alone, whose names are without the prefix BACKBONE there
-            name_in_file = _name_in_backbone(name_in_file)
-        if not name_in_file or not variable.persistable:
-            continue  # the file need not hold this variable
-        value = loaded.get(name_in_file)
-        if value is None:
-            misfits.append(f"{name_in_file} is absent")
-        elif tuple(value.shape) != tuple(variable.shape):
-            misfits.append(f"{name_in_file} is {list(value.shape)} there and {list(variable.shape)} here")
+        name_in_model = paddleseg_name(variable.name)
+        name_in_file = name_in_model if is_whole_model else _name_in_backbone(name_in_model)
+        is_expected_in_file = bool(name_in_file) and variable.persistable
+        if not is_expected_in_file:
+            continue
+        misfit = _misfit(name_in_file, loaded.get(name_in_file), variable)
+        if misfit:
+            misfits.append(misfit)
         else:
-            values[variable.name] = value
+            values[variable.name] = loaded[name_in_file]
     if misfits:
         raise ValueError(
             f"{path}: {len(misfits)} layers do not fit: {_first_of(misfits)}: set PRETRAINED to weights of HRNet-W18"
@@ -293,6 +291,15 @@ def _name_in_backbone(name: str) -> str:
     if not name.startswith(BACKBONE):
         return ""
     return name.removeprefix(BACKBONE)
+
+
+def _misfit(name_in_file: str, value: Array | None, variable: static.Variable) -> str:
+    """Say why the value of a weights file does not fit a variable; return an empty text if it fits."""
+    if value is None:
+        return f"{name_in_file} is absent"
+    if tuple(value.shape) != tuple(variable.shape):
+        return f"{name_in_file} is {list(value.shape)} there and {list(variable.shape)} here"
+    return ""
 
 
 def _first_of(misfits: list[str]) -> str:

@@ -72,7 +72,8 @@ class PairList:
         # Sizes of very many files are kept in this file, so that they are asked for once.
         kept_sizes = self.root / KEPT_SIZES.format(self.part)
         bytes_of_all = file_sizes(self.root, images + labels, kept_sizes, on_progress)
-        image_bytes, label_bytes = np.split(bytes_of_all, [len(images)])
+        image_bytes = bytes_of_all[: len(images)]
+        label_bytes = bytes_of_all[len(images) :]
         self._check_pixel_sizes(on_progress)
         label_texts = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
         return Contents(names=images, sizes=image_bytes, labels=label_texts, is_exact=True)
@@ -85,21 +86,21 @@ class PairList:
         """
         first_image, _ = self.paths(0)
         first_size = image_head(first_image)
-
-        def check_block(start: int) -> int:
-            """Check up to PAIRS_AT_ONCE pairs from number `start` on; return the number after the last one."""
-            end = min(start + PAIRS_AT_ONCE, len(self))
-            for number in range(start, end):
-                image, label = self.paths(number)
-                size = image_head(image)
-                require_one_size(image, size, label, label_head(label))
-                if self.part == "val":
-                    require_first_size(image, size, first_size)
-            return end
-
+        starts = range(0, len(self), PAIRS_AT_ONCE)
+        blocks = [range(start, min(start + PAIRS_AT_ONCE, len(self))) for start in starts]  # numbers of pairs
         with ThreadPoolExecutor(READERS) as readers:
-            for end in readers.map(check_block, range(0, len(self), PAIRS_AT_ONCE)):  # raises what a thread raised
-                on_progress(end, len(self))
+            checks = readers.map(lambda block: self._check_block(block, first_size), blocks)
+            for block, _ in zip(blocks, checks, strict=True):  # in the order of the blocks; raises what a thread raised
+                on_progress(block.stop, len(self))
+
+    def _check_block(self, numbers: range, first_size: Size) -> None:
+        """Check the sizes in pixels of the pairs with these numbers, of which evaluation images have `first_size`."""
+        for number in numbers:
+            image, label = self.paths(number)
+            size = image_head(image)
+            require_one_size(image, size, label, label_head(label))
+            if self.part == "val":
+                require_first_size(image, size, first_size)
 
 
 # ---- sizes

@@ -165,7 +165,8 @@ def inflated(content: bytes, rows: int) -> bytes:
     if not content.startswith(encoded.PNG_START):
         return content
     header = _WholeHeader(*WHOLE_PNG_HEADER.unpack_from(content, PNG_HEADER_AT))
-    if (header.compression, header.filtering, header.interlacing) != NOT_INTERLACED:
+    is_interlaced = (header.compression, header.filtering, header.interlacing) != NOT_INTERLACED
+    if is_interlaced:
         return content
     pixels = _first_rows(content, rows, header.width)
     if pixels is None:  # damaged
@@ -175,20 +176,20 @@ def inflated(content: bytes, rows: int) -> bytes:
 
 
 def _first_rows(content: bytes, rows: int, width: int) -> bytes | None:
-    """Decompress the first `rows` rows of a PNG in RGB, `width` pixels wide; None if the file is damaged.
+    """Decompress the first `rows` rows of a PNG in RGB, `width` pixels wide; return None if the file is damaged.
 
-    Each row begins with a byte that names its filter, as the PNG has it.
+    As in every PNG, a row is a byte that names the row's filter, and then three bytes for each pixel.
     """
     compressed = _image_data(content)
-    if compressed is None:
+    if compressed is None:  # a checksum is wrong
         return None
-    row_bytes = 1 + 3 * width
-    wanted_bytes = rows * row_bytes
+    bytes_of_rows = rows * (1 + 3 * width)
     try:
-        pixels: bytes = isal_zlib.decompressobj().decompress(compressed, wanted_bytes)
+        decompressed: bytes = isal_zlib.decompressobj().decompress(compressed, bytes_of_rows)  # no more than these
     except isal_zlib.error:  # type: ignore[misc]
         return None
-    return None if len(pixels) < wanted_bytes else pixels
+    is_whole = len(decompressed) >= bytes_of_rows
+    return decompressed if is_whole else None
 
 
 def _image_data(content: bytes) -> bytes | None:

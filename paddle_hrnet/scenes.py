@@ -35,30 +35,34 @@ def write(folder: Path) -> None:
     _write_part(folder, "val", digits, digits.evaluation, SCENES_EVAL)
 
 
-def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], scenes: int) -> None:
-    """Write `scenes` scenes into a folder in Cityscapes' layout, and their list PART.txt.
+def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], count: int) -> None:
+    """Write `count` scenes into a folder in Cityscapes' layout, and the list of their files, PART.txt.
 
-    Each scene shows some of the `digits` at `digit_indices`. A line of the list is `image label`, as paths below the
-    folder.
+    The scenes show the `digits` at `digit_indices`. A line of the list is `image label`, as paths below the folder.
     """
-    indices_by_scene = _deal_out(digit_indices, scenes)
     lines = []
-    for scene_number in range(scenes):
-        image = f"leftImg8bit/{part}/digits/digits_{scene_number:06d}_leftImg8bit.png"
-        label = f"gtFine/{part}/digits/digits_{scene_number:06d}_gtFine_labelTrainIds.png"
-        shown = []  # ink and class of each digit in the scene
-        for index in indices_by_scene[scene_number]:
-            ink = digits.images[index] / embedded.FULL_INK  # from 0 to 1
-            shown.append((ink, int(digits.labels[index])))
+    for number, indices_in_scene in enumerate(_deal_out(digit_indices, count)):
+        # `count` differs between train and val. So scene 0 of train and scene 0 of val have different seeds.
+        rng = np.random.default_rng([count, number])
+        pixels, labels = scene(_shown(digits, indices_in_scene), rng)
 
-        # The seed has the count of scenes too, which differs between train and val. So scene 0 of train and scene 0 of
-        # val are drawn with different random numbers.
-        pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
-        for path, array in ((image, pixels), (label, labels)):
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(array).save(folder / path)
-        lines.append(f"{image} {label}\n")
+        image_path = f"leftImg8bit/{part}/digits/digits_{number:06d}_leftImg8bit.png"
+        label_path = f"gtFine/{part}/digits/digits_{number:06d}_gtFine_labelTrainIds.png"
+        _save(pixels, folder / image_path)
+        _save(labels, folder / label_path)
+        lines.append(f"{image_path} {label_path}\n")
     (folder / f"{part}.txt").write_text("".join(lines))
+
+
+def _shown(digits: embedded.Digits, indices: Array) -> list[tuple[Array, int]]:
+    """Return the ink, from 0 to 1, and the class of each of the digits at `indices`."""
+    return [(digits.images[index] / embedded.FULL_INK, int(digits.labels[index])) for index in indices]
+
+
+def _save(pixels: Array, file: Path) -> None:
+    """Save an array as a picture, in a folder that is made if it is not there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(file)
 
 
 def _deal_out(digit_indices: list[int], scenes: int) -> Array:
@@ -84,26 +88,33 @@ def _ground(rng: np.random.Generator) -> Array:
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw a scene of digits on textured ground; return its pixels [HEIGHT, WIDTH, 3] and their labels, both uint8.
 
-    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. A digit gets a random size, a random place in its
-    cell, and a random colour.
+    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. Each digit lies in a square cell of its own, with a
+    random size, place and colour.
     """
     # Keep the order of the draws from `rng`: with another order the same seed gives another scene.
     pixels = _ground(rng)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)
-
-    # Where a digit has ink, it makes the ground brighter, by a colour of its own.
-    for cell, (digit, digit_class) in enumerate(shown):  # a cell is a square of CELL pixels
-        row, column = divmod(cell, WIDTH // CELL)
+    for cell, (digit, digit_class) in enumerate(shown):
         size = int(rng.integers(DIGIT_MIN, DIGIT_MAX + 1))
-        top = CELL * row + rng.integers(0, CELL - size + 1)
-        left = CELL * column + rng.integers(0, CELL - size + 1)
-        window = (slice(top, top + size), slice(left, left + size))
+        rows, columns = _random_place(cell, size, rng)
+        colour = rng.uniform(100, 150, 3)
         ink = np.clip(_enlarged(digit, size, size), 0, 1)
-        colour = rng.uniform(100, 150, 3)  # of full ink, added to the ground
-        pixels[window] += ink[:, :, None] * colour
-        labels[window][ink >= INK] = digit_class
-    pixels += rng.normal(0, 4, pixels.shape)  # noise of each value by itself
+        pixels[rows, columns] += ink[:, :, None] * colour  # the digit is brighter than the ground
+        labels_here = labels[rows, columns]  # a view: writing to it changes `labels`
+        labels_here[ink >= INK] = digit_class
+    pixels += rng.normal(0, 4, pixels.shape)  # noise
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8), labels
+
+
+def _random_place(cell: int, size: int, rng: np.random.Generator) -> tuple[slice, slice]:
+    """Return the rows and the columns of a square with side `size` that lies at random within cell number `cell`.
+
+    Cells are squares of CELL pixels, counted from the left to the right and from the top down.
+    """
+    row, column = divmod(cell, WIDTH // CELL)
+    top = CELL * row + rng.integers(0, CELL - size + 1)
+    left = CELL * column + rng.integers(0, CELL - size + 1)
+    return slice(top, top + size), slice(left, left + size)
 
 
 def _enlarged(values: Array, height: int, width: int) -> Array:

@@ -123,16 +123,15 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
-    """Build the DALI pipeline of a training, for which `augment` is given, or of an evaluation; return its outputs.
+    """Build DALI's pipeline of a training, or of an evaluation if `augment` is None; return its outputs.
 
-    `source` (`Loader._read`) feeds encoded images and labels, and then what was drawn (`_Drawn`) in training, or which
-    samples are valid in evaluation. The outputs are normalized images, labels and, in evaluation, which samples are
-    valid. An evaluation brings the shorter side of images to `resize` pixels. The decoder reserves memory for the
-    `largest` size, if known.
+        training:    encoded images, labels, what was drawn (`_Drawn`)  ->  normalized images, labels
+        evaluation:  encoded images, labels, which samples are valid    ->  normalized images, labels, which are valid
+
+    `source` (`Loader._read`) feeds the inputs. An evaluation brings the shorter side of images to `resize` pixels. The
+    decoder reserves memory for an image of the `largest` size, if it is known.
     """
-    decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
-    if largest is not None:
-        decoder |= _hints(*largest)
+    decoder = _decoder_options(device, largest)
     if augment is None:
         encoded, labels, valid = loader.inputs(source, [*_KINDS_OF_IMAGE_AND_LABEL, _KIND_OF_VALID])
         images = _evaluation_images(encoded, resize, image, decoder)
@@ -144,6 +143,14 @@ def _pipeline(
     if device == "gpu":
         other_outputs = [output.gpu() for output in other_outputs]
     return images, *other_outputs
+
+
+def _decoder_options(device: str, largest: Size | None) -> dict[str, Any]:
+    """Return the options of DALI's image decoder; on a GPU it reserves memory for the `largest` size, if known."""
+    options: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
+    if largest is not None:
+        options |= _hints(*largest)
+    return options
 
 
 def _training_images(
@@ -206,27 +213,31 @@ class _Sides(NamedTuple):
 def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
-    The first drawn crop that fits into the image is taken, at the drawn place. If none fits, it is the largest crop
-    that `augment` allows, at the centre, as in torchvision. `image_shape` is the node of the image's height and width
-    in pixels.
+    It is the first of the drawn crops that fits into the image, at the drawn place. If none fits, it is the largest
+    crop that `augment` allows, at the centre, as in torchvision. `image_shape` is the node of the image's height and
+    width in pixels.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
     tries = _in_shares_of_image(drawn, height_over_width)
-    is_first_fit = _is_first_that_fits(tries)  # [CROP_TRIES]: one 1, or only zeros
+    is_first_fit = _is_first_that_fits(tries)  # for each try 1 or 0
     any_fits = fn.reductions.sum(is_first_fit)  # 1 or 0
-    height_of_first = fn.reductions.sum(tries.heights * is_first_fit)  # of the first that fits; 0 if none does
-    width_of_first = fn.reductions.sum(tries.widths * is_first_fit)
+    first_fit = _marked(tries, is_first_fit)
     largest = _largest_within_bounds(height_over_width, augment)
 
-    height = _choose(any_fits, height_of_first, largest.heights)
-    width = _choose(any_fits, width_of_first, largest.widths)
-    place = _choose(any_fits, drawn.places, 0.5)  # x and y; 0.5 is the centre
-    spare_height = 1.0 - height
-    spare_width = 1.0 - width
-    left = spare_width * place[0]
-    top = spare_height * place[1]
+    height = _choose(any_fits, first_fit.heights, largest.heights)
+    width = _choose(any_fits, first_fit.widths, largest.widths)
+    place = _choose(any_fits, drawn.places, 0.5)  # x and y, from 0 to 1; 0.5 is the centre
+    left = (1.0 - width) * place[0]
+    top = (1.0 - height) * place[1]
     return _Crop(anchor=fn.stack(top, left), shape=fn.stack(height, width))
+
+
+def _marked(tries: _Sides, marks: Any) -> _Sides:
+    """Return the sides of the one crop that is marked by 1 in `marks` [CROP_TRIES]; 0 if all of them are 0."""
+    height = fn.reductions.sum(tries.heights * marks)
+    width = fn.reductions.sum(tries.widths * marks)
+    return _Sides(heights=height, widths=width)
 
 
 def _choose(is_first: Any, first: Any, second: Any) -> Any:
@@ -272,20 +283,16 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Each image gets CROP_TRIES crops of a square with side 1, and one place. Areas and logarithms of aspects are
-    uniformly random between the bounds of `augment`.
+    Each image gets CROP_TRIES crops of a square with side 1, and one place. The area of a crop and the logarithm of its
+    aspect (width / height) are uniformly random between the bounds of `augment`.
     """
-    # An image's random numbers: an area for each crop, an aspect for each crop, x and y of the place, and the flip.
     random = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
-    random_areas = random[:, :CROP_TRIES]
-    random_aspects = random[:, CROP_TRIES : 2 * CROP_TRIES]
-    places = random[:, -3:-1]
-    random_flips = random[:, -1]
+    random_areas, random_aspects, others = np.split(random, [CROP_TRIES, 2 * CROP_TRIES], axis=1)
+    places = others[:, :2]  # x and y
+    random_flips = others[:, 2]
 
-    areas = augment.area_min + (augment.area_max - augment.area_min) * random_areas
-    lowest_log = math.log(augment.aspect_min)
-    highest_log = math.log(augment.aspect_max)
-    aspects = np.exp(lowest_log + (highest_log - lowest_log) * random_aspects)
+    areas = _between(augment.area_min, augment.area_max, random_areas)
+    aspects = np.exp(_between(math.log(augment.aspect_min), math.log(augment.aspect_max), random_aspects))
     is_flipped = random_flips < augment.flip  # with that probability
     return _Drawn(
         widths=np.sqrt(areas * aspects),
@@ -293,6 +300,11 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
         places=np.ascontiguousarray(places),
         flips=is_flipped.astype(np.int32),
     )
+
+
+def _between(low: float, high: float, shares: Array) -> Array:
+    """Return the numbers that lie at these shares of the way from `low` (0) to `high` (1)."""
+    return low + (high - low) * shares
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:

@@ -45,7 +45,9 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
     offsets = np.sort(keys_and_offsets[:, 1])
     file_bytes = packed.stat().st_size
     sizes = np.diff(offsets, append=file_bytes)  # the last record ends with the file
-    if offsets[0] != 0 or (sizes < HEAD.size).any():
+    begins_with_file = offsets[0] == 0
+    has_room_for_heads = (sizes >= HEAD.size).all()
+    if not begins_with_file or not has_room_for_heads:
         raise ValueError(f"{index}: is not the index of {packed} with its {file_bytes} bytes: {MAKE}")
     file_numbers = np.zeros_like(offsets)  # all in the one file
     places = np.stack([file_numbers, offsets, sizes], axis=1)
@@ -124,22 +126,25 @@ def _flag(part: int, parts: int) -> int:
 
 
 def parse(record: bytes) -> Parsed:
-    """Return the encoded image and the label of a whole record; a label that is no whole number becomes -1, no class.
+    """Return the encoded image and the label of a whole record.
 
-    Raises ValueError if the record is damaged, if it holds no image, or if it has several labels.
+    The record has a header with a label, then perhaps a further label, then the image. A further label replaces that of
+    the header. A label that is no whole number becomes -1, which is no class. Raises ValueError if the record is
+    damaged, holds no image, or has several further labels.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
         raise ValueError("it has no header of MXNet's")
     further_labels, label, _, _ = IR_HEADER.unpack_from(payload)
-    image_start = IR_HEADER.size + FURTHER_LABEL.size * further_labels
-    if further_labels > 1 or image_start >= len(payload):
-        raise ValueError(_other_kind(further_labels, len(payload) - image_start))  # says what the record holds
-    if further_labels == 1:  # it counts, and the one in the header does not
+    further_label_bytes = FURTHER_LABEL.size * further_labels
+    image = payload[IR_HEADER.size + further_label_bytes :]
+    if further_labels > 1 or not image:
+        raise ValueError(_other_kind(further_labels, len(image)))  # says what the record holds
+    if further_labels == 1:
         (label,) = FURTHER_LABEL.unpack_from(payload, IR_HEADER.size)
     if not float(label).is_integer():
         label = -1
-    return Parsed(image=payload[image_start:], label=int(label))
+    return Parsed(image=image, label=int(label))
 
 
 def _payload(record: bytes) -> bytes:
@@ -147,18 +152,14 @@ def _payload(record: bytes) -> bytes:
 
     Raises ValueError if a part is damaged or out of order, or more bytes follow the last one.
     """
-    contents_of_parts: list[bytes] = []
-    position = 0
-    is_complete = False
-    while not is_complete:
-        expected_flags = (MIDDLE, LAST) if contents_of_parts else (WHOLE, FIRST)
-        part = _part_at(position, record, expected_flags)
+    part = _part_at(0, record, (WHOLE, FIRST))
+    contents_of_parts = [part.content]
+    while part.flag in (FIRST, MIDDLE):  # another part follows
+        part = _part_at(part.end, record, (MIDDLE, LAST))
         contents_of_parts.append(part.content)
-        position = part.end
-        is_complete = part.flag in (WHOLE, LAST)
-    if position != len(record):
+    if part.end != len(record):
         raise ValueError(
-            f"it ends at its byte {position} of {len(record)}: the index does not name the record behind it, or these "
+            f"it ends at its byte {part.end} of {len(record)}: the index does not name the record behind it, or these "
             "bytes belong to none"
         )
     return MAGIC.join(contents_of_parts)
@@ -180,15 +181,20 @@ def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _
     """
     if position + HEAD.size > len(record):
         raise ValueError("it is damaged: it ends within its head")
-    magic, flag_and_length = HEAD.unpack_from(record, position)
-    # The upper 3 bits are the flag, the lower 29 the length of what follows the head.
-    flag = flag_and_length >> FLAG_SHIFT
-    length = flag_and_length & MOST_BYTES
+    magic, word = HEAD.unpack_from(record, position)
+    flag, length = _flag_and_length(word)
     start = position + HEAD.size
-    end = start + length
-    if magic != MAGIC or flag not in expected_flags or end > len(record):
+    content = record[start : start + length]
+    is_whole = magic == MAGIC and len(content) == length
+    if not is_whole or flag not in expected_flags:
         raise ValueError(f"it is damaged: no whole part at its byte {position}")
-    return _Part(flag, record[start:end], end=end + _filling_bytes(length))  # each part fills a multiple of 4 bytes
+    filled_up_length = length + _filling_bytes(length)  # a multiple of 4
+    return _Part(flag, content, end=start + filled_up_length)
+
+
+def _flag_and_length(word: int) -> tuple[int, int]:
+    """Split a word of a part's head into the flag, its upper 3 bits, and the length of the content, its lower 29."""
+    return word >> FLAG_SHIFT, word & MOST_BYTES
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:
@@ -202,11 +208,11 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return names, sizes in bytes and labels of all images, almost all by the first bytes of their records.
+    """Return the name, the size in bytes and the label of the image in each record.
 
-    `heads` [records, bytes] uint8 has these bytes, whose fields are HEAD_FIELDS. A record that these do not show to be
-    one whole part with an image and a class is read whole. Raises ValueError for the first of these that is damaged, of
-    another kind, or of no class.
+    `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS. They are enough for
+    a record that has one whole part, with an image and a class. Any other record is read whole. Raises ValueError for
+    the first one that is then found to be damaged, of another kind, or of no class.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]: each row of bytes as one record of named fields
     labels = _labels(fields)

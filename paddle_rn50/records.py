@@ -53,6 +53,20 @@ class Form:
     contents: Callable[["Records", Array], Contents]  # by all heads [records, head_bytes]; raises ValueError
 
 
+def _positions_by_file(places: list[Place]) -> dict[int, list[int]]:
+    """Map the number of each file to the positions in `places` of its records, in the order in which they lie in it."""
+    positions_by_file: dict[int, list[int]] = {}
+    for position in sorted(range(len(places)), key=lambda position: places[position]):
+        positions_by_file.setdefault(places[position].file, []).append(position)
+    return positions_by_file
+
+
+def _announce_reads(descriptor: int, places: list[Place]) -> None:
+    """Tell the system which parts of an open file will be read, so that it can read them ahead."""
+    for place in places:
+        os.posix_fadvise(descriptor, place.offset, place.size, os.POSIX_FADV_WILLNEED)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Records:
     """The records of some files, numbered from 0 in the order of the files."""
@@ -76,21 +90,15 @@ class Records:
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Return the encoded images and the labels [N] int64 of the records `ids` [N], in the order of `ids`.
 
-        Records are read in the order in which they lie in the files. Raises RunError for a record that is damaged, or
-        whose label is no class.
+        Each file is read from its start to its end. Raises RunError for a record that is damaged, or whose label is no
+        class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
         places = [Place(*row) for row in self.places[ids].tolist()]
-        # The positions in `ids`, in the order in which their records lie: by file, and in a file by offset.
-        order_of_reading = sorted(range(len(ids)), key=lambda position: places[position])
-        for file_number, group in groupby(order_of_reading, key=lambda position: places[position].file):
-            positions = list(group)
+        for file_number, positions in _positions_by_file(places).items():  # positions in `ids` and in `places`
             with self.files[file_number].open("rb", buffering=0) as file:
-                # First the system is told of all records in this file, so that it can read them ahead.
-                for position in positions:
-                    place = places[position]
-                    os.posix_fadvise(file.fileno(), place.offset, place.size, os.POSIX_FADV_WILLNEED)
+                _announce_reads(file.fileno(), [places[position] for position in positions])
                 for position in positions:
                     place = places[position]
                     content = os.pread(file.fileno(), place.size, place.offset)
@@ -133,19 +141,19 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the names and sizes of all images and, for RecordIO, their labels, by the first bytes of each record.
+        """Return the name and the size of each image and, for RecordIO, its label, by the first bytes of each record.
 
         `on_progress` is called with the number of records read so far and the number of all. Raises ValueError for the
-        first record that is seen to be damaged or of another kind or, for RecordIO, to have a label that is no class.
+        first record that is damaged, of another kind or, for RecordIO, of no class, as far as the first bytes show it.
         """
-        heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
-        starts = range(0, len(self), HEADS_AT_ONCE)
+        blocks: list[Array] = []  # of heads, in the order of the records
+        records_read = 0
         with ThreadPoolExecutor(READERS) as readers:
-            for start, heads_from_start in zip(starts, readers.map(self._read_heads, starts), strict=True):
-                end = start + len(heads_from_start)
-                heads[start:end] = heads_from_start
-                on_progress(end, len(self))
-        return self.format.contents(self, heads)
+            for block in readers.map(self._read_heads, range(0, len(self), HEADS_AT_ONCE)):
+                blocks.append(block)
+                records_read += len(block)
+                on_progress(records_read, len(self))
+        return self.format.contents(self, np.concatenate(blocks))
 
     def _read_heads(self, start: int) -> Array:
         """Return the first bytes of up to HEADS_AT_ONCE records from number `start` on: [records, head_bytes] uint8.
@@ -153,16 +161,15 @@ class Records:
         A record that is shorter than `head_bytes` is filled up with zeros.
         """
         head_bytes = self.format.head_bytes
-        rows = self.places[start : start + HEADS_AT_ONCE].tolist()
-        places = [Place(*row) for row in rows]
-        heads = bytearray()
-        for file_number, group in groupby(places, key=lambda place: place.file):
+        places = [Place(*row) for row in self.places[start : start + HEADS_AT_ONCE].tolist()]
+        heads = []
+        for file_number, places_in_file in groupby(places, key=lambda place: place.file):
             with self.files[file_number].open("rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read beyond a head
-                for place in group:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # the system is not to read ahead
+                for place in places_in_file:
                     head = os.pread(file.fileno(), min(head_bytes, place.size), place.offset)
-                    heads += head.ljust(head_bytes, b"\0")
-        return np.frombuffer(bytes(heads), dtype=np.uint8).reshape(-1, head_bytes)
+                    heads.append(head.ljust(head_bytes, b"\0"))
+        return np.frombuffer(b"".join(heads), dtype=np.uint8).reshape(-1, head_bytes)
 
 
 def read_index(index: Path, how_to_make: str) -> Array:

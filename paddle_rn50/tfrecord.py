@@ -66,30 +66,31 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
         index = file.with_name(f"{file.name}.idx")
         how_to_make = f"make it by `tfrecord2idx {file} {index}`, which comes with DALI"
         offsets_and_sizes = read_index(index, how_to_make)
-        offsets = offsets_and_sizes[:, 0]
-        ends = offsets_and_sizes.sum(axis=1)
-        # The records must fill the file from byte 0 to its end: each begins where the one before it ends.
-        has_gap = offsets[0] != 0 or (offsets[1:] != ends[:-1]).any()
-        if has_gap or ends[-1] != file.stat().st_size:
+        if not _fill_file(offsets_and_sizes, file_bytes=file.stat().st_size):
             raise ValueError(f"{index}: is not the index of {file}: restore the file, or {how_to_make}")
-        file_numbers = np.full_like(offsets, file_number)
-        places.append(np.column_stack([file_numbers, offsets_and_sizes]))
+        # A column with the file's number is put before the two columns of the index.
+        places.append(np.insert(offsets_and_sizes, 0, file_number, axis=1))
     return Records(format=FORM, files=files, places=np.concatenate(places), classes=classes)
 
 
-def parse(record: bytes) -> Parsed:
-    """Return the encoded image and the label of a whole TFRecord record, whose message is a tf.train.Example.
+def _fill_file(offsets_and_sizes: Array, *, file_bytes: int) -> bool:
+    """Return whether records fill a file from byte 0 to its end, each beginning where the one before it ends."""
+    starts = offsets_and_sizes[:, 0]
+    ends = offsets_and_sizes.sum(axis=1)
+    has_no_gaps = (starts[1:] == ends[:-1]).all()
+    return bool(starts[0] == 0 and has_no_gaps and ends[-1] == file_bytes)
 
-    The label returned is one less than TensorFlow's, which begin at 1. TensorFlow's 0, the background, becomes -1,
-    which is no class. Raises ValueError if the record states another length than it has, or if its message holds no
-    image and label.
+
+def parse(record: bytes) -> Parsed:
+    """Return the encoded image and the label of a TFRecord record, whose message is a tf.train.Example.
+
+    TensorFlow numbers the classes from 1, so the label returned is one less than the record's. The record's label 0,
+    the background, becomes -1, which is no class. Raises ValueError if the record has another length than it states,
+    or if its message holds no image and label.
     """
-    stated_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
-    message_bytes = len(record) - AROUND_MESSAGE  # of the record as the index says where it begins and ends
-    if message_bytes < 0 or stated_bytes != message_bytes:
-        raise ValueError("its length is not the index's")
+    message = _message(record)
     try:
-        example = EXAMPLE.FromString(record[BEFORE_MESSAGE:-BEHIND_MESSAGE])
+        example = EXAMPLE.FromString(message)
         features = {entry.key: entry.value for entry in example.features.feature}
         image = features["image/encoded"].bytes_list.value[0]
         label = features["image/class/label"].int64_list.value[0]
@@ -98,19 +99,33 @@ def parse(record: bytes) -> Parsed:
     return Parsed(image, label - FORM.first_label)
 
 
+def _message(record: bytes) -> bytes:
+    """Return the message of a record. Raises ValueError if it is not as long as the record states."""
+    stated_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
+    message_bytes = len(record) - AROUND_MESSAGE  # the record begins and ends where the index says so
+    if message_bytes < 0 or stated_bytes != message_bytes:
+        raise ValueError("its length is not the index's")
+    return record[BEFORE_MESSAGE:-BEHIND_MESSAGE]
+
+
 def contents(records: Records, heads: Array) -> Contents:
-    """Return a name and a size for each record: its number, and the bytes of its message. No labels are returned.
+    """Return a name and a size for each record: its number as a text, and the bytes of its message.
 
     `heads` [records, LENGTH_BYTES] uint8 has the first bytes of each record, which state the length of its message.
-    The labels lie inside the messages, which are not read here. Raises ValueError if a stated length contradicts the
-    index, or if the first record, which alone is read, holds no image.
+    Labels are not returned, because they lie inside the messages. Raises ValueError if a stated length contradicts the
+    index, or if the first record, the only one that is read, holds no image.
     """
-    lengths = heads.view(LENGTH)[:, 0]  # [records]: each row of 8 bytes as one integer
-    message_bytes = lengths.astype(np.int64)
+    message_bytes = _stated_lengths(heads)
     _require_lengths_of_index(records, message_bytes)
     _require_first_is_image(records)
     names = [str(number) for number in range(len(records))]
     return Contents(names=names, sizes=message_bytes, labels=None, is_exact=False)
+
+
+def _stated_lengths(heads: Array) -> Array:
+    """Return the length that each head states: its 8 bytes, read as one integer."""
+    lengths: Array = heads.view(LENGTH)[:, 0].astype(np.int64)
+    return lengths
 
 
 def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:

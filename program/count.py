@@ -268,10 +268,9 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that a gradient operator reads once more than `moved_bytes` and `twice_read_sizes` count.
+        """Return the bytes of the readings that neither `moved_bytes` nor `twice_read_sizes` counts; 0 for none.
 
-        `moved_bytes` counts one reading of each tensor, and `twice_read_sizes` a second one of some tensors. Operators
-        that read no tensor more often count 0.
+        `moved_bytes` counts one reading of each tensor, and `twice_read_sizes` a second one of some.
         """
         if self.kind == "conv2d_grad":
             # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
@@ -309,8 +308,8 @@ def works(main: static.Program) -> list[Work]:
 def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each all-reduce (`c_allreduce_sum`) of a training program, in the order of the program.
 
-    Two of the values are shares from 0 to 1: which part of the backward pass comes before the all-reduce, by kernels,
-    and which part comes after it and can hide it, by bytes.
+    Two of the values are shares of the backward pass, from 0 to 1: `issued_after_operators`, of its kernels, how many
+    come before the all-reduce; `bytes_left_to_hide_it`, of the bytes that it moves, how many are moved after it.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)
@@ -330,9 +329,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
                 "dtype": ops.type_in(block, buffer),
                 "gradients": len(gradients),
                 "operator": index,
-                # The share of the backward pass's kernels that come before it in the program.
                 "issued_after_operators": len(kernels_before) / len(backward_kernels),
-                # The share of the backward pass's bytes that are moved after it.
                 "bytes_left_to_hide_it": 1 - _moved_bytes(kernels_before) / backward_bytes,
                 "ring": op.attr("ring_id"),  # the number of its communicator
                 "on_computing_stream": bool(op.attr("use_calc_stream")),

@@ -159,8 +159,10 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    The operators that read `image` by a cast to float16, which AMP inserted, then read it directly. Those that read it
-    in float32, as to resize it, then read `image.fp32`, a copy. A program in FP32, or without `image`, stays as it is.
+        before:  `image` in float32 is read as it is, and by a cast to float16 that AMP inserted
+        after:   `image` in float16 is read as it is, and by a cast to `image.fp32`, if anything reads float32
+
+    A program in FP32, or without `image`, stays as it is.
     """
     image = "image"
     block = main.global_block()

@@ -111,10 +111,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
     number outside the knob's `least` to MOST.
     """
     type_name = str(knob.type)  # as "bool | None"
-    if "bool" in type_name:  # 0, 1, true or false
-        if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
-        return text.lower() in ("1", "true")
+    if "bool" in type_name:
+        return _parse_switch(knob, text)
     to_number = float if "float" in type_name else int
     try:
         number = to_number(text)
@@ -123,6 +121,13 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
     if not knob.metadata["least"] <= number <= MOST:
         raise ValueError(f"STRATEGY: {knob.name}={text}: must be {knob.metadata['least']} to {MOST}")
     return number
+
+
+def _parse_switch(knob: Field[Any], text: str) -> bool:
+    """Return whether a text turns a knob on or off. Raises ValueError unless it is 0, 1, true or false."""
+    if text.lower() not in ("0", "1", "true", "false"):
+        raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
+    return text.lower() in ("1", "true")
 
 
 def in_words(strategy: Strategy) -> str:
@@ -155,9 +160,9 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with undecided knobs (None) turned on or off for this device and precision.
 
-    An undecided knob is turned on if it can work there, but `enable_inplace` only on a GPU. Those of cuDNN stay
-    undecided. `dtype` is that of convolutions, and `layout` that of images. Raises ValueError if the user chose a knob
-    that cannot work there.
+    An undecided knob is turned on if it can work there; `enable_inplace` is turned on for a GPU only, and the knobs of
+    cuDNN stay undecided. `dtype` is the data type of convolutions, `layout` that of images. Raises ValueError if the
+    user turned on a knob that cannot work there.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
@@ -166,16 +171,19 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
     _refuse_unmet(strategy, conditions)
 
-    # Knobs of cuDNN have no conditions here, so they stay undecided.
-    decided: dict[str, bool] = {}
-    for knob in dict.fromkeys(condition.knob for condition in conditions):  # each knob once
-        is_undecided = getattr(strategy, knob) is None
-        if is_undecided:
-            decided[knob] = all(condition.is_met for condition in conditions if condition.knob == knob)
-    if strategy.enable_inplace is None:
-        # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
-        decided["enable_inplace"] = on_gpu
-    return replace(strategy, **decided)
+    choices = _can_be_on(conditions)  # by knob; those of cuDNN have no conditions, so they are not among them
+    # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
+    choices["enable_inplace"] = on_gpu
+    choices_of_undecided = {knob: choice for knob, choice in choices.items() if getattr(strategy, knob) is None}
+    return replace(strategy, **choices_of_undecided)
+
+
+def _can_be_on(conditions: list[_Condition]) -> dict[str, bool]:
+    """Map each knob that has conditions to whether all of them are met."""
+    can_be_on: dict[str, bool] = {}
+    for condition in conditions:
+        can_be_on[condition.knob] = can_be_on.get(condition.knob, True) and condition.is_met
+    return can_be_on
 
 
 def _refuse_unmet(strategy: Strategy, conditions: list[_Condition]) -> None:

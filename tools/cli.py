@@ -90,8 +90,8 @@ def answer_completion() -> int:
     - `paddle-reference wa<Tab>`: the names of the commands
     - `paddle-reference watch --on<Tab>`: the options of `watch`
 
-    Normally this does not return, because the argument parser that answers ends the process. Else it returns an exit
-    status, which is 2 for an unknown command.
+    The argument parser that answers ends the process. So an exit status is returned only if none has answered; it is 2
+    for an unknown command.
     """
     words = completion.words_before_cursor()
     has_command_name = len(words) >= 2  # the first word is the program's own name
@@ -132,14 +132,13 @@ def _has_subcommands(name: str) -> bool:
 def run(name: str, options: list[str]) -> int:
     """Run a command of PUBLISHING or TRAINING with these options, and return its exit status.
 
-    If a package is missing, an error names it, and the status is 2. Without Paddle, a command of TRAINING is refused
-    before its module is imported.
+    If a package is missing, an error names it, and the status is 2. A command of TRAINING always needs Paddle.
     """
     _set_arguments(name, options)
     module, _ = (PUBLISHING | TRAINING)[name]
     try:
-        if name in TRAINING and importlib.util.find_spec("paddle") is None:
-            raise ModuleNotFoundError(name="paddle")
+        if name in TRAINING:
+            _require_paddle()
         return int(importlib.import_module(module).main())
     except ModuleNotFoundError as missing:
         print(
@@ -148,6 +147,12 @@ def run(name: str, options: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
+
+
+def _require_paddle() -> None:
+    """Raise ModuleNotFoundError if Paddle is not installed. It is only looked for, not imported."""
+    if importlib.util.find_spec("paddle") is None:
+        raise ModuleNotFoundError(name="paddle")
 
 
 def _set_arguments(name: str, options: list[str]) -> None:

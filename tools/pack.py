@@ -89,10 +89,9 @@ def pack(source: Path, target: Path, part: str) -> str:
     target.mkdir(parents=True, exist_ok=True)
     with files.growing.open("ab") as growing:  # makes an empty file if there is none
         _lock(growing)  # against another process that packs this part
-        if files.packed.exists():
-            # The part was packed before, so `growing` is the empty file that open() has just made. It is missing if
-            # another pack of this part ended between open() and the lock, because that has renamed it to `packed`.
-            files.growing.unlink(missing_ok=True)
+        is_packed_already = files.packed.exists()
+        if is_packed_already:
+            _remove_empty_file(files.growing)
             _raise_unless_packed_from(list_sha256, files)
             return f"{files.packed}: is whole already"
         entries = _write_records(growing, files.journal, images, list_sha256)
@@ -100,6 +99,14 @@ def pack(source: Path, target: Path, part: str) -> str:
         files.growing.rename(files.packed)  # last, because a file of this name counts as whole
         files.journal.unlink()
     return f"{files.packed}: {len(entries)} images, {files.packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _remove_empty_file(growing: Path) -> None:
+    """Remove the file that `pack` has just made by opening it, because the part was packed before.
+
+    It is missing if another pack of the part ended between open() and the lock, and so has renamed it.
+    """
+    growing.unlink(missing_ok=True)
 
 
 def _raise_unless_packed_from(list_sha256: str, files: PackFiles) -> None:
@@ -138,24 +145,39 @@ def _lock(file: BinaryIO) -> None:
         raise ValueError(f"{file.name}: another tools.pack writes it: wait for its end") from error
 
 
+class PackedImage(NamedTuple):
+    """The record that is made of an image file, and what is known of the file."""
+
+    record: bytes
+    crc32: int  # of the file
+    size: folder.Size
+
+
 def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
     """Append the records of all images but the first `done` to the file `growing`, and return their entries.
 
-    The entries are also added to the journal. At the end the file is moved out of the kernel's cache, so that
+    Each entry is also a line of the journal. At the end the file is moved out of the kernel's cache, so that
     `_check_written` reads what is on the disk. Raises ValueError if an image cannot be packed.
     """
-    appended: list[Entry] = []
+    entries: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
-        for ids in _batches_with_progress(f"pack {images.part}", len(images), done=done):
-            for made in readers.map(lambda i: _checked_record(images, int(i)), ids):
-                entry = Entry(growing.tell(), made.crc32, *made.size)  # the record begins where the file ends so far
-                growing.write(made.record)
+        for batch in _batches_with_progress(f"pack {images.part}", len(images), done=done):
+            for made in readers.map(lambda number: _checked_record(images, int(number)), batch):
+                entry = _append_record(growing, made)
                 print(*entry, file=journal_lines)
-                appended.append(entry)
+                entries.append(entry)
             growing.flush()
             journal_lines.flush()
     _move_to_disk(growing)
-    return appended
+    return entries
+
+
+def _append_record(growing: BinaryIO, made: PackedImage) -> Entry:
+    """Append the record of an image to the file `growing`, and return its entry."""
+    width, height = made.size
+    entry = Entry(offset=growing.tell(), crc32=made.crc32, width=width, height=height)
+    growing.write(made.record)
+    return entry
 
 
 def _move_to_disk(file: BinaryIO) -> None:
@@ -253,14 +275,6 @@ def _complete_lines(file: Path) -> list[str]:
     text = file.read_text(errors="replace") if file.exists() else ""
     end = text.rfind("\n") + 1
     return text[:end].splitlines()
-
-
-class PackedImage(NamedTuple):
-    """The record that is made of an image file, and what is known of the file."""
-
-    record: bytes
-    crc32: int  # of the file
-    size: folder.Size
 
 
 # Each thread makes its own decoder on first use: DALI's pipelines take one input at a time.

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.lists import Folders
 from harness.lists import lines as list_lines
@@ -45,27 +46,42 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     return folder.list_text(images)
 
 
-def _flat_list(image_folder: Path, labels: Path) -> bytes:
-    """Return the content of a list of the images that lie in `image_folder` itself, with labels from the file `labels`.
+class _LabelledImage(NamedTuple):
+    """The file name of an image, without folders, and the label that a line of the file of labels gives it."""
 
-    Only the last part of a name in `labels` counts: for the folder val, its line "anything/x.JPEG 7" gives the line
-    "val/x.JPEG 7". Raises ValueError if the file is missing, or if one of its lines has no label or names no image of
-    the folder.
+    file_name: str
+    label: int
+
+
+def _flat_list(image_folder: Path, labels: Path) -> bytes:
+    """Return the content of a list of the images in `image_folder`: the lines of the file `labels`, in its order.
+
+    Each line of the result begins with the folder's name: "val/x.JPEG 7". Raises ValueError if the file `labels` is
+    missing, or if one of its lines has no label or names an image that the folder does not have.
     """
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
     existing_files = Folders(image_folder)
     lines = []
     for where, text in list_lines(labels):  # `where` is the line's place, "labels.txt:7", for messages
-        parts = folder.LINE.fullmatch(text)
-        if parts is None:
-            raise ValueError(f"{where}: {text!r} has no label: write 'name label', the label a number from 0")
-        _, _, name = parts["path"].rpartition("/")
-        fault = existing_files.fault(name)
+        image = _labelled_image(where, text)
+        fault = existing_files.fault(image.file_name)  # why the file cannot be used, or ""
         if fault:
-            raise ValueError(f"{where}: {image_folder / name} {fault}: restore it or remove the line")
-        lines.append(f"{image_folder.name}/{name} {int(parts['label'])}\n")
+            raise ValueError(f"{where}: {image_folder / image.file_name} {fault}: restore it or remove the line")
+        lines.append(f"{image_folder.name}/{image.file_name} {image.label}\n")
     return os.fsencode("".join(lines))
+
+
+def _labelled_image(where: str, line: str) -> _LabelledImage:
+    """Return what a line says: "anything/x.JPEG 7" gives "x.JPEG" and 7. Raises ValueError if it has no label.
+
+    `where` is the line's place in the file of labels, "labels.txt:7".
+    """
+    parts = folder.LINE.fullmatch(line)
+    if parts is None:
+        raise ValueError(f"{where}: {line!r} has no label: write 'name label', the label a number from 0")
+    _, _, file_name = parts["path"].rpartition("/")
+    return _LabelledImage(file_name, int(parts["label"]))
 
 
 def print_warning(note: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from program.count import Work, buckets, works
 from program.ops import MIB, OPTIMIZE
 from runlog.json_types import JsonObject
-from scoring.predict.loss import published_tables
+from scoring.predict.loss import PublishedTable, published_tables
 from scoring.published.table import Card, figures_of
 
 GPUS_OF_A_NODE = 8  # of the systems that published tables speak of
@@ -30,22 +30,24 @@ Operators = list[Operator]
 def operators_in_order(update_programs: Sequence[Any]) -> Operators:
     """Return the operators of the programs that make one update of the weights, in the order in which they run.
 
-    The last program is the main one. It sums the gradients over the ranks in buckets. Each bucket has one all-reduce
-    operator, which is returned with the bytes of its bucket as `summed_bytes`.
+    Only the last program, the main one, sums gradients over the ranks. It does so in buckets of several gradients, each
+    by one all-reduce operator.
     """
-    main = update_programs[-1]
-    bucket_by_index = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the all-reduce's index in `main`
+    *programs_before, main = update_programs
     operators: Operators = []
-    for program in update_programs:
-        for work in works(program):
-            is_all_reduce = program is main and work.index in bucket_by_index
-            if is_all_reduce:
-                bucket = bucket_by_index[work.index]
-                bucket_bytes = bucket["mib"] * MIB
-                operators.append(Operator(work, bucket_bytes, on_computing_stream=bucket["on_computing_stream"]))
-            else:
-                operators.append(Operator(work, summed_bytes=None))
+    for program in programs_before:
+        operators += [Operator(work, summed_bytes=None) for work in works(program)]
+    bucket_by_index = {bucket["operator"]: bucket for bucket in buckets(main)}  # by the index of its all-reduce
+    for work in works(main):
+        operators.append(_operator_of_main(work, bucket_by_index.get(work.index)))
     return operators
+
+
+def _operator_of_main(work: Work, bucket: JsonObject | None) -> Operator:
+    """Return an operator of the main program. `bucket` is what it sums if it is an all-reduce, else None."""
+    if bucket is None:
+        return Operator(work, summed_bytes=None)
+    return Operator(work, bucket["mib"] * MIB, on_computing_stream=bucket["on_computing_stream"])
 
 
 # ---- a step in time
@@ -84,15 +86,19 @@ class _Clocks:
     """
 
     def __init__(self) -> None:
-        """Begin a step."""
+        """Begin a step, with all times at 0."""
         self.gpu_s = 0.0  # when the operators so far are done
         self.link_s = 0.0  # when the all-reduces that the GPU does not wait for are done
         self.exposed_s = 0.0  # the time in which the GPU only waited
         self.all_reduce_s = 0.0  # the sum over all all-reduces
+        self.operators = OperatorTime(flops_s=0.0, bytes_s=0.0)  # sums over the operators
+        self.optimizer_has_begun = False
 
-    def compute(self, takes_s: float) -> None:
-        """Let the GPU compute an operator."""
-        self.gpu_s += takes_s
+    def compute(self, least: OperatorTime) -> None:
+        """Let the GPU compute an operator, which takes the longer one of its two times."""
+        sums = self.operators
+        self.operators = OperatorTime(sums.flops_s + least.flops_s, sums.bytes_s + least.bytes_s)
+        self.gpu_s += max(least.flops_s, least.bytes_s)
 
     def all_reduce_while_waiting(self, takes_s: float) -> None:
         """Sum gradients, for which the GPU waits."""
@@ -107,9 +113,11 @@ class _Clocks:
         self.all_reduce_s += takes_s
         self.link_s = max(self.link_s, self.gpu_s) + takes_s
 
-    def wait_for_link(self) -> None:
-        """Let the GPU wait until all all-reduces are done."""
-        self._wait(max(0.0, self.link_s - self.gpu_s))
+    def begin_optimizer(self) -> None:
+        """Let the GPU wait until all all-reduces are done; nothing if the optimizer has begun already."""
+        if not self.optimizer_has_begun:
+            self.optimizer_has_begun = True
+            self._wait(max(0.0, self.link_s - self.gpu_s))
 
     def _wait(self, wait_s: float) -> None:
         """Let the GPU wait."""
@@ -122,35 +130,28 @@ def step_time(
 ) -> StepTime:
     """Return the least time of a step on a card, which computes the operators one after the other in their order.
 
-    An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. An all-reduce goes
-    on beside the next operators, unless it is on the computing stream. The optimizer begins when all all-reduces are
-    done.
+    An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. While gradients
+    are summed over the ranks, the card computes the next operators, unless this all-reduce is on the computing stream.
+    The optimizer begins when all all-reduces are done.
     """
     clocks = _Clocks()
-    flops_s = 0.0
-    bytes_s = 0.0
-    optimizer_has_begun = False
     for operator in operators:
         if operator.summed_bytes is not None:  # an all-reduce of gradients
             takes_s = _all_reduce_s(operator.summed_bytes, ranks, link_bytes_per_s)
-            if operator.on_computing_stream:  # the GPU cannot compute meanwhile
+            if operator.on_computing_stream:
                 clocks.all_reduce_while_waiting(takes_s)
             else:
                 clocks.all_reduce_beside(takes_s)
-            continue
-        is_of_optimizer = bool(operator.work.role & OPTIMIZE)
-        if is_of_optimizer and not optimizer_has_begun:
-            optimizer_has_begun = True
-            clocks.wait_for_link()
-        least = _operator_time(operator.work, peak_names, card)
-        flops_s += least.flops_s
-        bytes_s += least.bytes_s
-        clocks.compute(max(least.flops_s, least.bytes_s))
+        else:
+            is_of_optimizer = bool(operator.work.role & OPTIMIZE)
+            if is_of_optimizer:
+                clocks.begin_optimizer()
+            clocks.compute(_operator_time(operator.work, peak_names, card))
     return StepTime(
         total_s=clocks.gpu_s,
         exposed_s=clocks.exposed_s,
         all_reduce_s=clocks.all_reduce_s,
-        operators=OperatorTime(flops_s=flops_s, bytes_s=bytes_s),
+        operators=clocks.operators,
     )
 
 
@@ -221,12 +222,11 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if peak_names is None:
         return None
+    within_a_node = card.link_bytes_per_s
+    over_several_nodes = min(within_a_node, network_bytes_per_s)  # a ring is as fast as its slowest link
     steps: dict[int, StepTime] = {}
     for gpus in SCALED_GPUS:
-        link_bytes_per_s = card.link_bytes_per_s
-        if gpus > GPUS_OF_A_NODE:
-            # A ring over several nodes is as fast as its slowest link.
-            link_bytes_per_s = min(link_bytes_per_s, network_bytes_per_s)
+        link_bytes_per_s = within_a_node if gpus <= GPUS_OF_A_NODE else over_several_nodes
         steps[gpus] = step_time(operators, peak_names, card, ranks=gpus, link_bytes_per_s=link_bytes_per_s)
 
     one_node = steps[GPUS_OF_A_NODE]
@@ -234,11 +234,12 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 
 
 def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
-    """Return what is estimated for a number of GPUs, for JSON: the times of a step, and the scaling from one node.
+    """Return the times of a step on a number of GPUs, and how they compare with the step on one node, for JSON.
 
-    Each GPU keeps its batch (weak scaling), so with perfect scaling a step takes as long as on one node. `of_linear` is
-    the step time on one node divided by that on these GPUs: 1.0 is perfect. `of_linear_nothing_hidden` is the same
-    ratio if the GPUs waited for every all-reduce. `exposed_all_reduce_s` is the part of a step in which they only wait.
+    - `exposed_all_reduce_s` is the part of the step in which a GPU only waits for all-reduces.
+    - `of_linear` is the scaling from one node: 1.0 is perfect, since each GPU keeps its batch, so that a step should
+      take as long as on one node.
+    - `of_linear_nothing_hidden` is the same scaling if the GPUs waited for every all-reduce.
     """
     return {
         "gpus": gpus,
@@ -259,14 +260,17 @@ def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObj
     1940 is 0.97 times 2000. Tables without a figure for one node are left out.
     """
     scaled = []
-    # A table has one publication's images/s by the number of nodes, all with the same number of GPUs.
     for table in published_tables(figures_of(card, model=model, precision=precision)):
-        one_node = table.images_per_s.get(1)
-        if one_node is None:
-            continue
-        of_linear = {}
-        for nodes, images_per_s in table.images_per_s.items():
-            if nodes > 1:
-                of_linear[nodes] = images_per_s / (nodes * one_node)
-        scaled.append({"table": table.name, "of_linear": of_linear})
+        if 1 in table.images_per_s:
+            scaled.append({"table": table.name, "of_linear": _of_linear(table)})
     return scaled
+
+
+def _of_linear(table: PublishedTable) -> dict[int, float]:
+    """Return the images/s on several nodes divided by as many times those on one node, by the number of nodes."""
+    on_one_node = table.images_per_s[1]
+    of_linear = {}
+    for nodes, images_per_s in table.images_per_s.items():
+        if nodes > 1:
+            of_linear[nodes] = images_per_s / (nodes * on_one_node)
+    return of_linear

@@ -58,17 +58,12 @@ def _quality_row(records: Sequence[Record]) -> str:
 def _time_row(records: Sequence[Record], job_score: Score) -> str:
     """Return the time to train as text: its median and its range over the runs.
 
-    If the log of some runs has no end, the text names these logs instead: "no end in run_1.txt, run_3.txt".
+    If the logs of some runs have no end, the text names these logs instead: "no end in run_1.txt, run_3.txt".
     """
-    times_s: list[float] = []
-    without_end = []
-    for record in records:
-        if record.run_time_s is None:
-            without_end.append(record.file)
-        else:
-            times_s.append(record.run_time_s)
+    without_end = [record.file for record in records if record.run_time_s is None]
     if without_end:
         return f"no end in {', '.join(without_end)}"
+    times_s = [record.run_time_s for record in records if record.run_time_s is not None]
     # The time of an MLPerf result must be marked as unverified, which `standing.unit` adds to the unit.
     unit = "s" if job_score.standing is None else job_score.standing.unit("s")
     return _median_and_range(times_s, decimals=1, unit=unit)
@@ -99,13 +94,18 @@ def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_on
     if standing is not None:
         rows["result"] = standing.name
         rows["data set"] = f"{standing.dataset_in_words}; target {standing.target_in_words}"
+    rows["throughput"] = _throughput_row(job_score)
+    rows["data wait"] = _data_wait(records)
+    return rows
+
+
+def _throughput_row(job_score: Score) -> str:
+    """Return the throughput as text, with its interval, and how that was made or why there is none."""
     interval = "no interval"
     if job_score.interval_95:
         low, high = job_score.interval_95
         interval = f"95 % interval {low:.2f} to {high:.2f}"
-    rows["throughput"] = f"{job_score.value:.2f} {job_score.shown_unit}, {interval} ({job_score.interval_method})"
-    rows["data wait"] = _data_wait(records)
-    return rows
+    return f"{job_score.value:.2f} {job_score.shown_unit}, {interval} ({job_score.interval_method})"
 
 
 def _print_table(rows: Mapping[str, str]) -> None:
@@ -154,17 +154,11 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
 
     folder = logs[0].parent
     page_file = folder / "report.html"
-    findings_file: Path | None = None
-    checks: list[Report] = []
-    if throughput_only:
-        rows["check"] = "not applicable: a throughput run is no training result"
-    else:
-        findings_file = folder / "findings.json"
-        checks = _check(logs, findings_file)
-        verdicts = ["pass" if check.passed else "fail" for check in checks]
-        rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
+    findings_file = None if throughput_only else folder / "findings.json"
+    checks = [] if findings_file is None else _check(logs, findings_file)
     _write_page(page_file, logs, records, findings_file)
 
+    rows["check"] = _check_row(checks)
     rows["log"] = "\n".join(str(log) for log in logs)
     rows["report"] = str(page_file)
     _print_table(rows)
@@ -172,6 +166,14 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     for check in checks:
         _print_errors(check)
     return 0 if all(check.passed for check in checks) else 1
+
+
+def _check_row(checks: Sequence[Report]) -> str:
+    """Return the verdicts of the checks as text, one for each log; no check was made of throughput runs."""
+    if not checks:
+        return "not applicable: a throughput run is no training result"
+    verdicts = ["pass" if check.passed else "fail" for check in checks]
+    return f"{', '.join(verdicts)} (ruleset {RULESET})"
 
 
 def _write_page(

@@ -44,16 +44,10 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 def total_steps(run: Run) -> int | None:
     """Return how many steps a run has planned, by its configuration; None if the log does not say.
 
-    For a throughput run these are its warm-up and measured steps, else the steps of all its epochs. A run that trains
-    to a target may reach it and end earlier.
+    For a training run these are the steps of all its epochs. It may reach its target and end earlier.
     """
     if run.settings.get("MODE") == "throughput":
-        warmup = real(run.settings.get("WARMUP_STEPS"))
-        measured = real(run.settings.get("MEASURED_STEPS"))
-        if warmup is None or measured is None:
-            return None
-        return int(warmup + measured)
-
+        return _steps_of_throughput_run(run)
     samples = real(run.last_value(schema.TRAIN_SAMPLES))
     batch = real(run.last_value(schema.GLOBAL_BATCH_SIZE))
     epochs = real(run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs"))  # the user's setting wins
@@ -61,6 +55,15 @@ def total_steps(run: Run) -> int | None:
         return None
     steps_of_epoch = int(samples // batch)  # samples that do not fill a batch are not trained on
     return math.ceil(epochs) * steps_of_epoch
+
+
+def _steps_of_throughput_run(run: Run) -> int | None:
+    """Return the warm-up and measured steps of a throughput run; None if the log does not say them."""
+    warmup = real(run.settings.get("WARMUP_STEPS"))
+    measured = real(run.settings.get("MEASURED_STEPS"))
+    if warmup is None or measured is None:
+        return None
+    return int(warmup + measured)
 
 
 def last_windows(run: Run) -> list[JsonObject]:

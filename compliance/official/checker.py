@@ -272,7 +272,7 @@ class _FileJudge:
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Note in `key_result` whether an event meets the check that at least one event of its key must meet.
 
-        The value that comes nearest to the check is kept, for the finding that no event meets it. The official checker
+        The number that comes nearest to the check is kept, for the finding that no event meets it. The official checker
         crashes if the check raises an exception, as for a text that it compares with a number. Its first crash becomes
         a finding.
         """

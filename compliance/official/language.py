@@ -183,7 +183,7 @@ def _compile_comparison(node: ast.Compare) -> Expression:
     other_operands = [compile_expression(operand) for operand in node.comparators]
     if len(operators) > 1:
         return _chain_of_comparisons(first_operand, list(zip(operators, other_operands, strict=True)))
-    [compare] = operators  # nearly always there is one; this is faster than a chain
+    [compare] = operators  # one, as in nearly all comparisons: this is faster than a chain
     [second_operand] = other_operands
     return lambda event, s: compare(first_operand(event, s), second_operand(event, s))
 

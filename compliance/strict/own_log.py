@@ -29,7 +29,7 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return, by the key of each event of a hyperparameter, the setting of the recipe that its value must equal.
+    """Return the settings of the recipe that some hyperparameters must equal, each by the key of the hyperparameter.
 
     For a run with the optimizer lars:
 

@@ -345,8 +345,9 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    A rule may compare the event with the values of other events, which `state` has. A rule about the value is not
-    applied to a value that is not a number, because other rules report that.
+    A rule may compare the event with other values of the run, which `state` has. A rule about the value is not applied
+    to a value that is not a number. Other rules report such a value, unless it is that of learning_rate_decay_steps,
+    for which some logs have the name of a schedule.
     """
     check = read_check(rule.check)
     is_about_value = check.aspect == "value"

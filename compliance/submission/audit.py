@@ -297,12 +297,12 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
 def _ask_about_other_factor(
     judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
 ) -> Sequence[Report]:
-    """Compare the two factors by which the minutes may be multiplied; if they differ, ask who set the second.
+    """Ask who set the factor of a scaling.json, if it differs from that of the convergence test.
 
-    The first is that of the convergence test. The second, `scaling_file`, is that of a scaling.json; None if there is
-    none that can be read. The reports are returned, and the first of them gets the question.
+    The reports are returned; the first of them gets the question. `scaling_file` is the factor of the file; None if
+    there is no such file that can be read.
     """
-    if not judged or scaling_file is None or test is None or test.scaling is None:
+    if not judged or scaling_file is None or test is None or test.scaling is None:  # there is nothing to compare
         return judged
     is_same_factor = abs(scaling_file / test.scaling - 1) <= MOST_ROUNDING
     if is_same_factor:

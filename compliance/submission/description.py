@@ -244,10 +244,12 @@ def _is_other_processor(node: Node, description: Description) -> bool:
     """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()
-    if not node.get("cpu") or not stated.strip() or logged in stated:
+    are_both_named = bool(node.get("cpu")) and bool(stated.strip())
+    if not are_both_named:
         return False
     have_number_in_common = bool(_model_numbers(logged) & _model_numbers(stated))
-    return not have_number_in_common
+    do_agree = logged in stated or have_number_in_common
+    return not do_agree
 
 
 def _model_numbers(processor: str) -> set[str]:

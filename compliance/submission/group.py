@@ -106,16 +106,19 @@ def one_submission(
     if original_of_copy is not None:
         shown_logs = [original_of_copy[copy] for copy in shown_logs]
     _refuse_logs_without_events(checked, shown_logs)
-    first_run = checked[0].run
-    benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
+    benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
     if runs_of_result is None:
-        stated = printable(first_run.first_event(schema.SUBMISSION_BENCHMARK).value)
-        scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
-        why = f"not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
-        raise ValueError(f"{shown_logs[0]}: benchmark {stated}: {why}")
+        raise ValueError(f"{shown_logs[0]}: {_why_not_scored(checked[0].run, ruleset)}")
     _refuse_different_submissions(checked, shown_logs)
     return SubmittedBenchmark(name=benchmark, runs_of_result=runs_of_result)
+
+
+def _why_not_scored(run: LoggedRun, ruleset: Ruleset) -> str:
+    """Return a text that says that the benchmark of a run is not scored, and which are in the ruleset's round."""
+    stated = printable(run.first_event(schema.SUBMISSION_BENCHMARK).value)
+    scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
+    return f"benchmark {stated}: not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
 
 
 def _refuse_logs_without_events(checked: Sequence[Report], shown_logs: Sequence[Path]) -> None:

@@ -252,12 +252,10 @@ def contents_of(
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    runs = []
-    for report, new_findings in zip(checked, findings_between_runs(checked, ruleset), strict=True):
-        runs.append(PackagedRun(report, new_findings))
+    first_run = checked[0].run
+    runs = _packaged_runs(checked, ruleset)
     score = score_runs([run.compared_report for run in runs], ruleset)
     manifest = _manifest(folder, checked, system, score, ruleset)
-    first_run = checked[0].run
     content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
 
     refusals = [
@@ -270,6 +268,12 @@ def contents_of(
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)
     return content, refusals
+
+
+def _packaged_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[PackagedRun]:
+    """Compare the runs of a package. Return each with its report and the findings of the comparison."""
+    findings_by_position = findings_between_runs(checked, ruleset)
+    return [PackagedRun(report, findings) for report, findings in zip(checked, findings_by_position, strict=True)]
 
 
 def _manifest(folder: Path, checked: Sequence[Report], system: str, score: Score, ruleset: Ruleset) -> JsonObject:

@@ -118,13 +118,11 @@ def _scoring_lines(log: Path) -> list[tuple[int, str]]:
 
     The run's time to train and its quality are computed from these lines.
     """
-    wanted_lines = set()
-    for entry in read_log(log):
-        if isinstance(entry, Event) and entry.key in _SCORING_KEYS:
-            wanted_lines.add(entry.line)
+    scoring_events = [entry for entry in read_log(log) if isinstance(entry, Event) and entry.key in _SCORING_KEYS]
+    wanted_numbers = {event.line for event in scoring_events}
     lines = []
     with log.open(encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, 1):
-            if number in wanted_lines:
+            if number in wanted_numbers:
                 lines.append((number, printable(line.rstrip("\n"), 300)))
     return lines

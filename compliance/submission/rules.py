@@ -1,6 +1,7 @@
 """`python -m compliance rules`: each "must" of the training rules, with the checks that hold it."""
 
 import argparse
+import itertools
 import json
 from dataclasses import asdict, dataclass
 
@@ -42,15 +43,14 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
           "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
               same-configuration, system-description (others' logs name no system)
 
-    The last line counts the demands with and without a check.
+    That is a demand, the versions of the rules that make it, its checks, and what they do not see. The last line counts
+    the demands with and without a check.
     """
     lines: list[str] = []
-    section = ""
-    for demand in demands:
-        if demand.section != section:  # the first demand of its section
-            section = demand.section
-            lines.append(section)
-        lines += _lines_of_demand(demand, ruleset)
+    for section, demands_of_section in itertools.groupby(demands, key=lambda demand: demand.section):
+        lines.append(section)
+        for demand in demands_of_section:
+            lines += _lines_of_demand(demand, ruleset)
     with_check = sum(bool(demand.checks) for demand in demands)
     without_check = len(demands) - with_check
     lines.append(f"{len(demands)} demands, {with_check} with a check, {without_check} with none")

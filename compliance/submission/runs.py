@@ -154,11 +154,8 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
         names = _comparable_names(report.run)
         benchmark = names[0]  # `names_of_submission` has it first
         folder = (benchmark, report.path.parent)
-        group = group_by_names.get(names)
-        if group is None:
-            group = group_by_folder.get(folder)
-        if group is None:
-            group = []
+        group = group_by_names.get(names) or group_by_folder.get(folder) or []
+        if not group:  # this log begins a new submission
             groups.append(group)
         group.append(report)
         group_by_names.setdefault(names, group)
@@ -179,14 +176,14 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
     for report in members:
-        findings: list[Finding] = []
+        shared_seeds: list[tuple[Event, Report]] = []  # each with the earlier run that has it
         for seed in _seeds_that_must_differ(report.run, ruleset):
             first_run = first_run_by_seed.setdefault(seed.key, report)  # this run if no earlier one has the seed
-            if first_run is not report and len(findings) < FINDINGS_PER_RULE:
-                actual = f"seed {printable(seed.event.value, 60)} is that of {printable(first_run.path.name)} too"
-                findings.append(breach(rule, actual, line=seed.event.line))
-        for finding in findings:
-            yield BlamedRun(report, finding)
+            if first_run is not report:
+                shared_seeds.append((seed.event, first_run))
+        for event, first_run in shared_seeds[:FINDINGS_PER_RULE]:
+            actual = f"seed {printable(event.value, 60)} is that of {printable(first_run.path.name)} too"
+            yield BlamedRun(report, breach(rule, actual, line=event.line))
 
 
 class _Seed(NamedTuple):
@@ -340,20 +337,33 @@ def _configuration(run: LoggedRun) -> JsonObject:
     SEED, is left out.
     """
     hyperparameters: JsonObject = {}
-    other_values: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
-    nodes = hardware_nodes(run)
-    if nodes:  # without their names: the runs may be on different nodes of the same kind
-        other_values["header hardware"] = [_without_host(node) for node in nodes]
-    for name, setting in run.header_section(schema.CONFIG).items():
-        if name not in _SETTINGS_THAT_MAY_DIFFER:
-            # A setting is usually a table with its value and its origin.
-            other_values[f"config {name}"] = setting.get("value") if isinstance(setting, dict) else setting
+    other_values: JsonObject = {}
     for key, value in run.first_values.items():
         if _is_hyperparameter(key):
             hyperparameters[key] = value
         elif key.startswith("submission_") or key in _KEYS_THAT_MUST_AGREE:
             other_values[key] = value
-    return hyperparameters | other_values  # in this order: a message shows only the first differences
+    # In this order, because a message shows only the first differences.
+    return hyperparameters | _sections_of_header(run) | _settings(run) | other_values
+
+
+def _sections_of_header(run: LoggedRun) -> JsonObject:
+    """Return the sections of a log's header that must be the same in all runs of a submission."""
+    sections: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
+    nodes = hardware_nodes(run)
+    if nodes:  # without their names: the runs may be on different nodes of the same kind
+        sections["header hardware"] = [_without_host(node) for node in nodes]
+    return sections
+
+
+def _settings(run: LoggedRun) -> JsonObject:
+    """Return the settings of a run, by its log's header, that must be the same in all runs of a submission."""
+    settings: JsonObject = {}
+    for name, setting in run.header_section(schema.CONFIG).items():
+        if name not in _SETTINGS_THAT_MAY_DIFFER:
+            # A setting is usually a table with its value and its origin.
+            settings[f"config {name}"] = setting.get("value") if isinstance(setting, dict) else setting
+    return settings
 
 
 def _without_host(node: Mapping[str, Any]) -> JsonObject:

@@ -102,9 +102,9 @@ class _Mean:
     olympic: bool  # the runs suffice for an olympic mean
 
 
-def _scaled(minutes: float, scaling: float | None) -> float:
-    """Return minutes times the scaling of the convergence test, or unscaled if that is not known (None)."""
-    if scaling is None:
+def _scaled(minutes: float | None, scaling: float | None) -> float | None:
+    """Return minutes times the scaling of the convergence test, or unscaled if that is None; None if they are None."""
+    if minutes is None or scaling is None:
         return minutes
     return minutes * scaling
 
@@ -158,26 +158,24 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
     `check_between_runs`. Runs that fail the verdict `by` ("official" or "strict") do not count; None takes the verdict
     that decides on the first report. Raises ValueError if these logs cannot be scored together.
     """
-    first = compared[0]
+    first_run = compared[0].run
     benchmark = one_submission(compared, ruleset)
     runs_of_result = benchmark.runs_of_result
-    deciding = first.deciding_rules if by is None else by
-    if deciding == "strict":
+    deciding_verdict = compared[0].deciding_rules if by is None else by
+    if deciding_verdict == "strict":
         _refuse_mixed_batches(compared)
 
-    judged = _judge_runs(compared, deciding)
+    judged = _judge_runs(compared, deciding_verdict)
     mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)
     test = convergence_test(compared, ruleset)
-    problem = _problem_of_score(judged, mean, test, runs_of_result, deciding)
-    minutes = None
-    if mean.minutes is not None and not problem:
-        minutes = _scaled(mean.minutes, test.scaling)
+    problem = _problem_of_score(judged, mean, test, runs_of_result, deciding_verdict)
+    has_score = mean.minutes is not None and not problem
     return Score(
         benchmark=benchmark.name,
-        division=printable(first.run.first_event(schema.SUBMISSION_DIVISION).value, 20),
-        by=deciding,
-        global_batch=first.run.global_batch,
-        minutes=minutes,
+        division=printable(first_run.first_event(schema.SUBMISSION_DIVISION).value, 20),
+        by=deciding_verdict,
+        global_batch=first_run.global_batch,
+        minutes=_scaled(mean.minutes, test.scaling) if has_score else None,
         unscaled_minutes=mean.minutes,
         scaling=test.scaling,
         runs_wanted=runs_of_result.runs,

@@ -200,21 +200,21 @@ def _processor(root: Path) -> dict[str, str | None]:
     An empty text means that a field does not apply. A field that is None or left out is not known.
     """
     cpus = _cpus(root)  # what Linux calls a CPU is a hardware thread: two of them may share a core
-    sockets = {cpu.get("physical id") for cpu in cpus}
-    if not cpus or None in sockets:  # /proc/cpuinfo does not say on which socket each CPU is
+    processors = {cpu.get("physical id") for cpu in cpus}
+    if not cpus or None in processors:  # /proc/cpuinfo does not say of which processor each CPU is
         return {}
     cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
     is_virtual = "hypervisor" in cpus[0].get("flags", "").split()
     fields: dict[str, str | None] = {
-        "host_processors_per_node": str(len(sockets)),
-        "host_processor_core_count": str(len(cores) // len(sockets)),  # of one processor, which fills a socket
+        "host_processors_per_node": str(len(processors)),
+        "host_processor_core_count": str(len(cores) // len(processors)),  # of one processor
         "host_processor_vcpu_count": str(len(cpus)) if is_virtual else "",  # of the whole system
         "host_processor_caches": ", ".join(_caches(root)) or None,
     }
     highest_khz = _text_of(root / _FIRST_CPU / "cpufreq/cpuinfo_max_freq")
     if highest_khz:
         fields["host_processor_frequency"] = f"{int(highest_khz) / 1000:.0f} MHz (highest)"
-    if len(sockets) == 1:  # nothing to connect
+    if len(processors) == 1:  # nothing to connect
         fields["host_processor_interconnect"] = ""
     return fields
 

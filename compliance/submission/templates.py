@@ -9,22 +9,29 @@ from runlog.text import printable
 def rendered(name: str, **values: Any) -> str:
     """Return the text of the template `name` in this folder, filled in with `values`.
 
-    The template may also use `style`, the style sheet. In a template of HTML the values are escaped, in one of Markdown
-    they are not. Raises jinja2.UndefinedError if the template uses a name that has no value.
+    The template may also use `style`, the style sheet. Raises jinja2.UndefinedError if it uses a name without a value.
+    """
+    environment = _environment(is_html=name.endswith(".html"))
+    text: str = environment.from_string(template_text(name)).render(style=template_text("page.css"), **values)
+    return text
+
+
+def _environment(*, is_html: bool) -> Any:
+    """Return the jinja2.Environment that fills in templates of HTML, or else of Markdown.
+
+    In HTML the values are escaped. In Markdown they are not, and a line break after a tag such as {% if %} is dropped,
+    because an empty line would end a table. A template applies the filters as in {{ minutes | rounded }}.
     """
     import jinja2
 
-    is_html = name.endswith(".html")
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         autoescape=is_html,
-        # In Markdown, drop the line break after a tag such as {% if %}: an empty line would end a table.
         trim_blocks=not is_html,
         keep_trailing_newline=not is_html,
     )
-    # A template applies these functions as in {{ minutes | rounded }}.
     environment.filters |= {"shown": printable, "repr": _all_digits, "rounded": _four_digits}
-    return environment.from_string(template_text(name)).render(style=template_text("page.css"), **values)
+    return environment
 
 
 def _all_digits(value: Any) -> str:

@@ -38,22 +38,24 @@ def command(options: argparse.Namespace) -> int:
     Returns 1 if a check fails, else 0. Raises ValueError if the folder is neither.
     """
     folder: Path = options.folder
-    is_published_folder = (folder / TABLE).is_file()
-    is_package = (folder / MANIFEST).is_file()
-    if is_published_folder:
-        answers = verify_site(folder, options.signers, ask_official=options.official)
-    elif not is_package:
-        raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package, or a published folder")
-    elif options.signers:
-        raise ValueError(f"{folder}: a package, which nobody signs: leave out --signers, or give the published folder")
-    else:
-        answers = verify(folder, ask_official=options.official)
+    answers = _verify_package_or_site(folder, options.signers, ask_official=options.official)
     good = worst(answers) != FATAL
     if options.json:
         print(json.dumps({"verdict": verdict(good), "checks": [answer.as_dict() for answer in answers]}, indent=2))
     else:
         print(f"{as_text(answers)}{printable(str(folder), 1000)}: {verdict(good).upper()}")
     return 0 if good else 1
+
+
+def _verify_package_or_site(folder: Path, signers: Path | None, *, ask_official: bool) -> list[Verdict]:
+    """Check a published folder or a package. Raises ValueError for another folder, or for `signers` of a package."""
+    if (folder / TABLE).is_file():
+        return verify_site(folder, signers, ask_official=ask_official)
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package, or a published folder")
+    if signers:
+        raise ValueError(f"{folder}: a package, which nobody signs: leave out --signers, or give the published folder")
+    return verify(folder, ask_official=ask_official)
 
 
 class _Stated(NamedTuple):
@@ -307,17 +309,20 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
         return judged(SIGNATURE, False, message, "a signature", bad=FATAL if signers else UNKNOWN)
     if not (folder / HASHES).is_file():
         return judged(SIGNATURE, False, f"signs {HASHES}, which is missing")
-    signed = (folder / HASHES).read_bytes()
     try:
-        if signers is None:
-            answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=signed)
-            return judged(SIGNATURE, True, f"{answer} (nobody vouches for the key: give --signers)")
-        by_signers = ("-s", str(signature), "-f", str(signers))
-        signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]  # `verify` asks for the signer's name
-        answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=signed)
+        return judged(SIGNATURE, True, _who_signed((folder / HASHES).read_bytes(), signature, signers))
     except ValueError as error:  # ssh-keygen refuses the signature, or is not installed
         return judged(SIGNATURE, False, str(error))
-    return judged(SIGNATURE, True, answer)
+
+
+def _who_signed(signed: bytes, signature: Path, signers: Path | None) -> str:
+    """Return in the words of ssh-keygen who signed these bytes. Raises ValueError if it refuses the signature."""
+    if signers is None:
+        answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=signed)
+        return f"{answer} (nobody vouches for the key: give --signers)"
+    by_signers = ("-s", str(signature), "-f", str(signers))
+    signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]  # `verify` asks for the signer's name
+    return ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=signed)
 
 
 def ssh_keygen(*arguments: str, data: bytes = b"") -> str:

@@ -109,15 +109,15 @@ class Keeper(Hook):
             return 0.0
         self._report()  # the checkpoint before may be written by now
         self._catch_signals()  # from the first window on: now there is a state to save
-        # All ranks must save, or none. So each learns of any rank's signal, and goes by rank 0's clock.
-        stopped_by = self._signal_on_any_rank()
-        is_due = self._ranks.comm.bcast(self._is_due())
-
         steps_before_epoch = (epoch - 1) * self._steps_per_epoch
         position = self._position(step=step, epoch=epoch, epoch_step=step - steps_before_epoch)
+
+        # All ranks must save, or none: so they agree on a signal and on the time.
+        stopped_by = self._signal_on_any_rank()
+        is_due_by_clock_of_rank_0 = self._ranks.comm.bcast(self._is_due())
         if stopped_by != NO_SIGNAL:
             self._save_and_stop(main, position, signal.Signals(stopped_by))  # raises RunError
-        if not is_due:
+        if not is_due_by_clock_of_rank_0:
             return 0.0
         started_s = time.perf_counter()
         self._save(main, position)
@@ -175,22 +175,28 @@ class Keeper(Hook):
         If rank 0 is still writing the checkpoint before, it leaves this one out, and says so in the log.
         """
         started_s = time.monotonic()
-        # A checkpoint that is left out counts, too: a disk that is too slow should not be asked again at once.
-        self._last_checkpoint_s = started_s
-        # All of the state is equal on all ranks but the statistics of batch normalization, so rank 0 gathers these.
-        own_statistics = {name: np.array(value) for name, value in state.statistics(main)}
-        statistics_by_rank = self._ranks.comm.gather(own_statistics)
-        if statistics_by_rank is None:  # MPI gives the gathered values to rank 0 alone
+        self._last_checkpoint_s = started_s  # of one that is left out, too: a slow disk is not asked again at once
+        statistics = self._gather_statistics(main)
+        if statistics is None:  # this is not rank 0
             return
         if self._is_writing():
             self._log.text(f"checkpoint of step {position.step} left out: the one before is still being written")
             return
 
         self._report()  # before the new thread replaces the outcome of the checkpoint before
-        arrays = self._copy_shared(main) | _by_rank_and_name(statistics_by_rank)
+        arrays = self._copy_shared(main) | statistics
         blocked_s = time.monotonic() - started_s
         self._writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
         self._writer.start()
+
+    def _gather_statistics(self, main: static.Program) -> dict[str, Array] | None:
+        """Return the BN statistics of all ranks, as {"rank0/NAME": value}, on rank 0; None on the others.
+
+        These alone differ from rank to rank. Every rank must call this.
+        """
+        own = {name: np.array(value) for name, value in state.statistics(main)}
+        statistics_by_rank = self._ranks.comm.gather(own)
+        return None if statistics_by_rank is None else _by_rank_and_name(statistics_by_rank)
 
     def _is_writing(self) -> bool:
         """Say whether this rank's thread still writes a checkpoint."""

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,15 +64,20 @@ def _header(arrays: dict[str, Array], metadata: dict[str, Any]) -> dict[str, Any
     return header
 
 
-def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
-    """Put a checksum into a checkpoint's header, and return the header's bytes, filled up with blanks.
-
-    The checksum is the SHA-256 of the header without it, and of the bytes of each array, `contents`.
-    """
+def _checksum(header: dict[str, Any], contents: Iterable[memoryview]) -> str:
+    """Return the SHA-256 of a header that has no checksum, and of the bytes of the arrays, `contents`."""
     digest = hashlib.sha256(_canonical(header))
     for content in contents:
         digest.update(content)
-    header["__metadata__"]["sha256"] = digest.hexdigest()
+    return digest.hexdigest()
+
+
+def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
+    """Put a checksum into a checkpoint's header, and return the header's bytes, filled up with blanks.
+
+    The checksum is of the header without it, and of the bytes of each array, `contents`.
+    """
+    header["__metadata__"]["sha256"] = _checksum(header, contents)
     header_text = _canonical(header)
     bytes_to_fill = -len(header_text) % LENGTH_BYTES  # so that the arrays begin at a multiple of 8 bytes
     return header_text + b" " * bytes_to_fill
@@ -98,15 +104,16 @@ def read(path: Path) -> Contents:
 
     Raises ValueError if the file is damaged or no checkpoint, and OSError if it cannot be read.
     """
-    data = path.read_bytes()
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")  # of the header, which is JSON
-    header_end = LENGTH_BYTES + length
-    is_empty = length < len("{}")
+    data = path.read_bytes()  # the header's length, the header as JSON, and the bytes of the arrays
+    header_length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    header_end = LENGTH_BYTES + header_length
+    has_no_header = header_length < len("{}")
     is_cut_off = len(data) < LENGTH_BYTES or len(data) < header_end
-    if is_empty or is_cut_off:
+    if has_no_header or is_cut_off:
         raise ValueError("its header is cut short")
     try:
-        return _contents(json.loads(data[LENGTH_BYTES:header_end]), memoryview(data)[header_end:])
+        header = json.loads(data[LENGTH_BYTES:header_end])
+        return _contents(header, memoryview(data)[header_end:])
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"its header makes no sense ({type(error).__name__}: {error})") from error
 
@@ -117,14 +124,12 @@ def _contents(header: dict[str, Any], body: memoryview) -> Contents:
     Raises ValueError if the checksum is wrong or an array lies outside the body, and KeyError, TypeError or the like
     for a header of another form.
     """
-    written_sha256 = header["__metadata__"]["sha256"]
+    written_checksum = header["__metadata__"]["sha256"]
     metadata = {name: text for name, text in header["__metadata__"].items() if name != "sha256"}
     entries_of_arrays = {name: entry for name, entry in header.items() if name != "__metadata__"}
 
-    # `write` took the digest of the header without the digest, and of the body.
-    digest = hashlib.sha256(_canonical(entries_of_arrays | {"__metadata__": metadata}))
-    digest.update(body)
-    if digest.hexdigest() != written_sha256:
+    header_without_checksum = entries_of_arrays | {"__metadata__": metadata}
+    if _checksum(header_without_checksum, [body]) != written_checksum:
         raise ValueError("its checksum is wrong")
     return Contents(
         arrays={name: _array(name, entry, body) for name, entry in entries_of_arrays.items()},

@@ -99,13 +99,20 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     coalesce_steps = [_coalesce(bucket, parameters_by_gradient) for bucket in buckets]
     insert_before(block, start_of_backward, coalesce_steps, op_role=ops.BACKWARD)
 
-    all_reduces: dict[Operator, list[Step]] = {}  # by the operator after which they follow; it may complete several
+    # Each buffer is all-reduced as soon as its last gradient is computed.
     for bucket in buckets:
         block.create_var(name=bucket.buffer, dtype=bucket.dtype, persistable=False, stop_gradient=True)
-        all_reduces.setdefault(bucket.completed_by, []).extend(_all_reduce(bucket, one_stream))
-    for op, steps in all_reduces.items():
-        insert_after(block, op, steps, op_role=ops.BACKWARD)
+    for completing_op, steps in _all_reduces_by_completing_op(buckets, one_stream).items():
+        insert_after(block, completing_op, steps, op_role=ops.BACKWARD)
     block._sync_with_cpp()
+
+
+def _all_reduces_by_completing_op(buckets: list[_Bucket], one_stream: bool) -> dict[Operator, list[Step]]:
+    """Map each operator that completes buckets (one may complete several) to the all-reduces of these buckets."""
+    all_reduces: dict[Operator, list[Step]] = {}
+    for bucket in buckets:
+        all_reduces.setdefault(bucket.completed_by, []).extend(_all_reduce(bucket, one_stream))
+    return all_reduces
 
 
 def _remove_all_reduces(main: static.Program, parameters_by_gradient: dict[str, str]) -> list[str]:
@@ -150,29 +157,22 @@ def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
 def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[_Bucket]:
     """Return the buckets in which these gradients are summed over the ranks, in the order in which they are completed.
 
-    The gradients of a bucket have one type, and at most `limit_mib` MiB together unless it is a single one. A bucket is
-    completed when its last gradient is computed.
+    The gradients of a bucket have one data type, and at most `limit_mib` MiB together, unless a single one is larger. A
+    bucket is completed when its last gradient is computed.
     """
-    completed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
+    computed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
-    in_order = sorted(gradients, key=lambda name: (completed_at[name], name))
-    groups: list[list[str]] = []  # the gradients of each bucket
+    in_order = sorted(gradients, key=lambda name: (computed_at[name], name))
+    contents: list[list[str]] = []  # the gradients of each bucket
     for gradients_of_type in _by_type(block, in_order):
-        groups += _pack(gradients_of_type, sizes, limit_mib)
-    groups.sort(key=lambda group: completed_at[group[-1]])
+        contents += _pack(gradients_of_type, sizes, limit_mib)
+    contents.sort(key=lambda names: computed_at[names[-1]])
 
     buckets = []
-    for number, group in enumerate(groups):
-        first_gradient = group[0]
-        last_gradient = group[-1]
-        buckets.append(
-            _Bucket(
-                buffer=f"bucket_{number}.{first_gradient}",
-                gradients=group,
-                completed_by=block.ops[completed_at[last_gradient]],
-                dtype=block.var(first_gradient).dtype,
-            )
-        )
+    for number, names in enumerate(contents):
+        buffer = f"bucket_{number}.{names[0]}"
+        completed_by = block.ops[computed_at[names[-1]]]
+        buckets.append(_Bucket(buffer, names, completed_by, dtype=block.var(names[0]).dtype))
     return buckets
 
 
@@ -185,11 +185,10 @@ def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
 
 
 def remove_redundant_depends(main: static.Program) -> None:
-    """Remove each `depend` operator that changes nothing, because others make the same operators wait.
+    """Remove each `depend` operator that has no effect, to save memory of Paddle's executor.
 
-    A `depend` on a gradient makes the later readers of the gradient wait for the all-reduce of its bucket. It is
-    redundant if each of these readers waits for the same all-reduce by another `depend` further down. The memory of
-    Paddle's executor grows by the square of the number of operators.
+    A `depend` on a gradient makes the operators that read the gradient later wait for the all-reduce of its bucket. It
+    has no effect if each of them waits for that all-reduce anyway, because of another `depend` further down.
     """
     block = main.global_block()
     readers = ops.readers(block)

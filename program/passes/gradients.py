@@ -16,9 +16,9 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 
 
 def simplify_sums(main: static.Program) -> None:
-    """Remove the operators that only copy the gradient of a sum to the gradients of its two addends.
+    """Remove the operators that only copy the gradient of a sum z = x + y to the gradients of x and y.
 
-    An operator is left in place if without it another one would read another value than before.
+    Such an operator stays if its removal would change a value that another operator reads.
 
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
@@ -44,18 +44,18 @@ class _Sharing(NamedTuple):
 def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable; the block is not changed.
 
-    A group is a set of variables that are to become one. At first each variable is a group of its own. For each
-    addition, the groups of its equal gradients are merged if one variable can take the place of all.
+    Variables that are to become one form a group. At first each variable is alone in its group. Then each addition
+    merges the groups of its equal gradients, if one variable can take the place of all of them.
     """
     groups = _Groups(block)
-    sharing_operators = []
+    merged_gradients: dict[Operator, list[str]] = {}
     for index, op in enumerate(block.ops):
         equal_gradients = _equal_gradients(op)
         if equal_gradients and groups.merge(equal_gradients, index):
-            sharing_operators.append(op)
-    # The kept variable is looked up only after all merges. In a chain of additions, where the gradient of an addend is
-    # that of the next sum, a later merge joins the group of an earlier addition, and may keep another variable.
-    gradient_by_operator = {op: groups.kept(_equal_gradients(op)[0]) for op in sharing_operators}
+            merged_gradients[op] = equal_gradients
+
+    # Which variable a group keeps is known only after the last merge: a later one may join the group to another.
+    gradient_by_operator = {op: groups.kept(gradients[0]) for op, gradients in merged_gradients.items()}
     return _Sharing(gradient_by_operator, groups.kept_by_dropped())
 
 
@@ -87,6 +87,10 @@ class _Group(NamedTuple):
         """Tell whether the operator at `index` or a later one reads a variable of the group."""
         return any(at >= index for at in self.read_at)
 
+    def writes_after(self, index: int) -> list[int]:
+        """Return the indices of the operators after the one at `index` that write a variable of the group."""
+        return [at for at in self.written_at if at > index]
+
 
 class _Groups:
     """The variables of a block, in groups that are to become one variable; at first each is alone in its group."""
@@ -117,44 +121,45 @@ class _Groups:
         kept = self._kept_of(groups, index)
         if kept is None:
             return False
-        members = []
-        written_at = []
-        read_at = []
-        for group in groups:
-            members += group.members
-            written_at += group.written_at
-            read_at += group.read_at
-        merged = _Group(kept, members, written_at, read_at)
-        self._group_of |= dict.fromkeys(members, merged)
+        merged = _joined(groups, kept)
+        for member in merged.members:
+            self._group_of[member] = merged
         return True
 
     def _kept_of(self, groups: list[_Group], index: int) -> str | None:
         """Return the variable that can take the place of all variables of these groups; None if none can.
 
-        Once the operator at `index` has run, all groups hold one value. There is no such variable if the groups differ
-        in shape or type, if several of them get a new value later, or if one of them does so and an operator reads
-        another group then or later.
+        Once the operator at `index` has run, all groups hold the same value. If none of them gets a new value later,
+        any variable can. If one group does, its variable can, unless an operator reads another group then or later: it
+        would find the new value. If several do, or if shapes or types differ, none can.
         """
         if not self._have_one_form(groups):
             return None
-        changing_groups = [group for group in groups if max(group.written_at) > index]  # they get a new value later
+        changing_groups = [group for group in groups if group.writes_after(index)]
         if not changing_groups:
             return groups[0].kept
         if len(changing_groups) > 1:
-            return None  # two new values cannot lie in one variable
-
-        # The new value and the old one of the other groups are to lie in one variable, one after the other.
-        (changing,) = changing_groups
-        first_change = min(at for at in changing.written_at if at > index)
-        others = [group for group in groups if group is not changing]
-        if any(group.is_read_from(first_change) for group in others):
             return None
-        return changing.kept
+        (changing,) = changing_groups
+        first_change = min(changing.writes_after(index))
+        others = [group for group in groups if group is not changing]
+        is_old_value_read = any(group.is_read_from(first_change) for group in others)
+        return None if is_old_value_read else changing.kept
 
     def _have_one_form(self, groups: list[_Group]) -> bool:
         """Tell whether the variables of these groups have the same shape and data type."""
         variables = [self._block.var(group.kept) for group in groups]
         return len({(variable.shape, variable.dtype) for variable in variables}) == 1
+
+
+def _joined(groups: list[_Group], kept: str) -> _Group:
+    """Return one group of all variables in these groups, in which the variable `kept` takes the place of all."""
+    joined = _Group(kept, members=[], written_at=[], read_at=[])
+    for group in groups:
+        joined.members.extend(group.members)
+        joined.written_at.extend(group.written_at)
+        joined.read_at.extend(group.read_at)
+    return joined
 
 
 def _stop_writing_sums(block: Block) -> None:
@@ -215,8 +220,8 @@ def spread_mean_gradients(main: static.Program) -> int:
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that takes the place of `op`, the gradient of a global average pooling.
 
-    Every pixel becomes d / (height x width), where d is the gradient of the mean. Each window covers d once, and zeros
-    otherwise. For 2 x 2 pixels:
+    Every pixel gets d / (height x width), where d is the gradient of the mean. For that the pooling's window is as
+    large as the image, and d is padded with zeros, so that each window covers d once. For an image of 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0
@@ -252,44 +257,57 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
     """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
 
     It must be that of a plain 3x3 convolution in NCHW: padded by 1, with stride 1, without dilation and groups. And it
-    must have few output channels for the size of its image.
+    must have few output channels for the size of its image: the weights are turned anew at each step, which costs more
+    than it saves if they are many and the image is small.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
     out_channels, _, *kernel = block.var(op.input("Filter")[0]).shape
     is_padded_by_one = op.attr("padding_algorithm") == "SAME" or list(op.attr("paddings")) == [1, 1]
-    has_stride = list(op.attr("strides")) != [1, 1]
-    is_dilated = list(op.attr("dilations")) != [1, 1]
-    is_grouped = op.attr("groups") != 1
-    if kernel != [3, 3] or not is_padded_by_one or has_stride or is_dilated or is_grouped:
-        return False
-    image_sides = block.var(op.input("Input")[0]).shape[2:]
-    side_pixels = math.sqrt(math.prod(image_sides))  # if it is not a square: the side of a square of equal area
-    # The weights are turned anew at each step. If they are many and the image is small, that costs more than it saves.
-    return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side_pixels)
+    return bool(
+        kernel == [3, 3]
+        and is_padded_by_one
+        and list(op.attr("strides")) == [1, 1]
+        and list(op.attr("dilations")) == [1, 1]
+        and op.attr("groups") == 1
+        and out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * _side_in_pixels(block.var(op.input("Input")[0]).shape)
+    )
+
+
+def _side_in_pixels(image_shape: Sequence[int]) -> float:
+    """Return the side of an image [N, C, H, W]; if it is not a square, that of a square with as many pixels."""
+    return math.sqrt(math.prod(image_shape[2:]))
 
 
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
-    """Return the operators that compute the input gradient of the `conv2d_grad` `op` by a forward convolution.
+    """Return the operators that compute the input gradient of a convolution by a forward convolution.
 
-    The output's gradient is convolved with the weights, after each kernel is turned by 180 degrees, and input and
-    output channels are exchanged. `op` must be of a 3x3 convolution with stride 1 and padding 1.
+    `op` is the `conv2d_grad` of a 3x3 convolution with stride 1 and padding 1. The gradient of its output is convolved
+    with its weights, after each kernel is turned by 180 degrees and input and output channels are exchanged.
     """
-    weights = block.var(op.input("Filter")[0])
+    (weights,) = op.input("Filter")
     (gradient,) = op.output("Input@GRAD")
-    out_channels, in_channels, *kernel = weights.shape
-    turned_shape = [in_channels, out_channels, *kernel]
-    turned = block.create_var(name=f"{gradient}.turned", shape=turned_shape, dtype=weights.dtype).name
-    flipped = block.create_var(name=f"{gradient}.flipped", shape=turned_shape, dtype=weights.dtype).name
-    unused_shape = block.create_var(name=f"{gradient}.shape", dtype=weights.dtype).name  # transpose2 demands it
-
-    # The channels are exchanged by `turn`, and each kernel is turned by 180 degrees by `flip`.
-    turn_outputs = {"Out": [turned], "XShape": [unused_shape]}
-    turn = Step("transpose2", {"X": [weights.name]}, turn_outputs, {"axis": [1, 0, 2, 3]})
-    flip = Step("flip", {"X": [turned]}, {"Out": [flipped]}, {"axis": [2, 3]})
-    convolution_inputs = {"Input": op.input("Output@GRAD"), "Filter": [flipped]}
+    turned = f"{gradient}.flipped"
+    inputs = {"Input": op.input("Output@GRAD"), "Filter": [turned]}
     # Stride and padding stay: at stride 1 a 3x3 convolution with padding 1 keeps the image's size in both directions.
     attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
     attrs["data_format"] = "NCHW"
-    convolve = Step("conv2d", convolution_inputs, {"Output": [gradient]}, attrs)
-    return [turn, flip, convolve]
+    convolve = Step("conv2d", inputs, {"Output": [gradient]}, attrs)
+    return [*_turning_steps(block, weights, prefix=gradient, to=turned), convolve]
+
+
+def _turning_steps(block: Block, weights: str, *, prefix: str, to: str) -> list[Step]:
+    """Return the operators that exchange the channels of weights, and turn their kernels by 180 degrees.
+
+    They write the variable `to`, which is created here, as are the variables in between, called `prefix`.*.
+    """
+    dtype = block.var(weights).dtype
+    out_channels, in_channels, *kernel = block.var(weights).shape
+    exchanged_shape = [in_channels, out_channels, *kernel]
+    exchanged = block.create_var(name=f"{prefix}.turned", shape=exchanged_shape, dtype=dtype).name
+    block.create_var(name=to, shape=exchanged_shape, dtype=dtype)
+    unused_shape = block.create_var(name=f"{prefix}.shape", dtype=dtype).name  # transpose2 demands it
+    exchange_outputs = {"Out": [exchanged], "XShape": [unused_shape]}
+    exchange_channels = Step("transpose2", {"X": [weights]}, exchange_outputs, {"axis": [1, 0, 2, 3]})
+    turn_kernels = Step("flip", {"X": [exchanged]}, {"Out": [to]}, {"axis": [2, 3]})
+    return [exchange_channels, turn_kernels]

@@ -20,19 +20,19 @@ FUSION_PASSES = {
 
 
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
-    """Return a context in which fleet applies the fusion passes that are on in `knobs`, and no others.
+    """Return a context in which Paddle's fleet applies the fusion passes that are on in `knobs`, and no others.
 
-    While the context lasts, a function of ours replaces fleet's `apply_build_strategy`. Fleet calls it after it has
-    added the optimizer's update and before it adds the all-reduces.
+    While the context lasts, fleet calls a function of ours in place of its own `apply_build_strategy`: after it has
+    added the optimizer's update, and before it adds the all-reduces.
     """
-    passes = [pass_name for knob, pass_name in FUSION_PASSES.items() if getattr(knobs, knob)]
+    chosen_passes = [pass_name for knob, pass_name in FUSION_PASSES.items() if getattr(knobs, knob)]
 
-    # Fleet also hands over the start-up program, its BuildStrategy and attributes. `knobs` already says what to fuse.
-    def apply_passes(main: static.Program, *not_needed: Any) -> None:
-        if passes:
-            _apply(main, passes)
+    def apply_chosen_passes(main: static.Program, *settings_of_fleet: Any) -> None:
+        """Apply the chosen passes to a program, whatever fleet's settings are."""
+        if chosen_passes:
+            _apply(main, chosen_passes)
 
-    return replaced(raw_program_optimizer, "apply_build_strategy", apply_passes)
+    return replaced(raw_program_optimizer, "apply_build_strategy", apply_chosen_passes)
 
 
 def share_buffers(main: static.Program) -> None:
@@ -44,19 +44,19 @@ def share_buffers(main: static.Program) -> None:
 
 
 def _apply(main: static.Program, passes: list[str]) -> None:
-    """Apply the passes of Paddle's with these names to a program, in this order. The program is changed in place.
+    """Apply the passes of Paddle's with these names to a program, in this order; it is changed in place.
 
     A pass that shares buffers leaves the program's inputs alone, because the same batch may be fed again.
     """
-    changed_desc = paddle.base.core.ProgramDesc(main.desc)  # a copy of the program in C++, which the passes change
-    unused_startup = static.Program().desc  # `apply_pass` demands one; these passes do not look at it
     inputs = [variable.name for variable in main.list_vars() if variable.is_data]
     attrs = {
         "use_cuda": True,  # also for a CPU: the same passes for every device
-        "nranks": 1,  # for passes over all-reduces, of which none is applied here
+        "nranks": 1,  # of no effect on these passes
         "mem_opt_skip_vars": inputs,  # no output takes their buffers
     }
     cpp_types_of_attrs = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
+    cpp_program = paddle.base.core.ProgramDesc(main.desc)  # a copy, which the passes change
+    cpp_startup = static.Program().desc  # empty: `apply_pass` demands one, and these passes do not look at it
     for name in passes:
-        paddle.base.core.apply_pass(changed_desc, unused_startup, name, attrs, cpp_types_of_attrs)
-    main._rebuild_from_desc(changed_desc)  # makes the program in Python that of C++
+        paddle.base.core.apply_pass(cpp_program, cpp_startup, name, attrs, cpp_types_of_attrs)
+    main._rebuild_from_desc(cpp_program)  # brings the changes into the program in Python

@@ -106,22 +106,25 @@ class UnitVariables(NamedTuple):
 
 
 def takes_convolution(op: Operator, block: Block) -> bool:
-    """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
+    """Tell whether an operator of this block is a convolution that Paddle's fused `resnet_unit` can compute.
 
-    It takes 1x1 and 3x3 kernels in NHWC that keep the image's size at stride 1, with certain numbers of channels
-    (NormConvolutionArgs in Paddle's sources).
+    It can if the kernel is 1x1 or 3x3, in NHWC, without groups and dilation, padded so that a stride of 1 keeps the
+    image's size, and if the numbers of channels are certain multiples (NormConvolutionArgs in Paddle's sources).
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
     out_channels, in_channels, *kernel = block.var(op.input("Filter")[0]).shape
     if kernel not in ([1, 1], [3, 3]):
         return False
-    padding = (kernel[0] - 1) // 2  # pixels on each side
-    keeps_size = list(op.attr("paddings")) == [padding, padding]
-    is_undilated = list(op.attr("dilations")) == [1, 1]
+    size_keeping_padding = (kernel[0] - 1) // 2  # pixels on each side
     vertical_stride, horizontal_stride = op.attr("strides")
-    are_multiples = out_channels % OUT_CHANNELS_MULTIPLE == 0 and in_channels % IN_CHANNELS_MULTIPLE == 0
-    return bool(keeps_size and is_undilated and vertical_stride == horizontal_stride and are_multiples)
+    return bool(
+        list(op.attr("paddings")) == [size_keeping_padding, size_keeping_padding]
+        and list(op.attr("dilations")) == [1, 1]
+        and vertical_stride == horizontal_stride
+        and out_channels % OUT_CHANNELS_MULTIPLE == 0
+        and in_channels % IN_CHANNELS_MULTIPLE == 0
+    )
 
 
 def fuse(main: static.Program) -> list[UnitVariables]:
@@ -168,10 +171,9 @@ class _Matcher:
             self._writer.update(dict.fromkeys(op.output_arg_names, op))
 
     def patterns(self) -> list[_Pattern]:
-        """Return all patterns of the block, in the order of their relus.
+        """Return all patterns of the block, in the order of the relus with which they end.
 
-        No operator is in two patterns: what an operator of a pattern writes, if it is not the relu, is read only by the
-        next operator of the same pattern.
+        No operator is in two patterns, because no operator outside a pattern reads what lies between its operators.
         """
         patterns = []
         for op in self._block.ops:
@@ -263,14 +265,13 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
     The slots of a second convolution and its batch norm are always there, because the operator's gradient looks them
     up. They are empty if the pattern has none.
     """
-    inputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
+    inputs = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
+    inputs |= {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
     if pattern.second is not None:
-        return inputs_of_first | _variables_by_slot(_SLOTS_OF_SECOND.inputs, pattern.second)
-    empty: Slots = {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
-    if pattern.add is None:
-        return inputs_of_first | empty
-    added_image = pattern.add.input("Y")  # of X + Y, where X is what the first convolution and its batch norm compute
-    return inputs_of_first | empty | {_ADDED_IMAGE: added_image}  # added without a convolution
+        inputs |= _variables_by_slot(_SLOTS_OF_SECOND.inputs, pattern.second)
+    elif pattern.add is not None:  # an image is added without a second convolution
+        inputs[_ADDED_IMAGE] = pattern.add.input("Y")
+    return inputs
 
 
 def _outputs_of_sides(pattern: _Pattern) -> Slots:

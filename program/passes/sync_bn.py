@@ -133,8 +133,8 @@ class _CpuEquivalent:
     def forward(self) -> list[Step]:
         """Return the operators of a forward batch normalization over all ranks.
 
-        They compute the statistics of this rank's images, and from these those of all ranks' images. By the latter they
-        normalize the image, and towards them they move the running statistics.
+        They compute the mean and the variance of this rank's images, then those of all ranks' images. With the second
+        ones they normalize the image, and move the running statistics towards them.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -151,8 +151,8 @@ class _CpuEquivalent:
     def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
         """Return the operators that write the mean and the variance of this rank's images to `of_rank`.
 
-        Paddle's `batch_norm` computes them fastest. With an epsilon of 0 it saves the mean and 1 / sqrt(variance). The
-        latter to the power of -2 is the variance.
+        Paddle's `batch_norm` is the fastest way to both. With an epsilon of 0 it saves the mean and
+        1 / sqrt(variance), which to the power of -2 is the variance.
         """
         scale, bias, out, workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change
@@ -200,24 +200,31 @@ class _CpuEquivalent:
         x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
         (`self.count`). d_gamma and d_bias are written too.
         """
-        d_gamma, d_bias, d_x, gamma = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
+        d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape
         first_term = self._var("first_term", *shape)  # f d_y: the whole gradient if mean and variance were constants
         second_term = self._var("second_term", *shape)  # x_hat a + b, a batch norm whose scale is a and whose bias is b
-        f_over_m = self._var("f_over_m", self.channels)
-        gradient_sums = self._var("gradient_sums", 2, self.channels)  # over the ranks, of d_gamma and d_bias
-        a_and_b = self._var("a_and_b", 2, self.channels)
         a = self._var("a", self.channels)
         b = self._var("b", self.channels)
         return [
             # d_gamma and d_bias stay those of this rank: the program sums the gradients of all parameters later.
             self._gradient_at_fixed_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
-            *_sum_over_ranks(d_gamma, d_bias, to=gradient_sums),
-            *self._compute_f_over_m(gamma, to=f_over_m),
-            _step("elementwise_mul", gradient_sums, f_over_m, to=a_and_b, axis=-1),
-            _unstack(a_and_b, to=(a, b)),
+            *self._compute_a_and_b(d_gamma, d_bias, to=(a, b)),
             self._normalize(a, b, to=second_term),
             _step("elementwise_sub", first_term, second_term, to=d_x, axis=-1),
+        ]
+
+    def _compute_a_and_b(self, d_gamma: str, d_bias: str, *, to: tuple[str, str]) -> list[Step]:
+        """Return the operators of a and b in `backward`: the sums of d_gamma and d_bias over the ranks, times f / m."""
+        (gamma,) = operands(self.op, "Scale")
+        sums = self._var("gradient_sums", 2, self.channels)
+        f_over_m = self._var("f_over_m", self.channels)
+        a_and_b = self._var("a_and_b", 2, self.channels)
+        return [
+            *_sum_over_ranks(d_gamma, d_bias, to=sums),
+            *self._compute_f_over_m(gamma, to=f_over_m),
+            _step("elementwise_mul", sums, f_over_m, to=a_and_b, axis=-1),
+            _unstack(a_and_b, to=to),
         ]
 
     def _compute_f_over_m(self, gamma: str, *, to: str) -> list[Step]:
@@ -240,15 +247,17 @@ class _CpuEquivalent:
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}
-        # With `use_global_stats` Paddle reads Mean and Variance as the constants. It also demands SavedMean and
-        # SavedVariance, and does not look at their values.
-        inputs |= {"Mean": [self.batch.mean], "Variance": [self.batch.variance]}
-        inputs |= {"SavedMean": [self.batch.mean], "SavedVariance": [self.batch.variance]}
+        constants = {"Mean": [self.batch.mean], "Variance": [self.batch.variance]}
+        # Paddle demands these too, and does not look at their values.
+        unused_inputs = {"SavedMean": [self.batch.mean], "SavedVariance": [self.batch.variance]}
+        unused_attrs = {"momentum": op.attr("momentum"), "is_test": False, "trainable_statistics": False}
         outputs = {"X@GRAD": [d_x], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]}
-        attrs = {name: op.attr(name) for name in ("epsilon", "momentum", "data_layout")}
-        # Paddle demands `is_test`, `trainable_statistics` and the momentum too. They have no effect here.
-        attrs |= {"use_global_stats": True, "is_test": False, "trainable_statistics": False}
-        return Step("batch_norm_grad", inputs, outputs, attrs)
+        attrs = {
+            "use_global_stats": True,  # Mean and Variance are constants
+            "epsilon": op.attr("epsilon"),
+            "data_layout": op.attr("data_layout"),
+        }
+        return Step("batch_norm_grad", inputs | constants | unused_inputs, outputs, attrs | unused_attrs)
 
     def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
         """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias, by statistics of all ranks."""
@@ -273,8 +282,8 @@ class _CpuEquivalent:
     ) -> Step:
         """Return Paddle's own `batch_norm` of the image `self.x`, which writes the result to the variable `to`.
 
-        It normalizes by `statistics` if `by_given_statistics`, and otherwise by those of the image, which it saves in
-        `saved`. `statistics` stay as they are.
+        If `by_given_statistics`, it normalizes by `statistics`. Otherwise it normalizes by the image's own mean and
+        variance, and saves these in `saved`. It changes `statistics` in neither case.
         """
         inputs = {
             "X": [self.x],

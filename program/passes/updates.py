@@ -38,16 +38,22 @@ def merge_lars(main: static.Program) -> None:
     Only updates with equal data types and attributes are merged; the weight decays (`lars_weight_decay`) may differ.
     They are split evenly among as few operators as possible: 118 updates become 2 operators of 59 parameters.
     """
-    substitutes: dict[Operator, list[Step]] = {}  # replaced operator: what takes its place
+    substitutes: dict[Operator, list[Step]] = {}
     for group in _mergeable_lars(main.global_block()):
         for updates in _split_evenly(group):
-            if len(updates) == 1:
-                continue  # there is no other one to merge it with
-            # The merged operator takes the place of the last update, because only there all its gradients are computed.
-            for op in updates[:-1]:
-                substitutes[op] = []  # removed
-            substitutes[updates[-1]] = [_merged_lars(updates)]
+            if len(updates) > 1:
+                substitutes |= _substitutes_of_merged(updates)
     rewrite(main, substitutes.get)  # an operator without a substitute stays
+
+
+def _substitutes_of_merged(updates: list[Operator]) -> dict[Operator, list[Step]]:
+    """Return what takes the place of each update: of the last one the operator that does all, of the others nothing.
+
+    The merged operator comes last, because only there all gradients that it reads are computed.
+    """
+    substitutes: dict[Operator, list[Step]] = {op: [] for op in updates[:-1]}
+    substitutes[updates[-1]] = [_merged_lars(updates)]
+    return substitutes
 
 
 def _split_evenly(group: list[Operator]) -> list[list[Operator]]:

@@ -81,20 +81,14 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
     accumulator is not cleared at the end.
     """
     dynamic_scales = _dynamic_scales(update[-1])
-    read: list[_Read] = []
-    accumulated: Histories = {}  # by accumulator; at the start of an update all of them hold zeros
-    ever_summed: frozenset[str] = frozenset()  # variables that were summed over the ranks so far
+    followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())  # accumulators hold zeros
     # All micro-steps before the last one share a program, which is followed once and counts for its number of runs.
-    runs_by_program = Counter(update)
-    for program, runs in runs_by_program.items():
+    for program, runs in Counter(update).items():
         follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
-        followed = follower.follow(program.global_block(), accumulated, ever_summed)
-        accumulated = followed.accumulated  # the next program finds them in the accumulators
-        ever_summed = followed.ever_summed
-        read += followed.read_by_optimizer
-    if accumulated:
-        raise Refused(f"{min(accumulated)} is not cleared after the update")
-    return _by_parameter(read)
+        followed = follower.follow(program.global_block(), before=followed)
+    if followed.accumulated:
+        raise Refused(f"{min(followed.accumulated)} is not cleared after the update")
+    return _by_parameter(followed.read_by_optimizer)
 
 
 def _dynamic_scales(main: static.Program) -> set[str]:
@@ -114,9 +108,9 @@ class _Read(NamedTuple):
 
 
 class _Followed(NamedTuple):
-    """The gradients at the end of a program."""
+    """The gradients at the end of a program, when the programs of an update are followed in their order."""
 
-    read_by_optimizer: list[_Read]
+    read_by_optimizer: list[_Read]  # so far
     accumulated: Histories  # by accumulator: only these carry gradients from one program to the next
     ever_summed: frozenset[str]  # variables whose gradient was summed over the ranks, in this program or before it
 
@@ -157,15 +151,17 @@ class _Follower:
     runs: int  # how many times an update runs the program
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
 
-    def follow(self, block: Block, accumulated: Histories, ever_summed: frozenset[str]) -> _Followed:
+    def follow(self, block: Block, *, before: _Followed) -> _Followed:
         """Follow the gradients through the operators of a program, and return what is known of them at its end.
 
-        `accumulated` has the histories of the accumulators at the start, and `ever_summed` the variables that an
-        earlier program of the update summed over the ranks. Raises Refused if this is not data-parallel training.
+        `before` is what the earlier programs of the update left: the gradients in accumulators, and which variables
+        were summed over the ranks. A history says how often a gradient was summed, and how it was scaled. Raises
+        Refused if this is not data-parallel training.
         """
-        histories = accumulated
+        read = [*before.read_by_optimizer]
+        histories = before.accumulated
+        ever_summed = before.ever_summed
         gradients_by_buffer: dict[str, list[str]] = {}
-        read: list[_Read] = []
         for op in block.ops:
             if op.type in ops.ALL_UPDATES:
                 read += _read_by_update(op, histories)

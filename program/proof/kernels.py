@@ -116,9 +116,9 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
     """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if it has no tensors.
 
-    It is the type of the first tensor in the input slots of _SELECTORS. An operator without these is selected by the
-    first tensor that it reads or, if it reads none, writes. Operators of _TYPED_BY_OUTPUT are selected by what they
-    write.
+    It is the type of the first tensor in the input slots _SELECTORS. If an operator has no tensor there, it is the type
+    of the first one that it reads or, if it reads none, of the first one that it writes. For operators of
+    _TYPED_BY_OUTPUT it is always the first one that they write.
     """
     if op.type in _TYPED_BY_OUTPUT:
         return _first_type(declared_types, op.output_names)
@@ -153,8 +153,9 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
 
-    A kernel reads and writes floating-point tensors in `kernel_type`, the type by which it was selected, except for
-    some slots and operators. Where it takes any type, the result is `declared`, the tensor's type in the program.
+    As a rule, a kernel for a floating-point type (`kernel_type`, by which it was selected) reads and writes all
+    floating-point tensors in this type. Some slots and operators are exceptions. Where a kernel takes any type, the
+    result is `declared`, the tensor's type in the program.
     """
     if _without_endings(slot) in _FP32_SLOTS:
         return "float32"  # in any kernel
@@ -164,11 +165,8 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
         return _attr_type(op, "dtype")
     if op.type == "coalesce_tensor" and slot == "Input":  # it only measures its inputs
         return declared
-    has_float_kernel = kernel_type in _FLOATS
-    is_declared_float = declared in _FLOATS
-    if has_float_kernel and is_declared_float:
-        return kernel_type
-    return declared  # integers and bools, and all tensors of a kernel for these, may have any type
+    follows_rule = kernel_type in _FLOATS and declared in _FLOATS
+    return kernel_type if follows_rule else declared  # integers and bools may have any type
 
 
 def _without_endings(slot: str) -> str:

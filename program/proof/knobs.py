@@ -1,7 +1,6 @@
 """Proof, read off a built training program, that each knob of the strategy did what it says."""
 
 from collections import Counter
-from itertools import pairwise
 from typing import NamedTuple
 
 import paddle
@@ -334,14 +333,14 @@ def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
 
 
 def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
-    """Prove that no bucket was closed although the first gradient of the next one would have fitted into it.
+    """Prove that each bucket has no room for the first gradient of the next one, so that none was closed too soon.
 
-    `buckets` are those of one data type, in order. The first one and the last two are not checked.
+    `buckets` are those of one data type, in order. The first one and the last two are not checked: the first is closed
+    early on purpose, and the last is kept small on purpose, so that its first gradient may fit into the one before.
     """
-    # The first one is closed early, and the last one is kept small, both on purpose. So the one before the last may
-    # have room for the last one's first gradient. In the pairs below it is only ever the next bucket.
-    without_first_and_last = buckets[1:-1]
-    for bucket, next_bucket in pairwise(without_first_and_last):
+    checked = buckets[1:-2]
+    next_buckets = buckets[2:-1]
+    for bucket, next_bucket in zip(checked, next_buckets, strict=True):
         mib = sum(bucket.sizes_mib)
         next_mib = next_bucket.sizes_mib[0]
         prove(

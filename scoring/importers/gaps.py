@@ -77,8 +77,8 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
     """Return the gaps in which no pause happened, such as an evaluation, a checkpoint or a stall.
 
-    The ratio of a gap is its time by the clock / its time by the row's own figures. It is at most PAUSE_RATIO times the
-    usual one, but for rounding, if the gap has no pause. `stamp_resolution_s` is what the last digit of a time stamp
+    A gap is expected to take the row's own time x the ratio of clock to row that is usual in the log. It has a pause if
+    it takes over PAUSE_RATIO times as long, beyond rounding. `stamp_resolution_s` is what the last digit of a stamp
     stands for, such as 0.01.
     """
     # At least 1: a gap that is no longer by the clock than by its row has no pause.

@@ -200,7 +200,9 @@ class Dygraph(Launch):
         level = switches.get("level")
         if level in ("O1", "O2"):
             return f"amp_{level.lower()}"
-        return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"  # "amp" leaves the level open
+        if switches.get("use_pure_fp16") == "False":
+            return "amp_o1"
+        return "amp"  # leaves the level open
 
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does, by the epoch of its last row; None if that is unknown.

@@ -238,8 +238,8 @@ def reason_to_skip(
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the environment variables that the job of `run` sets, except LOGDIR.
 
-    The campaign's own variables replace those of the same name that are listed here before them. Last come the user's
-    DGXSYSTEM, unless the campaign is shrunk, and the strategy of the run.
+    A variable of the campaign replaces one that is listed before it here. The user's DGXSYSTEM, adapted to the nodes,
+    replaces that of the campaign, unless the campaign is shrunk. A run with a strategy also sets STRATEGY.
     """
     exports = {
         "WORKLOAD": campaign.workload,

@@ -246,8 +246,8 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_to_compare(log: Record, report: Published) -> list[str]:
     """Return the names of the fields in which a log must agree with its report.
 
-    Devices and batch always are. So is `math_mode`, if both state FP32 or TF32. In any other case `precision` is, if
-    only one of the two ran in half precision. Levels of AMP are not compared, because reports rarely state them.
+    These are devices and batch, and `math_mode` if both state FP32 or TF32. If not, `precision` is among them only if
+    one ran in half precision and the other did not: reports rarely state the level of AMP, so it is not compared.
     """
     always_compared = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")  # the values of `math_mode`

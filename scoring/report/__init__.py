@@ -45,13 +45,14 @@ def main(args: argparse.Namespace) -> int:
         _write(args.csv, as_csv(report))
     if args.json:
         print(json.dumps(jsonable(values(report)), indent=1))
-    is_default = not (args.html or args.markdown or args.csv or args.json)
-    if args.html or args.markdown or is_default:
+    asks_for_no_form = not (args.html or args.markdown or args.csv or args.json)
+    markdown_file = "-" if asks_for_no_form else args.markdown  # "-" is standard output
+    if args.html or markdown_file:
         page = render.page(report, command_words(args))
         if args.html:
             _write(args.html, render.html(page))
-        if args.markdown or is_default:
-            _write(args.markdown or "-", render.markdown_text(page))
+        if markdown_file:
+            _write(markdown_file, render.markdown_text(page))
 
     problems = [group.problem for group in report.groups if group.problem]
     for problem in problems:
@@ -99,20 +100,17 @@ def command_words(args: argparse.Namespace) -> list[str]:
     words = list(args.logs)
     for name, value in vars(args).items():
         # `command` and `main` are no options: the parser keeps there that the subcommand is `report`.
-        if name in ("logs", "json", "command", "main") or value is None:
-            continue
-        shown = str(value)
-        if isinstance(value, list):
-            shown = ",".join(map(str, value))
-        words += [f"--{name}", shown]
+        is_shown_option = name not in ("logs", "json", "command", "main")
+        if is_shown_option and value is not None:
+            in_one_word = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            words += [f"--{name}", in_one_word]
     return words
 
 
 def _write(file: str, text: str) -> None:
     """Write the text of a report to a file; `-` stands for standard output.
 
-    A regular file is replaced as a whole, so that an interrupted write leaves it as it was. Raises InputError if the
-    file's folder does not exist.
+    Raises InputError if the file's folder does not exist.
     """
     if file == "-":
         sys.stdout.write(text)
@@ -123,12 +121,17 @@ def _write(file: str, text: str) -> None:
     if is_pipe_or_device:  # it can be written to, but not be replaced
         path.write_text(text, encoding="utf-8", newline="")
     else:
-        unfinished = path.with_name(f".{path.name}.half")
-        try:
-            unfinished.write_text(text, encoding="utf-8", newline="")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        _replace_whole_file(path, text)
+
+
+def _replace_whole_file(path: Path, text: str) -> None:
+    """Put a new file in the place of `path`, so that an interrupted write leaves the old one as it was."""
+    unfinished = path.with_name(f".{path.name}.half")
+    try:
+        unfinished.write_text(text, encoding="utf-8", newline="")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def values(report: Report) -> JsonObject:

@@ -193,14 +193,19 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
     value = getattr(record, name)
     if value is None:
         return NOT_SAID
-    if shown is None:
-        shown = str(value)
+    text = str(value) if shown is None else shown
     if name in record.from_options:
-        return [shown, Text(text=" (from the command line)", look="small")]
-    line = record.field_lines.get(name)
-    if record.described_by and name in FROM_DESCRIPTION and line is None:  # a value with a line is the log's own
-        return [shown, Text(text=f" ({record.described_by})", look="small")]
-    return link_to_line(run, line, shown)
+        return _with_source(text, "from the command line")
+    line_of_log = record.field_lines.get(name)
+    may_be_described = line_of_log is None and name in FROM_DESCRIPTION
+    if may_be_described and record.described_by:
+        return _with_source(text, record.described_by)
+    return link_to_line(run, line_of_log, text)
+
+
+def _with_source(text: str, source: str) -> Inline:
+    """Return a text with its source in small brackets after it."""
+    return [text, Text(text=f" ({source})", look="small")]
 
 
 def linked_lines(block: object) -> Iterator[QuotedLine]:

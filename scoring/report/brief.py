@@ -216,17 +216,19 @@ def tiles(report: Report) -> list[Tile]:
 def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
     """Return the tile of a group's figure, whose text is its interval and any doubt about its times.
 
-    "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)." is such a text. Without an interval it says why
-    there is none. `name_prefix` begins the text: the group's name with a colon and a space, or empty.
+    - with an interval: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
+    - without one: "95 % interval none: fewer than 8 windows of one run."
+
+    `name_prefix` begins the text: the group's name with a colon and a space, or empty.
     """
-    interval = score.interval_method  # how the interval was made, or why there is none
+    interval = score.interval_method  # how the interval was made, or "none: " and why there is none
     if score.interval_95:
         interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
-    doubt = ""
-    if score.one_clock and score.protocol.figure == "throughput":
-        doubt = " One clock: nothing else in the log confirms the times."
-    figure = link_to_runs(group, number(score.value))
-    return Tile(figure, score.shown_unit, f"{name_prefix}95 % interval {interval}.{doubt}")
+    text = f"{name_prefix}95 % interval {interval}."
+    times_are_in_doubt = score.one_clock and score.protocol.figure == "throughput"
+    if times_are_in_doubt:
+        text += " One clock: nothing else in the log confirms the times."
+    return Tile(link_to_runs(group, number(score.value)), score.shown_unit, text)
 
 
 def _runs_tile(group: Group, score: Score) -> Tile:
@@ -248,28 +250,30 @@ def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
 def _time_tile(group: Group) -> Tile | None:
     """Return the tile of a group's time to train: the median time from run_start to run_stop, without failed runs.
 
-    None is returned if the runs measured throughput alone, if this time is the group's figure already, which has a tile
-    of its own, or if no run has a time, apart from failed ones.
+    There is no such tile (None) in three cases:
+
+    - the runs measured throughput alone
+    - the time to train is the group's figure, which has a tile of its own
+    - no run has a time, apart from failed ones
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
         return None
-    times_s: list[float] = []
-    failed_runs = 0
-    for run in group.runs:
-        if run.record.run_time_s is None:
-            continue
-        if _is_known_to_have_failed(run):
-            failed_runs += 1
-        else:
-            times_s.append(run.record.run_time_s)
+    failed = [run for run in group.runs if _is_known_to_have_failed(run)]
+    others = [run for run in group.runs if not _is_known_to_have_failed(run)]
+    times_s = _run_times_s(others)
     if not times_s:
         return None
 
     unit = time_unit(max(times_s))
     median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
-    which_runs = _counted_runs_in_words(len(times_s), failed_runs)
+    which_runs = _counted_runs_in_words(len(times_s), failed_runs=len(_run_times_s(failed)))
     return Tile(median, unit.name, f"time to train: run_start to run_stop{which_runs}.")
+
+
+def _run_times_s(runs: Sequence[ReportedRun]) -> list[float]:
+    """Return the times from run_start to run_stop of the runs that have one, in seconds."""
+    return [run.record.run_time_s for run in runs if run.record.run_time_s is not None]
 
 
 def _is_known_to_have_failed(run: ReportedRun) -> bool:
@@ -315,12 +319,8 @@ def _final_quality(run: ReportedRun) -> float:
 
 def tables(report: Report) -> list[Table]:
     """Return the tables of the first screen: the runs, the systems if there are several, and any warnings."""
-    unit_by_run: dict[int, str] = {}  # {number of a run: unit of its figure}; a group without a score has no units
-    for group in report.groups:
-        if group.score:
-            for run in group.runs:
-                unit_by_run[run.number] = group.score.shown_unit
     caption = "Each run under the protocol, and the lines that its figure comes from"
+    unit_by_run = _unit_by_run(report.groups)
     rows = [_cells_of_run(run, unit_by_run.get(run.number, "")) for run in report.runs]
     shown = [blocks.table(caption, rows, id="runs")]
     if len(report.groups) > 1:
@@ -331,6 +331,16 @@ def tables(report: Report) -> list[Table]:
         warnings = [_cells_of_warning(warning, run_by_file) for warning in report.warnings]
         shown.append(blocks.table("Warnings about the figures", warnings))
     return shown
+
+
+def _unit_by_run(groups: Sequence[Group]) -> dict[int, str]:
+    """Return the unit of each run's figure, by the run's number. The runs of a group without a score have none."""
+    unit_by_run: dict[int, str] = {}
+    for group in groups:
+        if group.score:
+            for run in group.runs:
+                unit_by_run[run.number] = group.score.shown_unit
+    return unit_by_run
 
 
 def _cells_of_run(run: ReportedRun, unit: str) -> list[Cell]:

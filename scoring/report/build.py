@@ -257,18 +257,22 @@ def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol
     A score by the rules of MLPerf counts a fixed number of runs. If there are more, the others are returned without a
     figure.
     """
-    run_figures = result.runs  # one for each of `result.records`
-    figure_by_id: dict[int, RunFigure] = {}  # by the identity of the record, because records are not hashable
-    for record, run_figure in zip(result.records, run_figures, strict=True):
-        figure_by_id[id(record)] = run_figure
-
+    figure_by_record_id = _figure_by_record_id(result)
     with_figures = []
     for run in runs:
-        figure = figure_by_id.get(id(run.record))
+        figure = figure_by_record_id.get(id(run.record))
         if figure is not None:
             run = replace(run, figure=figure, span=_span_of_figure(run.record, figure, protocol))
         with_figures.append(run)
     return with_figures
+
+
+def _figure_by_record_id(result: Score) -> dict[int, RunFigure]:
+    """Return the figure of each run that a score counts, by `id` of the run's record. Records are not hashable."""
+    figure_by_record_id: dict[int, RunFigure] = {}
+    for record, figure in zip(result.records, result.runs, strict=True):
+        figure_by_record_id[id(record)] = figure
+    return figure_by_record_id
 
 
 def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
@@ -326,34 +330,41 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 def _reported_run(number: int, log: GivenLog) -> ReportedRun:
     """Return a run of the report: what is given of its log, and what the log says before the run starts.
 
-    Only an MLPerf log has sections of a header and events there. If one occurs twice, the first counts.
+    Only an MLPerf log has sections of a header and events there.
     """
     entries = _entries_before_run_start(log)
-    header_lines: dict[str, int] = {}
-    events = []
-    for entry in entries:
-        if isinstance(entry, Header):
-            header_lines.setdefault(entry.section, entry.line)
-        elif isinstance(entry, Event):
-            events.append(entry)
-
+    events = [entry for entry in entries if isinstance(entry, Event)]
     start = NOT_LOGGED
     if events:
         start = Logged(events[0].time_ms / 1000, events[0].line)
-    preamble: dict[str, Logged] = {}
-    for event in events:
-        if event.key in EVENTS_SHOWN:
-            preamble.setdefault(event.key, Logged(event.value, event.line))
     return ReportedRun(
         number=number,
         record=log.record,
         path=log.path,
         given_folder=log.folder,
-        header_lines=header_lines,
+        header_lines=_lines_of_header(entries),
         start=start,
-        preamble=preamble,
+        preamble=_shown_events(events),
         findings=log.findings,
     )
+
+
+def _lines_of_header(entries: Sequence[object]) -> dict[str, int]:
+    """Return the line of each section of a log's header, by the section's name; the first line if it occurs twice."""
+    line_by_section: dict[str, int] = {}
+    for entry in entries:
+        if isinstance(entry, Header):
+            line_by_section.setdefault(entry.section, entry.line)
+    return line_by_section
+
+
+def _shown_events(events: Sequence[Event]) -> dict[str, Logged]:
+    """Return the values and lines of the events of EVENTS_SHOWN by key. If a key occurs twice, the first counts."""
+    shown: dict[str, Logged] = {}
+    for event in events:
+        if event.key in EVENTS_SHOWN:
+            shown.setdefault(event.key, Logged(event.value, event.line))
+    return shown
 
 
 def _entries_before_run_start(log: GivenLog) -> Sequence[object]:

@@ -17,7 +17,7 @@ from scoring.figure.run import RunFigure
 from scoring.figure.score import Score
 from scoring.importers.text import steps_as_weights
 from scoring.published.table import Published
-from scoring.record import Record, Window
+from scoring.record import Record, Window, recipe_target
 
 NOT_MEASURED = "not measured"
 SHORT_STEP_SHARE = 0.05  # of the measured windows: they have shorter steps than `short_s`
@@ -147,6 +147,14 @@ class Group:
 def runs_of(groups: Iterable[Group]) -> list[ReportedRun]:
     """Return the runs of all the groups, group by group."""
     return list(itertools.chain.from_iterable(group.runs for group in groups))
+
+
+def shared_target(runs: Iterable[ReportedRun]) -> float | None:
+    """Return the quality that all the runs train to; None if their targets differ, or if a log does not say its own."""
+    targets = {recipe_target(run.record) for run in runs}
+    if len(targets) == 1:
+        return targets.pop()
+    return None
 
 
 def warnings_of_scores(groups: Iterable[Group]) -> list[Verdict]:
@@ -292,8 +300,8 @@ class _Axis(NamedTuple):
 def timeline(run: ReportedRun) -> Timeline:
     """Return the throughput of a run over time as points to draw; no points if the log has no rates.
 
-    A point is one window. In a long run it is several neighbouring windows, so that there are about SHOWN_POINTS points
-    or fewer. Such windows are either all measured, which means that they count for the run's figure, or all not.
+    A point is one window. In a long run several neighbouring windows share a point, so that there are about
+    SHOWN_POINTS points or fewer. Measured windows, which count for the run's figure, share no point with others.
     """
     rates = _finite_rates(run.record)
     if not rates:
@@ -351,29 +359,48 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
-    """Return the start and end of each window on the best axis that the log allows, and what that axis counts.
+    """Return the horizontal axis of a plot of windows: its unit, and each window's start and end on it.
 
-    The first of these that all windows have is chosen:
+    The first of these axes is chosen that the log allows:
 
-    - "s": the times at which they ended, if time goes on from window to window; else how long each took
-    - "step": the steps at which they ended, if these rise
-    - "row": their own numbers, so that each window is 1 long
+    - "s": the times at which the windows ended
+    - "s": the time that each window took, one after the other
+    - "step": the steps at which the windows ended
+    - "row": the windows' own numbers
     """
-    ends_s: list[float] = values_of(windows, "end_s")  # shorter than `windows` if one of them does not say it
-    time_goes_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1
-    if len(ends_s) == len(windows) and time_goes_on:
-        return _Axis("s", _spans_of_time(windows, ends_s, record.run_start_s))
-
-    lengths_s: list[float] = values_of(windows, "seconds")
-    if len(lengths_s) == len(windows):
-        bounds_s = itertools.accumulate(lengths_s, initial=0.0)  # the start of the first window, then the end of each
-        return _Axis("s", list(itertools.pairwise(bounds_s)))
-
-    steps: list[int] = values_of(windows, "step")
-    steps_rise = steps == sorted(set(steps))  # each is greater than the one before
-    if len(steps) == len(windows) and steps_rise:
-        return _Axis("step", _spans_of_steps(windows, steps))
+    axis = _axis_of_end_times(windows, record) or _axis_of_lengths(windows) or _axis_of_steps(windows)
+    if axis is not None:
+        return axis
     return _Axis("row", [(float(index), index + 1.0) for index in range(len(windows))])
+
+
+def _axis_of_end_times(windows: Sequence[Window], record: Record) -> _Axis | None:
+    """Return the axis of the times at which the windows ended; None unless all say it, and the times go on."""
+    ends_s: list[float] = values_of(windows, "end_s")
+    all_say_it = len(ends_s) == len(windows)
+    times_go_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1
+    if all_say_it and times_go_on:
+        return _Axis("s", _spans_of_time(windows, ends_s, record.run_start_s))
+    return None
+
+
+def _axis_of_lengths(windows: Sequence[Window]) -> _Axis | None:
+    """Return the axis of the time that each window took, from 0 s on; None unless all of them say it."""
+    lengths_s: list[float] = values_of(windows, "seconds")
+    if len(lengths_s) != len(windows):
+        return None
+    bounds_s = itertools.accumulate(lengths_s, initial=0.0)  # the start of the first window, then the end of each
+    return _Axis("s", list(itertools.pairwise(bounds_s)))
+
+
+def _axis_of_steps(windows: Sequence[Window]) -> _Axis | None:
+    """Return the axis of the steps at which the windows ended; None unless all say it, and each step is a later one."""
+    steps: list[int] = values_of(windows, "step")
+    all_say_it = len(steps) == len(windows)
+    steps_rise = steps == sorted(set(steps))
+    if all_say_it and steps_rise:
+        return _Axis("step", _spans_of_steps(windows, steps))
+    return None
 
 
 def _spans_of_time(

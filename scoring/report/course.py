@@ -125,20 +125,25 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity over the windows of each run. Runs without a finite value are left out.
 
-    `read` returns the quantity of a window, or None. The windows stand at the steps that were done at their ends. If
-    these are not known of every run, each window stands at its number in its run instead, counted from 1.
+    `read` returns the quantity of a window, or None. A window stands at the number of steps that were done at its end.
+    If these are not known of every run, a window of any run stands at its own number instead.
     """
     runs = [run for run in report.runs if _has_values(run, read)]
-    steps_by_run = []
-    for run in runs:
-        steps = _steps_done(run.record)
-        if steps is not None:
-            steps_by_run.append(steps)
-    if len(steps_by_run) == len(runs):  # they are known of every run
-        over_steps = [_curve_of_run(run, steps, read) for run, steps in zip(runs, steps_by_run, strict=True)]
-        return _Curves(over_steps, "step")
-    over_rows = [_curve_of_run(run, range(1, len(run.record.windows) + 1), read) for run in runs]
-    return _Curves(over_rows, "printed row")
+    all_steps_are_known = all(_steps_done(run.record) is not None for run in runs)
+    axis = "step" if all_steps_are_known else "printed row"
+    curves = [_curve_of_run(run, _places_of_windows(run.record, axis), read) for run in runs]
+    return _Curves(curves, axis)
+
+
+def _places_of_windows(record: Record, axis: str) -> Sequence[int]:
+    """Return where the windows of a run stand on the axis "step" or "printed row".
+
+    On the axis "step" the steps that were done at the end of each window must be known. Printed rows count from 1.
+    """
+    steps = _steps_done(record)
+    if axis == "step" and steps is not None:
+        return steps
+    return range(1, len(record.windows) + 1)
 
 
 def _has_values(run: ReportedRun, read: Callable[[Window], float | None]) -> bool:

@@ -53,11 +53,8 @@ def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure
     Without the warm-up and the room down to 0, small differences between the windows can be seen. The plot is the only
     item of the list. The list is empty if no window was measured.
     """
-    measured_runs = []
-    for drawn in runs:
-        measured_points = [point for point in drawn.points if point.measured]
-        measured_runs.append(drawn._replace(points=measured_points))
-    drawn_runs = _with_points_on_one_axis(measured_runs)  # leaves out the runs without a measured point
+    measured_parts = [_measured_part(drawn) for drawn in runs]
+    drawn_runs = _with_points_on_one_axis(measured_parts)  # leaves out the runs without a measured point
     if not drawn_runs:
         return []
     unit = unit_of_rates(drawn_runs[0].run)
@@ -70,6 +67,11 @@ def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure
             draw=_draw_function(report, drawn_runs, starts_at_zero=False),
         )
     ]
+
+
+def _measured_part(drawn: _DrawnRun) -> _DrawnRun:
+    """Return a run to draw with its measured points only."""
+    return drawn._replace(points=[point for point in drawn.points if point.measured])
 
 
 def _with_points_on_one_axis(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:

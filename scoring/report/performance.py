@@ -12,7 +12,7 @@ from scoring.record import nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
 from scoring.report.brief import link_to_runs
-from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, ScalingRow, values_of
 from scoring.report.text import efficiency_in_words, number, short_percent
 
 DEVICES_NOT_SAID = "devices not said"
@@ -31,19 +31,25 @@ def performance(report: Report) -> Table:
 
     Its last column is the scaling efficiency. It is left out if no system was run on several numbers of devices.
     """
-    efficiency_by_name: dict[str, float] = {}  # by the name of a group; empty: no scaling was measured
-    for scaling_rows in report.scaling:
-        for row in scaling_rows:
-            efficiency_by_name[row.group.name] = row.efficiency
-
-    table_rows = []
+    efficiency_by_group = _efficiency_by_group(report.scaling)
+    has_efficiencies = bool(efficiency_by_group)
+    rows = []
     for group in report.groups:
         cells = _cells_of_group(group)
-        if efficiency_by_name:
-            efficiency = _efficiency(group, efficiency_by_name.get(group.name))
+        if has_efficiencies:
+            efficiency = _efficiency(group, efficiency_by_group.get(group.name))
             cells.append(Cell("efficiency", efficiency, numeric=True))
-        table_rows.append(cells)
-    return blocks.table("Where time and memory go, in the measured windows", table_rows, id="performance")
+        rows.append(cells)
+    return blocks.table("Where time and memory go, in the measured windows", rows, id="performance")
+
+
+def _efficiency_by_group(systems: Sequence[Sequence[ScalingRow]]) -> dict[str, float]:
+    """Return the scaling efficiency of each group of the systems, by the group's name."""
+    efficiency_by_group: dict[str, float] = {}
+    for rows in systems:
+        for row in rows:
+            efficiency_by_group[row.group.name] = row.efficiency
+    return efficiency_by_group
 
 
 def _cells_of_group(group: Group) -> list[Cell]:
@@ -84,15 +90,17 @@ def _data_wait(group: Group) -> Inline:
 def _rate_of_a_device(group: Group) -> Inline:
     """Return a group's throughput per device in images/s.
 
-    The text is "not measured" if the group has no score, or one that is no throughput. It is DEVICES_NOT_SAID if the
-    score is the throughput of all devices, and their number is not known.
+    Without a score that is a throughput, the text is "not measured". If the score is the throughput of all devices, and
+    their number is not known, it is DEVICES_NOT_SAID.
     """
-    devices = group.record.devices
     score = group.score
-    if score is None or not score.unit.startswith("images/s"):
+    if score is None:
         return NOT_MEASURED
-    if score.unit != "images/s":  # the only other unit that begins so is "images/s per device"
+    if score.unit == "images/s per device":
         return link_to_runs(group, number(score.value))
+    if score.unit != "images/s":
+        return NOT_MEASURED
+    devices = group.record.devices
     if not devices:
         return DEVICES_NOT_SAID
     return link_to_runs(group, number(score.value / devices))

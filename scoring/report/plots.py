@@ -252,18 +252,15 @@ def throughput(
     the rates and the level.
     """
     axis = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
-    is_single = len(runs) == 1
-    if is_single:
-        [(_, points)] = runs  # the title names the only run
-        _draw_run(drawing, 0, "measured", points, axis, shaded=True)
-    else:
-        for style_index, (label, points) in enumerate(runs):
-            _draw_run(drawing, style_index, label, points, axis, shaded=False)
+    is_single = len(runs) == 1  # then the title of the plot names the run
+    for style_index, (label, points) in enumerate(runs):
+        _draw_run(drawing, style_index, "measured" if is_single else label, points, axis, shaded=is_single)
+    shown_values = _rates_of(runs)
     if level is not None:
         drawing.draw_level(level)
         drawing.add_to_legend("╌", INK, "figure of the run" if is_single else "figure")
+        shown_values.append(level)
 
-    shown_values = _rates_of(runs) if level is None else [*_rates_of(runs), level]
     if starts_at_zero:
         drawing.start_at_zero(shown_values)
         first_start = min(axis.place(points[0].start) for _, points in runs)
@@ -313,14 +310,17 @@ def _draw_run(
     """
     for stretch in stretches(points):  # successive points, all of them measured or none
         middles = [(axis.place((point.start + point.end) / 2), point.images_per_s) for point in stretch]
-        if not stretch[0].measured:
+        if stretch[0].measured:
+            drawing.draw_series(style_index, label, middles)  # the legend shows a repeated label once
+            if shaded:
+                _shade(drawing, start=axis.place(stretch[0].start), end=axis.place(stretch[-1].end))
+        else:
             _draw_unmeasured(drawing, middles)
-            continue
-        drawing.draw_series(style_index, label, middles)  # the legend shows a repeated label once
-        if shaded:
-            start = axis.place(stretch[0].start)
-            end = axis.place(stretch[-1].end)
-            drawing.axes.axvspan(start, end, color=SERIES_COLORS[0], alpha=0.1, linewidth=0)
+
+
+def _shade(drawing: Plot, *, start: float, end: float) -> None:
+    """Shade the background between two places of the horizontal axis."""
+    drawing.axes.axvspan(start, end, color=SERIES_COLORS[0], alpha=0.1, linewidth=0)
 
 
 def _draw_unmeasured(drawing: Plot, points: Points) -> None:
@@ -365,9 +365,9 @@ def scaling(
 ) -> None:
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
-    `y` names the vertical axis, which is logarithmic for throughput and starts at 0 for efficiency. Colours and markers
-    are numbered. The published curves have those from `first_published_style` on, so that they look the same in both
-    plots, even if the plots have different numbers of our curves.
+    `y` names the vertical axis, which is logarithmic for throughput and starts at 0 for efficiency. The look of a
+    curve, its colour and marker, has a number. Ours have the numbers from 0 on, the published ones those from
+    `first_published_style` on, so that a published curve looks the same in both plots.
     """
     drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
     for style_index, (label, points) in enumerate(ours):
@@ -381,11 +381,16 @@ def scaling(
     else:  # an efficiency in percent
         drawing.axes.axhline(100, color=MUTED, linewidth=0.8)
         drawing.start_at_zero([100.0, *values])
-    device_counts: set[float] = set()
-    for _, points in all_series:
-        device_counts.update(devices for devices, _ in points)
-    _set_device_counts(drawing, sorted(device_counts))
+    _set_device_counts(drawing, _device_counts_of(all_series))
     drawing.name_axes(x="devices", y=y)
+
+
+def _device_counts_of(series: Series) -> list[float]:
+    """Return the x values of all points, which are numbers of devices, each once and in ascending order."""
+    device_counts: set[float] = set()
+    for _, points in series:
+        device_counts.update(devices for devices, _ in points)
+    return sorted(device_counts)
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:

@@ -130,17 +130,21 @@ def provenance(report: Report) -> Section:
 
     A section of the header that is equal in several runs is shown for the first only, and the others refer to that run.
     """
-    first_run_with: dict[str, int] = {}  # {name and content of a section: number of the first run with it}
+    first_run_by_content: dict[str, int] = {}
     parts: list[Block] = []
     for run in report.runs:
         parts.append(Facts(items=_facts_of_run(run), run=run.number))
         for name in TITLES_OF_SECTIONS:
             content = run.record.header.get(name)
             if content:
-                name_and_content = f"{name}{content!r}"  # as text, because a dict cannot be a key
-                first_run = first_run_with.setdefault(name_and_content, run.number)
+                first_run = first_run_by_content.setdefault(_as_key(name, content), run.number)
                 parts += _header_section(run, name, first_run)
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
+
+
+def _as_key(name: str, content: Any) -> str:
+    """Return the name and the content of a section as one text, because a dict cannot be a key."""
+    return f"{name}{content!r}"
 
 
 def _header_section(run: ReportedRun, name: str, first_run: int) -> list[Block]:

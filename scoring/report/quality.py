@@ -5,34 +5,33 @@ from collections.abc import Sequence
 
 from runlog.digits import four_digits, six_digits
 from runlog.text import visible
-from scoring.record import Quality, recipe_target
+from scoring.record import Quality
 from scoring.report import blocks, plots
 from scoring.report.blocks import Cell, Figure, Paragraph, link_to_line, run_link
-from scoring.report.content import NOT_MEASURED, Report, ReportedRun
+from scoring.report.content import NOT_MEASURED, Report, ReportedRun, shared_target
 
 
 def figure(report: Report) -> Figure | Paragraph:
     """Return the plot of the quality after each evaluation, with a table of all evaluations.
 
-    It has a line for each run and each measure, such as accuracy, and a level for the target that all runs share. If
-    the logs have no evaluations, a sentence says so.
+    The plot has a line for each run and each measure, such as accuracy. If they all train to the same target, it is a
+    horizontal line. If the logs have no evaluations, a sentence is returned that says so.
     """
-    evaluated = [run for run in report.runs if run.record.quality]
-    if not evaluated:
+    runs = [run for run in report.runs if run.record.quality]
+    if not runs:
         return Paragraph(text=f"Quality: {NOT_MEASURED}; the logs hold no evaluation.", absent=True)
-    targets = {recipe_target(run.record) for run in evaluated}
-    target = targets.pop() if len(targets) == 1 else None  # drawn only if it is the same for all runs
-    measures = _measures(evaluated)
-    series = _quality_series(evaluated, measures)
-    axis_name = visible(measures[0], 40) if len(measures) == 1 else "quality"
+    target = shared_target(runs)
+    measures = _measures(runs)
+    name_of_axis = _short_name(measures[0]) if len(measures) == 1 else "quality"
+    series = _quality_series(runs, measures)
     rows = []
-    for run in evaluated:
-        rows += [_cells_of_quality(run, quality) for quality in run.record.quality]
+    for run in runs:
+        rows += [_cells_of_quality(run, evaluation) for evaluation in run.record.quality]
     return Figure(
         name="quality",
         title="Quality after each evaluation",
         caption=_caption(measures, series, target),
-        draw=functools.partial(plots.lines, series=series, x="epoch", y=axis_name, target=target),
+        draw=functools.partial(plots.lines, series=series, x="epoch", y=name_of_axis, target=target),
         numbers=blocks.table("Every evaluation", rows),
     )
 
@@ -57,18 +56,26 @@ def _measures(runs: Sequence[ReportedRun]) -> list[str]:
     return sorted(names)
 
 
-def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
-    """Return a line to draw for each run and each measure, such as accuracy: its label, and its points by epoch.
+def _short_name(measure: str) -> str:
+    """Return the name of a measure for a plot: printable, and cut off if it is long."""
+    return visible(measure, 40)
 
-    The label is "run 1", or "run 1 accuracy" if there are several measures.
+
+def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
+    """Return the lines of the plot, each as its label and its points: one line for each run and each measure.
+
+    The label is "run 1", or "run 1 accuracy" if there are several measures. A measure that a run does not have makes no
+    line.
     """
     series: list[plots.NamedPoints] = []
     for run in runs:
         for measure in measures:
+            label = f"run {run.number}"
+            if len(measures) > 1:
+                label += f" {_short_name(measure)}"
             points = _points_of_measure(run, measure)
             if points:
-                name_of_measure = f" {visible(measure, 40)}" if len(measures) > 1 else ""
-                series.append((f"run {run.number}{name_of_measure}", points))
+                series.append((label, points))
     return series
 
 

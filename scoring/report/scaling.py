@@ -65,24 +65,23 @@ def _step_on_single_device(groups: Sequence[Group], mean_steps: Sequence[_MeanSt
 def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
     """Return the parts of a mean step: its wait for data, its all-reduce, and the rest of its time.
 
-    The rest is computation, and any of the other two parts that is not known: "computation", "computation and
-    all-reduce", "computation and data wait" or "computation and all-reduce and data wait".
+    The rest is computation, and any of the other two parts that is not known, such as "computation and data wait".
     """
+    unknown_parts = []
     all_reduce_s = all_reduce.exposed_s
-    if all_reduce_s is not None:
+    if all_reduce_s is None:
+        unknown_parts.append("all-reduce")
+    else:
         without_wait_s = mean_step.total_s - (mean_step.data_wait_s or 0.0)
         all_reduce_s = min(all_reduce_s, without_wait_s)  # an estimate, which may be longer than what is left
-    rest = "computation"
-    if all_reduce_s is None:
-        rest += " and all-reduce"
     if mean_step.data_wait_s is None:
-        rest += " and data wait"
+        unknown_parts.append("data wait")
     return StepTime(
         total_s=mean_step.total_s,
         data_wait_s=mean_step.data_wait_s,
         all_reduce_s=all_reduce_s,
         all_reduce_note=all_reduce.note,
-        rest=rest,
+        rest=" and ".join(["computation", *unknown_parts]),
     )
 
 
@@ -110,24 +109,34 @@ def _estimated_all_reduce(
 def _mean_step(group: Group) -> _MeanStep | None:
     """Return the mean step over the measured windows of all runs of a group.
 
-    It comes from the first of these that is known: the times and steps of the windows, the step times that the logs
-    print for them, or the images of a step and the group's score in images/s. Only the first of these has the wait for
-    data. None is returned if none is known.
+    It comes from the first of these that is known; None is returned if none is.
+
+    - the times and steps of the windows; only these tell the wait for data, too
+    - the step times that the logs print for the windows
+    - the images of a step, divided by the group's score in images/s
     """
     windows = group.measured
+    mean_step = None
     if windows:
-        mean_step = _mean_of_windows(windows)
-        if mean_step is not None:
-            return mean_step
-        printed_s: list[float] = values_of(windows, "printed_step_time_s")
-        if len(printed_s) == len(windows):  # each window says it
-            return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), data_wait_s=None)
+        mean_step = _mean_of_windows(windows) or _mean_of_printed_times(windows)
+    return mean_step or _step_by_score(group)
 
-    batch = group.record.global_batch  # images of a step, on all devices
-    score = group.score
-    if not batch or score is None or score.unit != "images/s" or score.value <= 0:
+
+def _mean_of_printed_times(windows: Sequence[Window]) -> _MeanStep | None:
+    """Return the mean of the step times that a log prints for its windows; None unless it prints one for each."""
+    printed_s: list[float] = values_of(windows, "printed_step_time_s")
+    if len(printed_s) != len(windows):
         return None
-    return _MeanStep(batch / score.value, data_wait_s=None)
+    return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), data_wait_s=None)
+
+
+def _step_by_score(group: Group) -> _MeanStep | None:
+    """Return how long a step takes by the group's score in images/s; None without such a score or the batch."""
+    global_batch = group.record.global_batch  # images of a step, on all devices
+    score = group.score
+    if not global_batch or score is None or score.unit != "images/s" or score.value <= 0:
+        return None
+    return _MeanStep(global_batch / score.value, data_wait_s=None)
 
 
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
@@ -163,24 +172,37 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
     images/s, or without a known number of devices, has no row. If the base has 400 images/s on 8 devices, 720 images/s
     on 16 devices are a speedup of 1.8 and, as they are 2 times as many devices, an efficiency of 0.9.
     """
-    rows: list[ScalingRow] = []
-    base: Score | None = None
-    base_devices = 1  # set together with `base`
+    measured = []
     for group in groups:
         score = group.score
         devices = group.record.devices
-        if not score or not devices or score.unit != "images/s":
-            continue
-        speedup_95 = None  # the first row is the base of the others and has no interval of its own
-        if base is None:
-            base = score
-            base_devices = devices
-        else:
-            speedup_95 = ratio_interval(base, score).bounds
-        speedup = score.value / base.value
-        efficiency = speedup / (devices / base_devices)
-        rows.append(ScalingRow(group, devices, score.value, speedup, speedup_95, efficiency))
-    return rows
+        if score and devices and score.unit == "images/s":
+            measured.append(_MeasuredGroup(group, score, devices))
+    return [_scaling_row(each, base=measured[0]) for each in measured]
+
+
+class _MeasuredGroup(NamedTuple):
+    """A group with a throughput in images/s and a known number of devices."""
+
+    group: Group
+    score: Score
+    devices: int
+
+
+def _scaling_row(measured: _MeasuredGroup, base: _MeasuredGroup) -> ScalingRow:
+    """Return the row of a group, compared with the base, which is the first group of the table."""
+    speedup = measured.score.value / base.score.value
+    speedup_95 = None  # the base is not compared with itself
+    if measured is not base:
+        speedup_95 = ratio_interval(base.score, measured.score).bounds
+    return ScalingRow(
+        group=measured.group,
+        devices=measured.devices,
+        images_per_s=measured.score.value,
+        speedup=speedup,
+        speedup_95=speedup_95,
+        efficiency=speedup / (measured.devices / base.devices),
+    )
 
 
 # ---- published tables
@@ -233,18 +255,19 @@ def _curves_from_one_device(published: Sequence[Published], family: str, precisi
 
     A table is the rows that differ only in the number of devices. Without a row of one device it makes no curve.
     """
-    suitable = []
-    for row in published:
-        same_model = _family_of_model(row.model) == family
-        same_precision = _kind_of_precision(row.precision, row.math_mode) == precision
-        if same_model and same_precision:
-            suitable.append(row)
+    suitable = [row for row in published if _has_family_and_precision(row, family, precision)]
     curves = []
     for rows in systems_by_devices(suitable):  # the rows of a table, by ascending number of devices
         begins_at_one_device = rows[0].devices == 1  # the efficiency is relative to it
         if begins_at_one_device and len(rows) > 1:
             curves.append(Curve(label=_label_of_table(rows), rows=tuple(rows)))
     return curves
+
+
+def _has_family_and_precision(row: Published, family: str, precision: str) -> bool:
+    """Return whether a published figure is of a family of models and a kind of precision."""
+    same_family = _family_of_model(row.model) == family
+    return same_family and _kind_of_precision(row.precision, row.math_mode) == precision
 
 
 def _warning_of_other_data(record: Record) -> str:
@@ -254,12 +277,14 @@ def _warning_of_other_data(record: Record) -> str:
     data set. It begins with a space, because it follows another sentence.
     """
     dataset = section(record, "dataset")
-    image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
-    reads_full_size_images = image_size == 224 and not dataset.get("synthetic")
-    if not dataset or reads_full_size_images:
+    if not dataset:
         return ""
-    size = f" at {image_size} px" if isinstance(image_size, int) else ""
+    image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
+    is_same_kind_of_data = image_size == 224 and not dataset.get("synthetic")
+    if is_same_kind_of_data:
+        return ""
     name = dataset.get("name", "other data")
+    size = f" at {image_size} px" if isinstance(image_size, int) else ""
     return f" They were measured on full-size images; these runs on {name}{size}: compare the efficiency, not images/s."
 
 

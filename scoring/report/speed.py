@@ -3,7 +3,7 @@
 import functools
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from runlog.run import real
@@ -40,23 +40,29 @@ def throughput(report: Report) -> Section:
     A run without rates has a sentence instead. The gist, which is shown beside the title, is the range of the measured
     rates of all runs, in each unit.
     """
-    figures: list[Figure] = []
-    without_rates: list[Block] = []
-    measured_rates: defaultdict[str, list[float]] = defaultdict(list)  # by their unit
+    rates_by_run = {run.number: timeline(run) for run in report.runs}
+    plots_of_runs = []
+    sentences: list[Block] = []
     for run in report.runs:
-        rates_over_time = timeline(run)
-        if not rates_over_time.points:
-            without_rates.append(Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True))
-            continue
-        figures.append(_plot_of_run(report, run, rates_over_time))
-        measured_rates[unit_of_rates(run)] += [point.images_per_s for point in rates_over_time.points if point.measured]
-
-    gist = NOT_MEASURED
-    ranges = [f"{range_in_words(rates)} {unit}" for unit, rates in measured_rates.items() if rates]
-    if ranges:
-        gist = f"measured windows {', '.join(ranges)}"
-    parts = [*_plot_blocks(figures), *without_rates]
+        rates = rates_by_run[run.number]
+        if rates.points:
+            plots_of_runs.append(_plot_of_run(report, run, rates))
+        else:
+            sentences.append(Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True))
+    gist = _measured_rates_in_words(report.runs, rates_by_run)
+    parts = [*_plot_blocks(plots_of_runs), *sentences]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
+
+
+def _measured_rates_in_words(runs: Sequence[ReportedRun], rates_by_run: Mapping[int, Timeline]) -> str:
+    """Return the range of the measured rates of all runs, in each unit; "not measured" if there are none."""
+    rates_by_unit: defaultdict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        points = rates_by_run[run.number].points
+        if points:
+            rates_by_unit[unit_of_rates(run)] += [point.images_per_s for point in points if point.measured]
+    ranges = [f"{range_in_words(rates)} {unit}" for unit, rates in rates_by_unit.items() if rates]
+    return f"measured windows {', '.join(ranges)}" if ranges else NOT_MEASURED
 
 
 def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
@@ -85,9 +91,9 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
     points = rates_over_time.points
     axis_unit = rates_over_time.axis_unit  # "s", "step" or "row"
     rate_unit = unit_of_rates(run)
-    level = None  # the run's figure, drawn as a horizontal line
+    scored_rate = None  # drawn as a horizontal line
     if report.protocol.figure == "throughput" and run.figure is not None:
-        level = run.figure.value
+        scored_rate = run.figure.value
     window_count = sum(len(point.windows) for point in points)
     table_caption = f"Windows of run {run.number}"
     if window_count > len(points):
@@ -97,7 +103,9 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
         caption=_caption_of_run(run, points, window_count, axis_unit),
-        draw=functools.partial(plots.throughput, runs=runs, axis_unit=axis_unit, rate_unit=rate_unit, level=level),
+        draw=functools.partial(
+            plots.throughput, runs=runs, axis_unit=axis_unit, rate_unit=rate_unit, level=scored_rate
+        ),
         numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis_unit, rate_unit) for point in points]),
     )
 

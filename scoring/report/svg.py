@@ -29,19 +29,36 @@ _UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^
 def for_page(svg: str, figure: Figure) -> str:
     """Return matplotlib's SVG of a figure, changed so that it can stand in the page.
 
-    - Ids differ between the plots of a page: `url(#clip)` becomes `url(#loss-clip)`.
+    - Ids differ between the plots of a page: in the figure "loss", `url(#clip)` becomes `url(#loss-clip)`.
     - Colours are the page's variables: `#010101` becomes `var(--ink)`.
     - Text keeps its size, and takes the font of the page.
-    - A new opening tag has the title and the description that screen readers read.
+    - The `<svg>` tag is a new one, followed by a title and a description for screen readers.
     """
-    text = _METADATA.sub("", svg)
-    text = _START_OF_ID_OR_REFERENCE.sub(rf"\g<0>{figure.name}-", text)  # \g<0>: what the expression has matched
+    drawing = _METADATA.sub("", svg)
+    drawing = _with_ids_of(figure, drawing)
+    drawing = _with_colors_of_page(drawing)
+    drawing = _FONT.sub(r"font-size: \g<size>", drawing)
+    return _with_words_for_screen_readers(figure, drawing)
+
+
+def _with_ids_of(figure: Figure, svg: str) -> str:
+    """Return the SVG with the name of its figure before each id and each reference to an id."""
+    matched = r"\g<0>"  # such as `id="`
+    return _START_OF_ID_OR_REFERENCE.sub(f"{matched}{figure.name}-", svg)
+
+
+def _with_colors_of_page(svg: str) -> str:
+    """Return the SVG with the page's variables in place of the colours that stand for them."""
     for color, variable in VARIABLES.items():
-        text = text.replace(color, f"var(--{variable})")
-    text = _FONT.sub(r"font-size: \g<size>", text)
-    old_opening = _UP_TO_END_OF_SVG_TAG.match(text)
+        svg = svg.replace(color, f"var(--{variable})")
+    return svg
+
+
+def _with_words_for_screen_readers(figure: Figure, svg: str) -> str:
+    """Return the SVG with another opening: the tag, a title and a description in place of matplotlib's tag."""
+    old_opening = _UP_TO_END_OF_SVG_TAG.match(svg)
     assert old_opening is not None, "matplotlib's SVG has a viewBox"
-    drawing = text[old_opening.end() :]
+    drawing = svg[old_opening.end() :]
     return _svg_head(old_opening["view_box"], figure) + drawing
 
 

@@ -56,20 +56,30 @@ def _link_matrix(topology: Any) -> _LinkMatrix:
     {"devices": ["GPU0", "GPU1"], "links": [["X", "NV12"], ["NV12", "X"]]} gives
     (("GPU0", "X", "NV12"), ("GPU1", "NV12", "X")).
 
-    The result is empty if `topology` has another form, if a device does not have one link to each device, or if there
-    are more than MOST_DEVICES devices.
+    The result is empty if `topology` has another form, if a row does not have one link to each device, or if there are
+    more than MOST_DEVICES devices.
     """
-    rows = []
+    matrix = []
     try:
-        for name, links in zip(topology["devices"], topology["links"], strict=True):
-            rows.append((str(name), *map(str, links)))
+        for device, links in zip(topology["devices"], topology["links"], strict=True):
+            matrix.append(_row_of_device(device, links))
     except (TypeError, KeyError, ValueError):  # a log may hold anything
         return ()
-    row_length = 1 + len(rows)  # the device's own name, and a link for each device
-    is_square = all(len(row) == row_length for row in rows)
-    if not is_square or len(rows) > MOST_DEVICES:
+    device_count = len(matrix)
+    if device_count > MOST_DEVICES:
         return ()
-    return tuple(rows)
+    for _, *links_of_device in matrix:
+        if len(links_of_device) != device_count:
+            return ()
+    return tuple(matrix)
+
+
+def _row_of_device(device: Any, links: Any) -> _LinksOfDevice:
+    """Return a row of a matrix: "GPU0", ["X", "NV12"] -> ("GPU0", "X", "NV12").
+
+    Raises TypeError if `links` is a number or another value without items.
+    """
+    return (str(device), *map(str, links))
 
 
 def _cells_of_links(row: _LinksOfDevice, devices: Sequence[str]) -> list[Cell]:

@@ -9,9 +9,9 @@ from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
 from scoring.figure.run_count import benchmark_of
-from scoring.record import Quality, recipe_target, section
+from scoring.record import Quality, section
 from scoring.report.brief import day_of, hardware
-from scoring.report.content import NOT_LOGGED, Group, Overall, ReportedRun, runs_of, warnings_of_scores
+from scoring.report.content import NOT_LOGGED, Group, Overall, ReportedRun, runs_of, shared_target, warnings_of_scores
 from scoring.report.text import counted
 
 UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
@@ -25,11 +25,14 @@ def applies(check: Verdict) -> bool:
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the status of the whole report, and a sentence on it.
+    """Return the status of the whole report, which is the worst one of the checks that apply, and a sentence on it.
 
-    The status is the worst one of the checks that apply: fatal, unknown, warning or ok, from worst to best. Unless it
-    is fatal, the sentence names the checks with warnings. If the status is a warning and the figure is not steady, the
-    sentence only says that.
+    - fatal: "This result does not stand"
+    - unknown: "Not yet shown to be publishable"
+    - a warning: "The result stands", or another sentence if the figure is not steady
+    - ok: "The result stands"
+
+    The second sentence and the third name the checks with warnings: ", with warnings about provenance".
     """
     applying = [check for check in checks if applies(check)]
     statuses = {check.status for check in applying}
@@ -191,13 +194,14 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     the MLPerf round. A log does not say its round, so the number is known only if all rounds with this benchmark agree.
     For a benchmark of no round, the protocol decides.
     """
+    run_count = len(group.runs)
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
     if not submission_by_round:
-        return _dropped_by_protocol(len(group.runs), protocol)
+        return _dropped_by_protocol(run_count, protocol)
     dropped_in_rounds: set[int] = set()
     for submission in submission_by_round.values():
-        has_enough_runs = len(group.runs) >= submission.runs  # for a result of this round; else no run can be dropped
-        dropped_in_rounds.add(submission.dropped if has_enough_runs else 0)
+        makes_a_result = run_count >= submission.runs  # else the round drops no run
+        dropped_in_rounds.add(submission.dropped if makes_a_result else 0)
     if len(dropped_in_rounds) > 1:
         return None
     return dropped_in_rounds.pop()
@@ -210,8 +214,7 @@ def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[Reported
     runs of the report.
     """
     lowest = min((run.record.quality[-1] for run in trained), key=_value_of)
-    targets = {recipe_target(run.record) for run in trained}
-    target = targets.pop() if len(targets) == 1 else None
+    target = shared_target(trained)
     text = (
         f"{_numbers_in_words(trained, runs)} ended with success; lowest final {lowest.name} {four_digits(lowest.value)}"
     )

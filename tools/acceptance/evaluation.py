@@ -102,11 +102,11 @@ def _totals_over_ranks(
     together.
     """
     me = machine.me
-    # The program adds up the right answers and the images in variables of these names.
-    evaluator = Evaluator(executor=machine.executor, main=main, totals=(model.QUALITY, COUNTED), ranks=me)
-    steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # as many on every rank
     share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
+    steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # as many on every rank
     reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")  # so that any machine has the same images
+    counters = (model.QUALITY, COUNTED)  # the variables in which the program counts right answers, and images
+    evaluator = Evaluator(executor=machine.executor, main=main, totals=counters, ranks=me)
     with contextlib.closing(data.Loader(images, share_of_rank, reader, resize=resize)) as batches:
         totals = evaluator.run(_in_format(batches, model.image), steps=steps)  # summed over the ranks
     return Totals(correct=int(totals[model.QUALITY]), counted=int(totals[COUNTED]))

@@ -204,14 +204,19 @@ class Machine:
         start-up program is run again before the capture, and no step of the training has been taken.
         """
         step = CapturedStep(self.executor, training)
-        step.begin()  # sends the first learning rates, which the runs read; `_losses_of_steps` sends them again
-        for _ in range(step.RUNS_BEFORE):
-            step.run(training.main, feed)
+        _run_before_capture(step, training.main, feed)
         build.keep_communicators(training.startup)  # or the start-up program would connect the ranks again
         self.executor.run(training.startup)
         state.set_weights(training.main, weights)
         step.capture()  # records the step, but computes nothing
         return step
+
+
+def _run_before_capture(step: CapturedStep, main: static.Program, feed: dict[str, Any]) -> None:
+    """Run a program as often as Paddle needs before its step can be captured."""
+    step.begin()  # sends the first learning rates, which the runs read; `_losses_of_steps` sends them again
+    for _ in range(step.RUNS_BEFORE):
+        step.run(main, feed)
 
 
 def _compute_capability(job: Job, me: ranks.Ranks) -> int:
@@ -328,22 +333,31 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
     All ranks must call this together. The check must use another communicator than `me.comm`, by which the ranks tell
     each other of failures. Raises RunError if the check has failed here while another rank still waits in it.
     """
-    verdict: Verdict | None = None
-    failure: Verdict | None = None
+    here = _run_here(name, check)
+    _wait_for_other_ranks(me, here.failure)
+    failure_by_rank: list[Verdict | None] = me.comm.allgather(here.failure)  # None for a rank that has not failed
+    has_any_failed = any(failure is not None for failure in failure_by_rank)
+    if here.verdict is None or has_any_failed:
+        return _gravest_failure(failure_by_rank)
+    return here.verdict
+
+
+class _Outcome(NamedTuple):
+    """The outcome of a check on this rank: the verdict that it returned, or that on its failure; the other is None."""
+
+    verdict: Verdict | None
+    failure: Verdict | None
+
+
+def _run_here(name: str, check: Callable[[], Verdict]) -> _Outcome:
+    """Run a check on this rank. An exception is a failure: UNKNOWN if the machine lacks what it needs, else FATAL."""
     try:
-        verdict = check()
-    except NotPossible as reason:  # the machine does not have what the check needs
-        failure = Verdict(check=name, status=UNKNOWN, found=str(reason))
+        return _Outcome(verdict=check(), failure=None)
+    except NotPossible as reason:
+        return _Outcome(verdict=None, failure=Verdict(check=name, status=UNKNOWN, found=str(reason)))
     except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
         traceback.print_exc()
-        failure = Verdict(check=name, status=FATAL, found=message_of(reason))
-
-    _wait_for_other_ranks(me, failure)
-    failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
-    if all(failed is None for failed in failure_by_rank):
-        assert verdict is not None  # this rank has not failed either
-        return verdict
-    return _gravest_failure(failure_by_rank)
+        return _Outcome(verdict=None, failure=Verdict(check=name, status=FATAL, found=message_of(reason)))
 
 
 def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:

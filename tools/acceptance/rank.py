@@ -36,17 +36,17 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     With `short` the checks take fewer steps. If a check fails, its verdict says so, and the next check runs. Raises
     RunError if a check has failed on this rank while another rank still waits in it.
     """
-    me = ranks.start(job.cluster)  # connects the ranks by MPI
-    writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
-    ranks.connect(job.cluster, me)  # connects them once more, for Paddle's collectives
+    this_rank = ranks.start(job.cluster)  # connects the ranks by MPI
+    ranks.connect(job.cluster, this_rank)  # connects them once more, for Paddle's collectives
     paddle.enable_static()
-    machine = Machine(job, origins, me, short=short)
-    if me.is_first:  # the first rank writes the file of the verdicts, which begins with the nodes
+    machine = Machine(job, origins, this_rank, short=short)
+    writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
+    if this_rank.is_first:  # it alone writes the file, which begins with the nodes
         writer.append_line({"nodes": as_json(machine.nodes)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
-        machine.begin_check(me)
-        writer.run_check(me, name, functools.partial(_run_check, machine, name))
+        machine.begin_check(this_rank)
+        writer.run_check(this_rank, name, functools.partial(_run_check, machine, name))
 
 
 def _run_check(machine: Machine, name: str) -> Verdict:

@@ -87,21 +87,21 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
     none was faster than the base, nothing is measured again.
     """
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
-    # `judge_candidates` judges all that is left in `screened.runs`, so the base's and the control's runs are taken out.
-    base_runs = screened.runs.pop(BASE)
+    base_runs = screened.runs.pop(BASE)  # taken out, so that `screened` has only the candidates to judge
     control_runs = screened.runs.pop(CONTROL)
     allowed = allowed_loss([*base_runs, *control_runs])
     verdicts = judge_candidates(screened, base_runs, allowed)
     lines = as_text(verdicts.values()).splitlines()
-
     measured_again = finalists(verdicts)
-    if measured_again:
-        confirmed = runner.measure("confirm", (BASE, *measured_again), repeats)
-        confirmed_base_runs = confirmed.runs.pop(BASE)
-        verdicts = judge_candidates(confirmed, confirmed_base_runs, allowed)
-        lines.append("measured again, on runs that had no part in the choice:")
-        lines += as_text(verdicts.values()).splitlines()
-    return verdicts, lines
+    if not measured_again:
+        return verdicts, lines
+
+    confirmed = runner.measure("confirm", (BASE, *measured_again), repeats)
+    confirmed_base_runs = confirmed.runs.pop(BASE)
+    new_verdicts = judge_candidates(confirmed, confirmed_base_runs, allowed)
+    lines.append("measured again, on runs that had no part in the choice:")
+    lines += as_text(new_verdicts.values()).splitlines()
+    return new_verdicts, lines
 
 
 def _new_config_file(folder: Path, name: str) -> Path:
@@ -142,22 +142,28 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
     remains:
 
         export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
+
+    The lines of `evidence` stand above, as comments.
     """
     system = job.cluster.dgxsystem
     prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
     lines = ["# shellcheck shell=bash", f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh"]
-    for line in evidence:  # as comments
+    for line in evidence:
         lines.append(f"# {line}".rstrip())
     for variable, value in winner.exports(job.model.strategy).items():
-        prefixed = f"{prefix}_{variable}"
-        expansion = "${" + f"{prefixed}:-{value}" + "}"  # to the shell: what the user has set, else `value`
-        lines.append(f'export {prefixed}="{expansion}"')
+        lines.append(_export_unless_set(f"{prefix}_{variable}", value))
     lines += [
         "",
         f"# shellcheck source=config_{system}.sh",
         f'source "$(dirname "${{BASH_SOURCE[0]}}")/config_{system}.sh"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _export_unless_set(variable: str, value: str) -> str:
+    """Return a line of shell that exports a variable: what the user has set, else `value`."""
+    what_is_set_or_value = "${" + f"{variable}:-{value}" + "}"
+    return f'export {variable}="{what_is_set_or_value}"'
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:

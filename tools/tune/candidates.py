@@ -101,59 +101,64 @@ def _knobs_to_try(job: Job) -> Iterator[str]:
     A knob that is on or off is yielded with the value that is not its default.
     """
     on_gpu = job.cluster.device == "gpu"
-    ranks = job.cluster.dgxngpu  # all of the job: a search runs on one node
-    # In half precision NHWC is the layout unless the job asks for NCHW.
-    is_half_nhwc = job.model.is_half and "NHWC" in job.model.traits.layouts and job.model.layout != "NCHW"
-
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"  # on by default for GPUs only
     if "lars" in job.model.recipe:
         yield "merged_lars=1"  # off by default
     else:
         yield "merged_optimizer=0"  # on by default
-    # Fusions are on by default where they find operators to fuse: those of batch norm in half precision with the layout
-    # NHWC, and the one of addition and activation in any other program.
-    if is_half_nhwc:
-        yield "fuse_bn_act_ops=0"
+    yield from _fusions_to_switch_off(job)
+    has_several_ranks = job.cluster.dgxngpu > 1
+    if has_several_ranks:  # how many MB of gradients one all-reduce sums
+        yield from ("fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64")
+    if on_gpu:
+        yield from _gpu_knobs_to_try(job)
+
+
+def _fusions_to_switch_off(job: Job) -> Iterator[str]:
+    """Yield the knobs that switch off the fusions which Paddle makes in the job's program by default."""
+    if _is_half_nhwc(job):
+        yield "fuse_bn_act_ops=0"  # batch norm is fused only in such a program
         yield "fuse_bn_add_act_ops=0"
     else:
         yield "fuse_elewise_add_act_ops=0"
-    if ranks > 1:  # how many MB of gradients one all-reduce sums
-        yield from ("fuse_grad_size_in_MB=1", "fuse_grad_size_in_MB=4", "fuse_grad_size_in_MB=64")
-    if on_gpu:
-        yield from _gpu_knobs_to_try(job, is_half_nhwc=is_half_nhwc)
 
 
-def _gpu_knobs_to_try(job: Job, *, is_half_nhwc: bool) -> Iterator[str]:
-    """Yield the knobs of STRATEGY that act only on GPUs and may make a job faster. Each is tried alone.
+def _is_half_nhwc(job: Job) -> bool:
+    """Return whether the job computes in half precision with the layout NHWC, which is the default there."""
+    return job.model.is_half and "NHWC" in job.model.traits.layouts and job.model.layout != "NCHW"
 
-    `is_half_nhwc` says that the job computes in half precision with the layout NHWC, which `resnet_unit` needs.
-    """
-    if is_half_nhwc:
+
+def _gpu_knobs_to_try(job: Job) -> Iterator[str]:
+    """Yield the knobs of STRATEGY that act only on GPUs and may make a job faster. Each is tried alone."""
+    if _is_half_nhwc(job):  # `resnet_unit` needs it
         yield "resnet_unit=1"  # off by default
-    # A step can be captured as a graph only if the model can, and if the batch is not computed in parts.
-    can_capture = job.model.traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
-    if can_capture:
+    if _can_capture_a_step(job):
         yield "cuda_graph=1"  # off by default
     yield from ("enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0")
     yield from ("conv_workspace_size_limit=512", "conv_workspace_size_limit=8000")  # MiB
 
 
+def _can_capture_a_step(job: Job) -> bool:
+    """Return whether a step can be captured as a CUDA graph: the model allows it, and the batch is not in parts."""
+    batch_is_whole = job.model.knobs.gradient_merge == 1
+    return job.model.traits.captures(is_half=job.model.is_half) and batch_is_whole
+
+
 def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
-    One rank takes the place of several. Its batch is the images of all these ranks, which it computes in parts of the
-    same size as before (gradient_merge). For 4 ranks with BATCHSIZE=32:
+    A rank of a candidate does the work of several ranks of the job: it computes their batches one after the other
+    (gradient_merge), as parts of one larger batch. For a job of 4 ranks with BATCHSIZE=32:
 
         DGXNGPU=1, BATCHSIZE=128, gradient_merge=4
         DGXNGPU=2, BATCHSIZE=64, gradient_merge=2
     """
     ranks = job.cluster.dgxngpu
-    for fewer_ranks in range(1, ranks):
-        if ranks % fewer_ranks != 0:
-            continue
+    smaller_divisors = [divisor for divisor in range(1, ranks) if ranks % divisor == 0]
+    for fewer_ranks in smaller_divisors:
         replaced_ranks = ranks // fewer_ranks  # by each rank of the candidate
-        # The parts stay as large as before, so batch norm takes its statistics over the same images.
         batch = job.model.batchsize * replaced_ranks
+        # A part is as large as before, so batch norm takes its statistics over the same images.
         parts = job.model.knobs.gradient_merge * replaced_ranks
         yield Candidate(
             name=f"DGXNGPU={fewer_ranks}",

@@ -81,10 +81,7 @@ class Runner:
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):
-            in_order = list(candidates)
-            if turn % 2 == 0:  # so that a slow change, such as heat, affects all candidates equally
-                in_order.reverse()
-            for candidate in in_order:
+            for candidate in _order_of_turn(candidates, turn):
                 has_failed = candidate in measured.failures  # in an earlier turn
                 is_done = candidate == CONTROL and turn > 1  # one run is enough to compare losses
                 if not has_failed and not is_done:
@@ -114,6 +111,16 @@ class Runner:
         """Return the folder of a run, `<folder of the search>/<turn>/<name of the candidate>`."""
         name = "".join(_in_file_name(character) for character in candidate.name)
         return self.folder / turn / name
+
+
+def _order_of_turn(candidates: Sequence[Candidate], turn: int) -> list[Candidate]:
+    """Return the candidates in order in odd turns and reversed in even ones, so that a slow change affects all equally.
+
+    Such a change is the heat of the machine.
+    """
+    if turn % 2 == 0:
+        return list(reversed(candidates))
+    return list(candidates)
 
 
 def _wait_for(process: subprocess.Popen[str]) -> str:

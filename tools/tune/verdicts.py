@@ -37,13 +37,12 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
     differs by a rounding error. How far their losses are apart shows how much rounding alone changes a loss. A
     candidate may differ by CONTROL_FACTOR times as much, plus the share LOSS_ROUNDING of the loss.
     """
-    losses_of_runs = losses(runs)  # [runs, windows]
-    first_losses = losses_of_runs[0]
-    other_losses = losses_of_runs[1:]
-    largest_difference = np.abs(other_losses - first_losses).max(axis=0)  # of each window
+    losses_by_run = losses(runs)  # a row for each run, a column for each window
+    losses_of_first = losses_by_run[0]
+    by_rounding = np.abs(losses_by_run[1:] - losses_of_first).max(axis=0)  # the largest difference in each window
     # Rounding errors grow from step to step, so a window must not allow less than the windows before it.
-    largest_so_far = np.maximum.accumulate(largest_difference)
-    return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first_losses))
+    by_rounding_so_far = np.maximum.accumulate(by_rounding)
+    return np.array(CONTROL_FACTOR * by_rounding_so_far + LOSS_ROUNDING * np.abs(losses_of_first))
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
@@ -97,18 +96,16 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
 
 
 def _speed_ratio(rates: Sequence[float], base_rates: Sequence[float]) -> _SpeedRatio:
-    """Return the geometric mean, over the turns, of a candidate's rate over the base's rate in the same turn.
+    """Return how many times as fast as the base a candidate is, with the 95 % interval.
 
-        ratio = exp(mean of log(rate / base rate))
-
-    The interval is Student's t interval of these logarithms, taken to the exponential.
+    Both lists have a rate of each turn, and only the rates of the same turn are compared. The mean is the geometric one
+    of the turns' ratios, exp(mean of log(rate / base rate)). The interval is that of Student's t for the logarithms.
     """
-    log_ratios = [math.log(own / base) for own, base in zip(rates, base_rates, strict=True)]
-    log_interval = spread.t_interval(log_ratios)
-    assert log_interval is not None, "two turns or more are run"
-    return _SpeedRatio(
-        mean=math.exp(statistics.fmean(log_ratios)), low=math.exp(log_interval[0]), high=math.exp(log_interval[1])
-    )
+    logs = [math.log(rate_of_turn / base) for rate_of_turn, base in zip(rates, base_rates, strict=True)]
+    interval_of_logs = spread.t_interval(logs)
+    assert interval_of_logs is not None, "two turns or more are run"
+    low, high = interval_of_logs
+    return _SpeedRatio(mean=math.exp(statistics.fmean(logs)), low=math.exp(low), high=math.exp(high))
 
 
 def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> float:
@@ -158,17 +155,16 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again: the fastest one, and a new one that joins it with others.
+    """Return the candidates to measure again: the fastest one, and a new one that has its changes and those of others.
 
-    The others are faster than the base, too. They are taken from the fastest to the slowest, each if it can be joined
-    with all that were taken before. If none can, the list has only the fastest candidate. It is empty if no candidate
-    is faster than the base.
+    Only candidates that are faster than the base count. If the fastest can be joined with none of the others, it is
+    returned alone. If no candidate is faster than the base, the list is empty.
     """
-    compatible = _compatible(better(verdicts))  # the fastest first
+    compatible = _compatible(better(verdicts))
     if not compatible:
         return []
-    fastest = compatible[0]
-    if len(compatible) == 1:
+    fastest, *others = compatible
+    if not others:
         return [fastest]
     return [fastest, _joined(compatible)]
 
