@@ -327,8 +327,8 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, where at least one of the two scores has a single run.
 
-    `between_runs` is how far single runs of a system lie apart, because a single run does not show it. If there is no
-    interval, `basis` says why.
+    A single run does not show how far repeats lie apart, but `between_runs` does. If there is no interval, `basis` says
+    why.
     """
     reason = _why_no_interval_of_single_run(base, other)
     if reason is not None:

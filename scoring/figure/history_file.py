@@ -261,7 +261,7 @@ def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[s
 
 
 def _stored_record(connection: sqlite3.Connection, row: Row) -> Any:
-    """Return the record of a row's run, as the history keeps it: zlib-packed JSON."""
+    """Return the record of a row's run, unpacked. The history keeps it as JSON, packed by zlib."""
     key = [row.sha256, row.protocol]
     [packed_record] = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
     return json.loads(zlib.decompress(packed_record))

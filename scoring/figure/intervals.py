@@ -41,7 +41,7 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     """Return why the figure of a single run has no interval by calibrated widths; None if it may have one.
 
     A calibrated width says how far the mean of a run's separately measured windows may be off. So only a figure that is
-    such a mean has one.
+    such a mean can have one.
     """
     over_steps = protocol.over_steps  # how the steps of a run become its figure
     if over_steps == "own_summary":

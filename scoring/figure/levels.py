@@ -43,8 +43,8 @@ def levels_of_repetition(
     """Return how many windows, runs and hosts were measured, and how far the values of each level vary.
 
     Of each run, `values` has the figure, `rates` the rates of its windows (empty if not known), and `hosts` the name of
-    its host. Runs are compared within their host or, if the hosts are not known (None), all with each other. A run that
-    did not converge has an infinite figure, and is not compared.
+    its host. Windows are compared within their run. Runs are compared within their host or, if the hosts are not known
+    (None), all with each other. A run that did not converge has an infinite figure, and is not compared.
     """
     window_level = _level_of_windows(rates)
     converged_values = [value for value in values if not math.isinf(value)]

@@ -74,9 +74,9 @@ def _confidence_at_depth(depth: int, n: int) -> float:
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
-    The bounds are the k-th least and the k-th greatest of all quotients of another value by a base value, with k from
-    `_rank_of_bounds` (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963). The values of the two sets are
-    assumed to be distributed alike, but for a factor.
+    The bounds are the k-th least and the k-th greatest of all quotients of a value of `other` by one of `base`, with k
+    from `_rank_of_bounds` (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963). The values of the two sets
+    are assumed to be distributed alike, but for a factor.
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:

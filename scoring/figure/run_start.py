@@ -25,7 +25,7 @@ def start_of(record: Record) -> Start:
 
     1. the date of its run_start,
     2. the date of its first row,
-    3. the date of the last change of its log's file, which is always known.
+    3. the date of the last change of its log's file.
 
     A log may count its times from midnight or from 0. Such times are no dates.
     """
@@ -39,7 +39,7 @@ def start_of(record: Record) -> Start:
 
 
 def _date_of_first_row(record: Record) -> float | None:
-    """Return the time stamp of a run's first row as Unix time; None without a row, or if the stamp is no date."""
+    """Return the time stamp of a run's first row as Unix time; None without a stamp, or if it is no date."""
     stamp_s = record.windows[0].end_s if record.windows else None
     if stamp_s is None:
         return None

@@ -185,7 +185,12 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
     """Return the least sum of squared noise that explains the values, if neighbours have the correlation `r`.
 
-    The sum depends on the true mean, which is not known. If that is the plain mean plus m, the sum is
+    With d[i] for the deviations from the plain mean, and a true mean that is m above it, the noise is
+
+        sqrt(1 - r**2) * (d[0] - m)           of the first value
+        (d[i] - m) - r * (d[i - 1] - m)       of each later value
+
+    Its squares add up to
 
         a * m**2 - 2 * b * m + c
 

@@ -117,25 +117,29 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
     """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
 
     The row of `first_line` is left out, because a figure between time stamps begins where that row ends. Returns None
-    if there are no rows, if a row does not give its steps or its time, or if the batch is not known.
+    if there are no rows, if a row does not give its steps or its time, if the batch is not known, or if all times add
+    up to 0.
     """
     batch = _batch_of_figure(record)
-    rows = [row for row in record.windows if first_line < row.line <= last_line]
-    if not batch or not rows:
+    if not batch:
         return None
     steps = 0
     seconds = 0.0
+    rows = [row for row in record.windows if first_line < row.line <= last_line]
     for row in rows:
         seconds_of_steps = seconds_of_row(record, row)
         if not row.steps or not seconds_of_steps:
             return None
         steps += row.steps
         seconds += seconds_of_steps
-    return steps * batch / seconds
+    return steps * batch / seconds if seconds else None
 
 
 def _batch_of_figure(record: Record) -> int | None:
-    """Return the batch of the devices that a figure is of: all of them, or one if their number is not known."""
+    """Return the batch of the devices that a figure is of: all of them, or one if their number is not known.
+
+    Returns None if the batch is not known, or if the log prints no rates of one device and does not say its devices.
+    """
     if not record.global_batch and record.rate_scope == "device":
         return record.batch_per_device
     return record.global_batch

@@ -318,7 +318,7 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
 
 
 def _late_change(times: Sequence[float]) -> LevelChange | None:
-    """Return where times change their level after the first tenth and before the last fifth; None if they do not."""
+    """Return where times change their level between the first tenth and the last fifth; None if they do not."""
     count = len(times)
     first_index = max(1, count // 10)  # the first tenth may be warm-up
     fewest_after_change = max(3, count // 5)  # fewer would not show that it lasts
@@ -409,7 +409,7 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
 
 
 def _die_out(changes: Sequence[float]) -> bool:
-    """Tell whether the last quarter of changes are far smaller than the first quarter."""
+    """Tell whether the changes of the last quarter are, in the mean, far smaller than those of the first."""
     quarter = len(changes) // 4
     early_change = statistics.fmean(changes[:quarter])
     late_change = statistics.fmean(changes[-quarter:])
