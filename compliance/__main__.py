@@ -127,7 +127,10 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _explain_rule(options: argparse.Namespace) -> None:
-    """Print what the rule of --explain asks for. Raises ValueError if logs are given, too."""
+    """Print what the rule of --explain asks for. Raises ValueError if logs are given, too, or if no rule has the name.
+
+    The name `all` prints all rules.
+    """
     if options.logs:
         raise ValueError("--explain checks no log; ask for it in a command of its own")
     print(forms.explain(options.explain, rules.load(options.ruleset)), end="")

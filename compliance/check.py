@@ -238,8 +238,8 @@ class Checker:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
         `wanted_benchmark` is the benchmark that the log must be of; None allows any. For a log without events, or of an
-        unknown benchmark, the only finding is the one that says so, because others would mean nothing. If too many
-        lines are damaged to read the log to its end, only the findings on these lines are returned.
+        unknown benchmark, the only finding is the one that says so, because others would mean nothing. Of any other
+        log that has too many damaged lines to be read to its end, only the findings on these lines are returned.
         """
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING

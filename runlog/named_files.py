@@ -75,7 +75,7 @@ def require_folder_if_present(path: Path) -> None:
 
 
 def _mode_to_check(path: Path) -> int | None:
-    """Return the `st_mode` of what is at a path, which says whether it is a file, a folder, a pipe or a device.
+    """Return the `st_mode` of what a path leads to, which says whether it is a file, a folder, a pipe or a device.
 
     Returns None for a path that is accepted whatever its mode: /dev/null, a stream of this process such as /dev/stdin,
     and a path that cannot be looked up, mostly because nothing is there. Raises UnusableError for a link that leads

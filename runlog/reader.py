@@ -99,7 +99,7 @@ def dataclass_of(kind: type[T], value: Any) -> T | None:
 def _is_of_type(item: Any, hint: Any) -> bool:
     """Return whether an item of JSON is of a declared type, which may be a union such as `float | None`.
 
-    An int also counts as a float, because JSON may have 2 for the float 2.0.
+    An int below LARGEST_FLOAT also counts as a float, because JSON may have 2 for the float 2.0. It stays an int.
     """
     allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
     if type(item) is int and float in allowed_types and abs(item) < LARGEST_FLOAT:
@@ -224,8 +224,8 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
     """Yield what a line of a log holds: its events and their Problems, or else the section of a header line.
 
-    A line over MAX_LINE_BYTES gives only a Problem if it holds an event, and else nothing. `line` is the number of the
-    line, and `offset` the position of its first byte in the file.
+    If a line over MAX_LINE_BYTES holds an event, it gives only a Problem. `line` is the number of the line, and
+    `offset` the position of its first byte in the file.
     """
     text = raw.rstrip(b"\r\n")
     event_starts = [token.start() for token in re.finditer(TOKEN, text)]

@@ -129,8 +129,8 @@ class Run:
     def _note_interval(self, event: Event) -> None:
         """Note that an epoch, a block of epochs or an evaluation starts or stops, as the event's key says.
 
-        A start adds an interval, which is open until its stop comes. A stop completes the open interval of its kind
-        and number. If none is open, as in a damaged log, the stop is added as an interval without a start.
+        A start adds an interval. A stop completes the interval of its kind and number that was started last. If there
+        is none or it has its stop already, as in a damaged log, the stop is added as an interval without a start.
         """
         kind, _, start_or_stop = event.key.rpartition("_")  # "epoch_start" -> "epoch", "start"
         mark = Mark(

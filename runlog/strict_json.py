@@ -45,7 +45,7 @@ def parse_json(text: str) -> Any:
 def scan_value(text: str, start: int) -> tuple[Any, int]:
     """Return the JSON value that begins at index `start` of a text, and the index after its end.
 
-    Spaces may stand before the value, and any text behind it: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
+    White space may stand before the value, and any text behind it: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
 
     Raises ValueError for invalid JSON, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
     """

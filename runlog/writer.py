@@ -124,8 +124,8 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 def close_for_dead(path: Path, reason: str) -> str:
     """Write the end that a killed rank 0 could not write to the log at `path`, and return why the run ended.
 
-    The end says that the run was aborted for `reason`. This is also what is returned, unless the log states a reason of
-    its own. A log that has its end already stays as it is, and a log that does not exist is not created. Raises OSError
+    The end says that the run was aborted for `reason`, which is also returned. A log that has its end already stays as
+    it is, and the reason that it states is returned, if any. A log that does not exist is not created. Raises OSError
     if the log cannot be read or written.
     """
     if not path.is_file():

@@ -59,8 +59,8 @@ class ToolReader:
         try:
             self._read_convergence(event)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            missing = str(error)  # of a KeyError, this is the name of what is missing, in quotes
-            self._problem = f"line {event.line}: {event.key} without {printable(missing, 80)}"
+            reason = str(error)  # of a KeyError, this is the name of what is missing, in quotes
+            self._problem = f"line {event.line}: {event.key} without {printable(reason, 80)}"
 
     def result(self) -> ToolReading:
         """Return what was read. Call it after the last event."""
@@ -121,8 +121,8 @@ class ToolReader:
         """Return how many epochs or samples the run needed to reach the target. `stop` is its run_stop.
 
         rcp_checker takes the last evaluation for the one that reached the target; for stable_diffusion, the earliest
-        one that did. A run without success gives NOT_CONVERGED. Raises KeyError if run_stop has no status or no
-        evaluation before it, and for stable_diffusion what `_earliest_at_target` raises.
+        one that did. A run without success gives NOT_CONVERGED. Raises KeyError if run_stop has no status, or no
+        evaluation before it. For stable_diffusion it raises, instead of the latter, what `_earliest_at_target` does.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED

@@ -109,8 +109,8 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return what follows from the settings of the job: the devices, the platform, and what kind of run it was.
 
-    With RESUME=auto a run may have been resumed or not, so nothing is expected then. If DGXNGPU is not a whole number,
-    the expected number of devices is None, which no run_summary states.
+    With RESUME=auto a run may have been resumed or not, so `resumed` may have either value. If DGXNGPU is not a whole
+    number, the expected number of devices is None, which no run_summary states.
     """
     settings = run.settings
     devices_per_node = settings["DGXNGPU"]

@@ -164,8 +164,8 @@ class RunOrder:
     def _check_end_of_run(self, stop: Event) -> None:
         """Report what is wrong with the run at `stop`, its first run_stop.
 
-        It must be at a later time than run_start. A run that failed may end anywhere. In one that succeeded, losses and
-        last step are checked. Its parts must have ended, and the last evaluation must have its accuracy.
+        It must be at a later time than run_start. A run without success may end anywhere. In one that succeeded, losses
+        and last step are checked. Its parts must have ended, and the last evaluation must have its accuracy.
         """
         start_ms = self.run.start_ms
         if start_ms is not None and stop.time_ms <= start_ms:
@@ -226,7 +226,7 @@ class RunOrder:
         self._open_parts["epoch"] = epoch
 
     def _next_part_in_training(self, start: Event, kind: str) -> OpenPart:
-        """Return the block or epoch of one epoch that starts at `start`. Report a number that is not due."""
+        """Return the part of a kind ("block" or "epoch") that starts at `start`. Report a number that is not due."""
         due = self._numbers_of_next_epoch()
         number = self._whole_number(start, NUMBER_FIELD_BY_KIND[kind])
         self._warn_if_not_due(start, f"{start.key} of epoch", number, due)

@@ -273,7 +273,7 @@ def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
 
 
 def _further_runs_in_words(runs: Sequence[Span]) -> str:
-    """Return how many runs there are beyond MOST_RUNS_SHOWN, and why; an empty text if there are none."""
+    """Return how many runs there are beyond MOST_RUNS_SHOWN, and what to do; an empty text if there are none."""
     if len(runs) <= MOST_RUNS_SHOWN:
         return ""
     # If several ranks write their rows into one log, the step number goes back again and again, and each time another

@@ -80,8 +80,8 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
 
-        As a tool starts, it prints several lines with such words, and then rows. Only the first of these lines is a new
-        start. It is known by one of two signs:
+        The first run begins with the log. As a tool starts again, it prints several lines with such words, and then
+        rows. Only the first of these lines is a new start. It is known by one of two signs:
 
         - a row came since the last noted start
         - the line has a word again that each start prints only once; then the last noted start failed before any row
@@ -155,10 +155,11 @@ class Lines:
             piece = self.stream.readline(MAX_LINE_BYTES)
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line of the run, without what several ranks print alike.
+        """Yield the number and the text of each line of the run, without rows that repeat those of another rank.
 
-        With mpirun, a tag before each line names the rank that wrote it. Rows, which hold `marker`, and the texts of a
-        tool's start are kept only of the lowest rank that prints rows:
+        With mpirun, a tag before each line names the rank that wrote it. From the first block of lines with a row on,
+        rows, which hold `marker`, and the texts of a tool's start are kept of one rank alone: the lowest one that
+        prints a row in that block. Lines without a tag are kept, too.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out

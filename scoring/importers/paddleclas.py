@@ -149,8 +149,8 @@ class Dygraph(Launch):
         The configuration is an indented tree with a key on each line. `batch_size` here has the path
         `TRAIN.batch_size`, by which its meaning is known:
 
-            INFO: TRAIN :
-            INFO:     batch_size : 64
+            12:30:00 INFO: TRAIN :
+            12:30:00 INFO:     batch_size : 64
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None

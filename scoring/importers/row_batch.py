@@ -76,7 +76,7 @@ class RowBatch:
 
 
 def _slack_of_product(rate: PrintedFigure, time_s: PrintedFigure) -> float:
-    """Return by how much the true rate x time may differ from that of the rounded figures, and OTHER_SLACK more."""
+    """Return by how much the true rate x time may differ from that of the rounded figures, with OTHER_SLACK."""
     product = rate.value * time_s.value
     return rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
 

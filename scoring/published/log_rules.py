@@ -56,7 +56,7 @@ def _matching_names(rule: Rule, path: Path) -> list[str]:
 
 
 def _most_folders(rule: Rule, path: Path) -> int:
-    """Return the number of folders in the longest of a rule's names with which a path ends."""
+    """Return the greatest number of folders in a rule's names with which a path ends."""
     return max(name.count("/") for name in _matching_names(rule, path))
 
 

@@ -238,7 +238,7 @@ def reason_to_skip(
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the environment variables that the job of `run` sets, except LOGDIR.
 
-    A variable of the campaign replaces one that is listed before it here. The user's DGXSYSTEM, adapted to the nodes,
+    The campaign's own variables replace general ones of the same name. The user's DGXSYSTEM, adapted to the nodes,
     replaces that of the campaign, unless the campaign is shrunk. A run with a strategy also sets STRATEGY.
     """
     exports = {
@@ -368,7 +368,7 @@ def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
 
 
 def _first_difference(record: Record, exports: dict[str, str]) -> str:
-    """Return in words the first of the variables `exports` that a run did not have so; empty if it had all of them."""
+    """Return in words the first variable of `exports`, NEXP apart, that a run did not have so; empty without one."""
     config = record.header.get("config", {})
     for name, wanted in exports.items():
         value = config.get(name, {}).get("value")

@@ -259,7 +259,7 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
         rows = published_row_by_framework(campaign, cell, metric).values()
-        # `log_note` says how the log does not confirm the figure. It is None if the log does.
+        # `log_note` says how the log does not confirm the figure. It is None if the log does, or if there is no log.
         notes += [_note_on_figure(row) for row in rows if row is not None and row.log_note is not None]
     if cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
