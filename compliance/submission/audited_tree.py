@@ -77,7 +77,8 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
     """Read the files of a results repository, and check each log.
 
     A log is checked by the rules of `wanted_version`; if that is None, by those of the round that its folder's path
-    names. Raises ValueError if the path names none and the log is of another project, or if an archive cannot be read.
+    names. If the path names none, the rules are those of NEWEST for a log of this project; a log of another project
+    raises ValueError. So does an archive that cannot be read.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree

@@ -125,9 +125,10 @@ def choose_median_runs(
 ) -> tuple[Sequence[Report], str]:
     """Return the runs to score, and a line that says how they were chosen.
 
-    If a result takes 5 runs and 7 were made, it may be made of the first 5, of the 5 from the second on, or of the last
-    5. Of these sets, the one with the median score by the verdict `by` is chosen (see `score_runs`). If there are no
-    more runs than a result takes, or if the benchmark is not scored, all runs are returned, and the line is empty.
+    If a result takes 5 runs and 7 were made, it may be made of the first 5 by their start, of the 5 from the second on,
+    or of the last 5. Of these sets, the one with the median score by the verdict `by` is chosen (see `score_runs`). If
+    there are no more runs than a result takes, or if the benchmark is not scored, all runs are returned, and the line
+    is empty.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)

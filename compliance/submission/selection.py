@@ -70,10 +70,11 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 
 
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
-    """Estimate by random draws how likely it is that any runs converge as early as `runs` did (a permutation test).
+    """Estimate how likely it is that runs drawn at random are as early as `runs`, or earlier (a permutation test).
 
     Both arguments have the epochs (or samples) that each run took to the target. A draw takes as many of all these runs
-    as `runs` has, and is early if its sum is no larger than that of `runs`. The chance is the share of early draws.
+    as `runs` has, and is early if its sum is no larger than that of `runs`. The chance is the share of early draws; the
+    observed runs count as one of them. So it is never 0.
 
     The runs (1, 2) and the others (3, 4) give about 1/6: of the six pairs that can be drawn, only (1, 2) is early.
     """

@@ -45,31 +45,23 @@ def gather(folder: Path) -> Results:
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []
-    nodes: list[JsonObject] = []
+    nodes_of_jobs: list[list[JsonObject]] = []
     for precision, checks in CHECKS.items():  # one job wrote the lines of one precision
         lines = _lines_of_job(folder / f"{precision}.lines")
-        nodes = _nodes_in(lines) or nodes  # the same in every job
+        nodes_of_jobs += [line["nodes"] for line in lines if "nodes" in line]
         verdict_by_check = _verdict_by_check(lines)
         for check in checks:
             if check in verdict_by_check:
                 verdicts.append(verdict_by_check[check])
             else:
                 verdicts.append(_verdict_on_check_not_run(check, precision, folder))
+    nodes = nodes_of_jobs[-1] if nodes_of_jobs else []  # the same in every job
     return Results(verdicts, nodes)
 
 
-def _nodes_in(lines: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return the nodes that a job ran on, from its line {"nodes": [...]}; empty if it has not written this line."""
-    for line in lines:
-        if "nodes" in line:
-            nodes: list[JsonObject] = line["nodes"]
-            return nodes
-    return []
-
-
 def _verdict_by_check(lines: Sequence[JsonObject]) -> dict[str, Verdict]:
-    """Return the verdicts in the lines of a job by the names of their checks."""
-    return {line["check"]: Verdict(**line) for line in lines if "check" in line}
+    """Return the verdicts in the lines of a job by the names of their checks. A line with nodes has no verdict."""
+    return {line["check"]: Verdict(**line) for line in lines if "check" in line and "nodes" not in line}
 
 
 def _check_folder(folder: Path) -> None:

@@ -168,6 +168,7 @@ def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """
     n = len(features)
     x = np.concatenate([features, np.ones((n, 1))], axis=1, dtype=np.float64)  # [N, F + 1]
+    # In this form (the dual one) the system has N unknowns. The images, N, are fewer than the features, F.
     products_of_rows = x @ x.T  # [N, N]
     penalty = RIDGE_SHARE * np.trace(products_of_rows) / n  # the trace is the sum of the square lengths of the rows
     solution = np.linalg.solve(products_of_rows + penalty * np.eye(n), targets)  # [N, T]

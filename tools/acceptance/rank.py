@@ -37,10 +37,10 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     RunError if a check has failed on this rank while another rank still waits in it.
     """
     this_rank = ranks.start(job.cluster)  # connects the ranks by MPI
+    writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
     ranks.connect(job.cluster, this_rank)  # connects them once more, for Paddle's collectives
     paddle.enable_static()
     machine = Machine(job, origins, this_rank, short=short)
-    writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
     if this_rank.is_first:  # it alone writes the file, which begins with the nodes
         writer.append_line({"nodes": as_json(machine.nodes)})
     for name in CHECKS[job.model.precision]:
