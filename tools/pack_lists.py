@@ -50,7 +50,7 @@ class _LabelledImage(NamedTuple):
     """The file name of an image, without folders, and the label that a line of the file of labels gives it."""
 
     file_name: str
-    label: int
+    label: str  # digits, which may begin with zeros
 
 
 def _flat_list(image_folder: Path, labels: Path) -> bytes:
@@ -68,12 +68,12 @@ def _flat_list(image_folder: Path, labels: Path) -> bytes:
         fault = existing_files.fault(image.file_name)  # why the file cannot be used, or ""
         if fault:
             raise ValueError(f"{where}: {image_folder / image.file_name} {fault}: restore it or remove the line")
-        lines.append(f"{image_folder.name}/{image.file_name} {image.label}\n")
+        lines.append(f"{image_folder.name}/{image.file_name} {int(image.label)}\n")
     return os.fsencode("".join(lines))
 
 
 def _labelled_image(where: str, line: str) -> _LabelledImage:
-    """Return what a line says: "anything/x.JPEG 7" gives "x.JPEG" and 7. Raises ValueError if it has no label.
+    """Return what a line says: "anything/x.JPEG 7" gives "x.JPEG" and "7". Raises ValueError if it has no label.
 
     `where` is the line's place in the file of labels, "labels.txt:7".
     """
@@ -81,7 +81,7 @@ def _labelled_image(where: str, line: str) -> _LabelledImage:
     if parts is None:
         raise ValueError(f"{where}: {line!r} has no label: write 'name label', the label a number from 0")
     _, _, file_name = parts["path"].rpartition("/")
-    return _LabelledImage(file_name, int(parts["label"]))
+    return _LabelledImage(file_name, parts["label"])
 
 
 def print_warning(note: str) -> None:

@@ -30,8 +30,8 @@ Operators = list[Operator]
 def operators_in_order(update_programs: Sequence[Any]) -> Operators:
     """Return the operators of the programs that make one update of the weights, in the order in which they run.
 
-    Only the last program, the main one, sums gradients over the ranks. It does so in buckets of several gradients, each
-    by one all-reduce operator.
+    Only the last program, the main one, sums gradients over the ranks. It does so in buckets of one gradient or more,
+    each by one all-reduce operator.
     """
     *programs_before, main = update_programs
     operators: Operators = []
@@ -237,9 +237,9 @@ def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
     """Return the times of a step on a number of GPUs, and how they compare with the step on one node, for JSON.
 
     - `exposed_all_reduce_s` is the part of the step in which a GPU only waits for all-reduces.
-    - `of_linear` is the scaling from one node: 1.0 is perfect, since each GPU keeps its batch, so that a step should
-      take as long as on one node.
-    - `of_linear_nothing_hidden` is the same scaling if the GPUs waited for every all-reduce.
+    - `of_linear` is the step time on one node divided by that on these GPUs: 1.0 is perfect, since each GPU keeps its
+      batch, so that a step should take as long as on one node.
+    - `of_linear_nothing_hidden` is the same ratio if the GPUs waited for every all-reduce.
     """
     return {
         "gpus": gpus,

@@ -29,10 +29,10 @@ def overall(checks: Sequence[Verdict]) -> Overall:
 
     - fatal: "This result does not stand"
     - unknown: "Not yet shown to be publishable"
-    - a warning: "The result stands", or another sentence if the figure is not steady
+    - a warning: "The result stands", or that the figure must be measured again if it is not steady
     - ok: "The result stands"
 
-    The second sentence and the third name the checks with warnings: ", with warnings about provenance".
+    After "publishable" and after "stands" the checks with warnings are named: ", with warnings about provenance".
     """
     applying = [check for check in checks if applies(check)]
     statuses = {check.status for check in applying}

@@ -124,7 +124,7 @@ def _fusions_to_switch_off(job: Job) -> Iterator[str]:
 
 
 def _is_half_nhwc(job: Job) -> bool:
-    """Return whether the job computes in half precision with the layout NHWC, which is the default there."""
+    """Return whether the job computes in half precision with NHWC, the default layout there if the model has it."""
     return job.model.is_half and "NHWC" in job.model.traits.layouts and job.model.layout != "NCHW"
 
 
