@@ -27,7 +27,7 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of each part ("train" and "val") of the job's data set, by its name, for tools.doctor.
 
     A part that a run could not read is described by {"error": "why"} alone. If both can be read, the notes of "train"
-    also say what is odd about the two together.
+    also say what is odd about them.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
@@ -50,8 +50,8 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
 def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
     """Return a description of a part of a data set: its name, its size, a digest, and what is wrong with it.
 
-    Some samples, chosen by the `seed`, are decoded. `undecodable` says which file is the first that cannot be decoded.
-    If all can, `label_fault` says which label is the first that is wrong. A text is empty if nothing is.
+    Some samples, chosen by the `seed`, are decoded. `undecodable` says which of their files is the first that cannot
+    be. If all can, `label_fault` says which label is the first that is wrong. Either is empty if it has none to name.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)

@@ -83,7 +83,7 @@ def _jpeg_fault(content: bytes) -> str:
             has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
             scan_has_begun = True
-            # Behind the only scan the end of the file is looked at, as it takes long to search all pixels.
+            # Behind the only scan the end of the file is looked at first, as it takes long to search all pixels.
             if has_single_scan and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"
@@ -122,8 +122,8 @@ def _frame_fault(frame: Segment, content: bytes) -> str:
 def _ends_with_marker(content: bytes, scan_start: int) -> bool:
     """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG whose only scan begins at `scan_start`.
 
-    To search through the whole scan would take 20 times as long. So a picture that was cut off passes if another one
-    follows it in the file.
+    To search through the whole scan would take 20 times as long. Without that, a picture that was cut off passes if
+    another one follows it in the file.
     """
     # Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own.
     tail_start = max(scan_start, len(content) - JPEG_TAIL)

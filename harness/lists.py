@@ -87,8 +87,8 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path from a list relative to the root: `/data/val/1.jpg` becomes `val/1.jpg` if the root is /data.
 
-        Backslashes, as in `val\\1.jpg` of a list from Windows, become slashes if a file is there, and nothing is at the
-        path as written: on Linux a file's name may hold backslashes.
+        Backslashes, as in `val\\1.jpg` of a list from Windows, become slashes if that gives the path of a file, and
+        nothing is at the path as written: on Linux a file's name may hold backslashes.
         """
         as_written = path.removeprefix(f"{os.fspath(self._root)}/")
         with_slashes = as_written.replace("\\", "/")

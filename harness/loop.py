@@ -1,7 +1,6 @@
 """Runs a training program over batches, timing what the log reports; nothing here knows a model or a data set."""
 
 import math
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -288,12 +287,12 @@ class Trainer:
         spread: dict[str, Any] = dict.fromkeys(("least_s", "median_s", "most_s", "rank", "host"))
         is_measured = not math.isnan(times_s[0])  # every rank measures this kind, or none does
         if is_measured:
-            rounded_s = [round(float(time_s), 6) for time_s in times_s]
+            ordered_s = [round(float(time_s), 6) for time_s in np.sort(times_s)]
             slowest_rank = int(times_s.argmax())
             spread = {
-                "least_s": min(rounded_s),
-                "median_s": statistics.median_low(rounded_s),  # of two in the middle the lower
-                "most_s": max(rounded_s),
+                "least_s": ordered_s[0],
+                "median_s": ordered_s[(len(ordered_s) - 1) // 2],  # of two in the middle the lower
+                "most_s": ordered_s[-1],
                 "rank": slowest_rank,
                 "host": self.ranks.nodes[slowest_rank],
             }

@@ -61,7 +61,7 @@ def program_mib(job: Job) -> float | None:
 
 
 def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
-    """Return the peak of memory at a number of images, by the peaks that were measured at other numbers.
+    """Return the peak of memory at a number of images, by the peaks that were measured at some numbers.
 
     It is interpolated between the two nearest. Below the smallest number it is the peak of that one, and above the
     largest it grows in proportion.

@@ -58,7 +58,7 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
 
 def _open_nvml(at_exit: contextlib.ExitStack) -> tuple[list[Handle], str]:
-    """Open NVML until `at_exit`; return the handles of all GPUs of the node, and why some are missing."""
+    """Open NVML until `at_exit`; return the handles of the node's GPUs, and why some are missing, or an empty text."""
     try:
         pynvml.nvmlInit()
         at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
@@ -322,7 +322,10 @@ def gpu_of(handle: Handle) -> Gpu:
 
 
 def _holds_more_than_service(memory: Memory) -> bool:
-    """Tell whether so much memory of a GPU is used that it computes, even if NVML has left its processes out."""
+    """Tell whether more memory of a GPU is used than a service would hold.
+
+    Then the GPU may be in use even if NVML lists no process on it, as NVML may leave one out.
+    """
     used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
     return used_bytes > SERVICE_MIB * MIB
 

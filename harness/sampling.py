@@ -24,8 +24,8 @@ def training_plan(
 ) -> Plan:
     """Yield this rank's training batches as (epoch, sample numbers, valid): those of `epoch`, the next, and so on.
 
-    In each epoch the samples are in another order. If that of 9 samples is 7 3 0 5 8 1 4 2 6, then 2 ranks with batches
-    of 2 train two steps, and sample 6 is left out:
+    In each epoch the samples are in another order, drawn by the seed and the epoch. If that of 9 samples is
+    7 3 0 5 8 1 4 2 6, then 2 ranks with batches of 2 train two steps, and sample 6 is left out:
 
         rank 0: [7, 3], then [8, 1]
         rank 1: [0, 5], then [4, 2]

@@ -40,7 +40,7 @@ def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
 
 
 def _is_kept(variable: Any) -> bool:
-    """Whether a program's variable is state that a run must keep: it outlasts a step, and is not computed anew."""
+    """Tell whether a program's variable is state that a run must keep: it outlasts a step, and is not computed anew."""
     is_state = variable.persistable and variable.type == _DENSE and not variable.is_data
     is_sum_of_gradients = variable.name.endswith(MERGED)  # zero between two updates
     return is_state and variable.name not in _NOT_KEPT and not is_sum_of_gradients

@@ -144,7 +144,7 @@ def set_first_state(run: session.Run, training: build.TrainingProgram, first_wei
     rank 0 sends its state to all ranks. If the run goes on from a checkpoint, that replaces the state again. Raises
     ValueError on rank 0 if the checkpoint does not fit the program.
     """
-    build.keep_communicators(training.startup)  # `warm_up` has run it, and so connected the ranks: once is enough
+    build.keep_communicators(training.startup)  # `warm_up` has run it and so connected the ranks: not twice
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)

@@ -110,8 +110,8 @@ class Clock:
     def _read_offset_s(self) -> float:
         """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
 
-        If the process is paused while it reads the clocks, the result is wrong, and looks as if the clock was set. So
-        the clocks are read again if that took LONGEST_PAUSE_S or more. After MOST_READINGS the last one counts.
+        If the process is paused while it reads the clocks, the result may be wrong, and look as if the clock was set.
+        So the clocks are read again if that took LONGEST_PAUSE_S or more. After MOST_READINGS the last one counts.
         """
         for _ in range(self.MOST_READINGS):
             reading = self._read_both()
