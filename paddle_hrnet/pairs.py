@@ -96,7 +96,7 @@ class PairList:
                 on_progress(block.stop, len(self))
 
     def _check_block(self, numbers: range, first_size: Size) -> None:
-        """Check the sizes in pixels of the pairs with these numbers, of which evaluation images have `first_size`."""
+        """Check the sizes in pixels of the pairs with these numbers; evaluation images must have `first_size`."""
         for number in numbers:
             image, label = self.paths(number)
             size = image_head(image)
