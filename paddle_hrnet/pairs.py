@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,13 +89,14 @@ class PairList:
         first_size = image_head(first_image)
         starts = range(0, len(self), PAIRS_AT_ONCE)
         blocks = [range(start, min(start + PAIRS_AT_ONCE, len(self))) for start in starts]  # numbers of pairs
+        check = partial(self._check_block, first_size=first_size)
         with ThreadPoolExecutor(READERS) as readers:
-            checks = readers.map(lambda block: self._check_block(block, first_size), blocks)
-            for block, _ in zip(blocks, checks, strict=True):  # in the order of the blocks; raises what a thread raised
+            # In the order of the blocks. It raises what a thread raised, and then no further block is begun.
+            for block, _ in zip(blocks, readers.map(check, blocks), strict=True):
                 on_progress(block.stop, len(self))
 
     def _check_block(self, numbers: range, first_size: Size) -> None:
-        """Check the sizes in pixels of the pairs with these numbers, of which evaluation images have `first_size`."""
+        """Check the sizes in pixels of the pairs with these numbers; evaluation images must have `first_size`."""
         for number in numbers:
             image, label = self.paths(number)
             size = image_head(image)

@@ -178,7 +178,7 @@ def inflated(content: bytes, rows: int) -> bytes:
 def _first_rows(content: bytes, rows: int, width: int) -> bytes | None:
     """Decompress the first `rows` rows of a PNG in RGB, `width` pixels wide; return None if the file is damaged.
 
-    As in every PNG, a row is a byte that names the row's filter, and then three bytes for each pixel.
+    As in the file, a row is a byte that names the row's filter, and then three bytes for each pixel.
     """
     compressed = _image_data(content)
     if compressed is None:  # a checksum is wrong

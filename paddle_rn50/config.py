@@ -152,9 +152,9 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch.
 
-    Its hyperparameters are those of the reference runs. Its length is the number of epochs in which the
-    learning rate falls to its end value, rounded, and extended to the next epoch that an evaluation follows. Raises
-    ValueError if MLPERF_POINTS has no reference point for this batch.
+    Its hyperparameters are those of the reference runs. Its length is the number of epochs until the learning rate has
+    its end value, rounded, or the next number that an evaluation follows. Raises ValueError if MLPERF_POINTS has no
+    reference point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(

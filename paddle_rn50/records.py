@@ -90,8 +90,8 @@ class Records:
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Return the encoded images and the labels [N] int64 of the records `ids` [N], in the order of `ids`.
 
-        Each file is read from its start to its end. Raises RunError for a record that is damaged, or whose label is no
-        class.
+        Records are read in the order in which they lie in the files. Raises RunError for a record that is damaged, or
+        whose label is no class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
@@ -141,10 +141,11 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the name and the size of each image and, for RecordIO, its label, by the first bytes of each record.
+        """Return the name and the size of each image and, for RecordIO, its label.
 
-        `on_progress` is called with the number of records read so far and the number of all. Raises ValueError for the
-        first record that is damaged, of another kind or, for RecordIO, of no class, as far as the first bytes show it.
+        Most records are read no further than their first bytes. `on_progress` is called with the number of records read
+        so far and the number of all. Raises ValueError for the first record that is seen to be damaged, of another kind
+        or, for RecordIO, of no class.
         """
         blocks: list[Array] = []  # of heads, in the order of the records
         records_read = 0

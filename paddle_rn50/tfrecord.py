@@ -66,19 +66,19 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
         index = file.with_name(f"{file.name}.idx")
         how_to_make = f"make it by `tfrecord2idx {file} {index}`, which comes with DALI"
         offsets_and_sizes = read_index(index, how_to_make)
-        if not _fill_file(offsets_and_sizes, file_bytes=file.stat().st_size):
+        if not _fill_file(offsets_and_sizes, file):
             raise ValueError(f"{index}: is not the index of {file}: restore the file, or {how_to_make}")
         # A column with the file's number is put before the two columns of the index.
         places.append(np.insert(offsets_and_sizes, 0, file_number, axis=1))
     return Records(format=FORM, files=files, places=np.concatenate(places), classes=classes)
 
 
-def _fill_file(offsets_and_sizes: Array, *, file_bytes: int) -> bool:
+def _fill_file(offsets_and_sizes: Array, file: Path) -> bool:
     """Return whether records fill a file from byte 0 to its end, each beginning where the one before it ends."""
     starts = offsets_and_sizes[:, 0]
     ends = offsets_and_sizes.sum(axis=1)
     has_no_gaps = (starts[1:] == ends[:-1]).all()
-    return bool(starts[0] == 0 and has_no_gaps and ends[-1] == file_bytes)
+    return bool(starts[0] == 0 and has_no_gaps and ends[-1] == file.stat().st_size)
 
 
 def parse(record: bytes) -> Parsed:

@@ -162,7 +162,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
 
     An undecided knob is turned on if it can work there; `enable_inplace` is turned on for a GPU only, and the knobs of
     cuDNN stay undecided. `dtype` is the data type of convolutions, `layout` that of images. Raises ValueError if the
-    user turned on a knob that cannot work there.
+    user turned on a knob that cannot work there, or set one of cuDNN, on or off, for a CPU.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"

@@ -131,7 +131,7 @@ class _Groups:
 
         Once the operator at `index` has run, all groups hold the same value. If none of them gets a new value later,
         any variable can. If one group does, its variable can, unless an operator reads another group then or later: it
-        would find the new value. If several do, or if shapes or types differ, none can.
+        could find the new value. If several do, or if shapes or types differ, none can.
         """
         if not self._have_one_form(groups):
             return None

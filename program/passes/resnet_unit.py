@@ -108,8 +108,9 @@ class UnitVariables(NamedTuple):
 def takes_convolution(op: Operator, block: Block) -> bool:
     """Tell whether an operator of this block is a convolution that Paddle's fused `resnet_unit` can compute.
 
-    It can if the kernel is 1x1 or 3x3, in NHWC, without groups and dilation, padded so that a stride of 1 keeps the
-    image's size, and if the numbers of channels are certain multiples (NormConvolutionArgs in Paddle's sources).
+    It can if the kernel is 1x1 or 3x3, in NHWC, without groups and dilation, with one stride in both directions, padded
+    so that a stride of 1 keeps the image's size, and if the numbers of channels are multiples of certain numbers
+    (NormConvolutionArgs in Paddle's sources).
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False

@@ -283,7 +283,8 @@ class _CpuEquivalent:
         """Return Paddle's own `batch_norm` of the image `self.x`, which writes the result to the variable `to`.
 
         If `by_given_statistics`, it normalizes by `statistics`. Otherwise it normalizes by the image's own mean and
-        variance, and saves these in `saved`. It changes `statistics` in neither case.
+        variance, and saves the mean and 1 / sqrt(variance + epsilon) in `saved`. It changes `statistics` in neither
+        case.
         """
         inputs = {
             "X": [self.x],

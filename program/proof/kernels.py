@@ -165,8 +165,9 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
         return _attr_type(op, "dtype")
     if op.type == "coalesce_tensor" and slot == "Input":  # it only measures its inputs
         return declared
+    # Integers and bools, and all tensors of a kernel for these, may have any type.
     follows_rule = kernel_type in _FLOATS and declared in _FLOATS
-    return kernel_type if follows_rule else declared  # integers and bools may have any type
+    return kernel_type if follows_rule else declared
 
 
 def _without_endings(slot: str) -> str:
