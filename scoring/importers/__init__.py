@@ -186,8 +186,7 @@ def _read_run(path: str | os.PathLike[str], name: str, segment: int | None, *, l
     Raises InputError if there is no run `segment`, or if `segment` is None and the log holds several runs.
     """
     whole_log = _read(path, name, _WHOLE_LOG)  # only its rows show which runs it holds
-    first_row_line = whole_log.windows[0].line if whole_log.windows else None
-    runs = whole_log.lines.runs(whole_log.restarts, first_row_line)
+    runs = whole_log.lines.runs(whole_log.restarts)
     span = _span_of_run(path, runs, lines_of_log, segment)
     # A part is read again, so that nothing of the other runs is in the result.
     return whole_log if span == _WHOLE_LOG else _read(path, name, span)

@@ -109,13 +109,13 @@ class Lines:
             self._first_lines.append(self._start.line)
             self._start.has_row = True
 
-    def runs(self, restarts: Iterable[Restart], first_row_line: int | None) -> list[Span]:
+    def runs(self, restarts: Iterable[Restart]) -> list[Span]:
         """Return the first and the last line of each run in the log. Call this after all lines are read.
 
         A run begins at each start that was followed by a row. It also begins where the step counter goes back between
-        two rows (`restarts`), unless such a start lies between these rows. If the first row, on `first_row_line`, lies
-        before all of these, a run begins with the log. A log without a row is one run. None as the last line of a run
-        stands for the end of the log.
+        two rows (`restarts`), unless such a start lies between these rows. If rows come before all of these, a run
+        begins with the log. A log without a row is one run. None as the last line of a run stands for the end of the
+        log.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
@@ -125,7 +125,7 @@ class Lines:
             return [self.span]
 
         first_lines.sort()
-        if first_row_line is not None and first_row_line < first_lines[0]:  # the end of a run that began in another log
+        if first_lines[0] not in self._first_lines:  # a restart: the rows before it end a run that began in another log
             first_lines.insert(0, self.span[0])
         last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
         last_lines.append(self.span[1])

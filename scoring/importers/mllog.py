@@ -105,6 +105,7 @@ class MLLog(FormatReader):
 
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
+            self.lines.confirm_run()  # a row, also of a run whose start is not in the log
             # Not kept in `events` as well, so that a long run is in memory only once.
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:

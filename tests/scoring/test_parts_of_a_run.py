@@ -72,3 +72,14 @@ def test_the_ends_of_two_runs_are_two_runs(tmp_path: Path, name: str) -> None:
     both = write(tmp_path, "ends", end + end)
     with pytest.raises(InputError, match=r"2 runs in one log \(1: lines 1 to \d+; 2: lines \d+ to \d+\)"):
         read_record(both, devices=8, batch_per_device=32, format=name)
+
+
+def test_a_run_whose_start_is_missing_ends_where_the_next_one_begins(tmp_path: Path) -> None:
+    """The opening of the next run, before its first row, is not part of the run before it."""
+    text = samples.mllog(samples.run_of(samples.steady(240), epoch_steps=120))
+    lines = text.splitlines(keepends=True)
+    first_row = read_record(write(tmp_path, "whole", text)).windows[5].line
+    both = write(tmp_path, "both", "".join(lines[first_row - 1 :]) + text)
+    line_of_end = len(lines) - first_row + 1
+    with pytest.raises(InputError, match=rf"1: lines 1 to {line_of_end}; 2: lines {line_of_end + 1} to"):
+        read_record(both)
