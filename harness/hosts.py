@@ -5,6 +5,7 @@ from pathlib import Path
 
 from harness.job import NODE_NAME, ClusterSettings
 from runlog import named_files
+from runlog.digits import counted
 
 
 def hosts_of_file(path: Path) -> list[str]:
@@ -40,11 +41,6 @@ def _text_of_file(path: Path) -> str:
         raise ValueError(f"HOSTFILE={path}: is no text: give a file with a host's name in each line") from error
 
 
-def counted(hosts: list[str]) -> str:
-    """Return how many hosts there are in words, as "1 node" or "4 nodes"."""
-    return "1 node" if len(hosts) == 1 else f"{len(hosts)} nodes"
-
-
 def named_twice(hosts: list[str]) -> str:
     """Say which hosts are named more than once, and what to do; return an empty text where none is."""
     twice = sorted({host for host in hosts if hosts.count(host) > 1})
@@ -66,7 +62,7 @@ def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
     problem = named_twice(hosts)
     if not problem and len(hosts) != cluster.dgxnnodes:
         fix = f"set DGXNNODES={len(hosts)}, or correct the file"
-        problem = f"names {counted(hosts)}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
+        problem = f"names {counted(len(hosts), 'node')}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
     if problem:
         raise ValueError(f"HOSTFILE={cluster.hostfile}: {problem}")
     return hosts

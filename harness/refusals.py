@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.hosts import counted, hosts_of_cluster, named_twice
+from harness.hosts import hosts_of_cluster, named_twice
 from harness.job import ClusterSettings, CourseSettings, Job, ModelSettings
 from harness.libraries import TF32_OVERRIDE
 from harness.traits import Traits, traits_of
 from program import strategy
 from program.strategy import AUTO_RANKS, Strategy
 from runlog import named_files
+from runlog.digits import counted
 from runlog.workloads import WORKLOADS, Workload
 
 # Bounds of a fixed loss scale, as the twin shows them (tests/program/twin.md). At a scale of 1 and 224 px FP16 flushes
@@ -86,7 +87,7 @@ def _refusals_of_hosts(cluster: ClusterSettings) -> Iterator[str]:
         yield f"HOSTS {twice}"
     if len(hosts) != cluster.dgxnnodes:
         fix = f"set DGXNNODES={len(hosts)}, or unset HOSTS"
-        yield f"HOSTS names {counted(hosts)}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
+        yield f"HOSTS names {counted(len(hosts), 'node')}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
 
 
 def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:

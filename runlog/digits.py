@@ -31,3 +31,10 @@ def percent_above(share: float, limit: float) -> str:
         if float(text.removesuffix("%")) > 100 * limit:
             return text
     return percent(share)  # share and limit differ by less than a rounding error
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, as `1 run` or `2 runs`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, get_args, get_type_hints
 
 import yaml
 
+from runlog.digits import counted
 from runlog.json_types import JsonObject
 from scoring.record import InputError
 
@@ -113,7 +114,7 @@ class Protocol:
         most = max(run_counts)
         if fewest < most:
             return f"{fewest} to {most} runs"
-        return "1 run" if most == 1 else f"{most} runs"
+        return counted(most, "run")
 
 
 @functools.cache

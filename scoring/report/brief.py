@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from runlog.digits import four_digits
+from runlog.digits import counted, four_digits
 from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.score import Score
@@ -14,7 +14,7 @@ from scoring.record import nodes_of, section
 from scoring.report import blocks
 from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, field, link_to_line
 from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun
-from scoring.report.text import counted, interval_in_words, number, time_unit
+from scoring.report.text import interval_in_words, number, time_unit
 
 MOST_NAMED = 8  # systems in the title
 COMMIT_DIGITS = 12

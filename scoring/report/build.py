@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runlog.digits import counted
 from runlog.json_types import JsonObject
 from runlog.reader import Event, Header, read_log
 from runlog.text import called, visible
@@ -22,7 +23,6 @@ from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import NOT_LOGGED, Group, Logged, Report, ReportedRun, ScalingRow, runs_of
 from scoring.report.scaling import PublishedCurves, published_curves, scaling_rows, with_step_times
-from scoring.report.text import counted
 from scoring.report.verdict import checks, overall
 
 PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for

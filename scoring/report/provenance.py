@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runlog import schema
+from runlog.digits import counted
 from runlog.reader import dataclass_of, open_log
 from runlog.text import called, visible
 from scoring.record import FACTS, Record, config_of, section
@@ -31,7 +32,6 @@ from scoring.report.blocks import (
     run_link,
 )
 from scoring.report.content import Group, Report, ReportedRun
-from scoring.report.text import counted
 from scoring.report.topology import tables_of_gpu_links
 
 LINE_BYTES = 8192  # of a line that is read to be quoted

@@ -71,13 +71,6 @@ def time_unit(longest_s: float) -> TimeUnit:
     return TimeUnit(1.0, "s")
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, as `1 run` or `2 runs`."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count} {noun}s"
-
-
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~&]|:(?=//)|(?<=www)\.)")  # with what makes a link of a bare address
 
 

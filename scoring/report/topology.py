@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from runlog.digits import counted
 from scoring.record import nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Block, Cell, Paragraph, Text
 from scoring.report.content import NOT_MEASURED, ReportedRun
-from scoring.report.text import counted
 
 MOST_DEVICES = 64  # of a topology that is shown
 NAMED_HOSTS = 4  # in the caption of a topology
@@ -59,27 +59,15 @@ def _link_matrix(topology: Any) -> _LinkMatrix:
     The result is empty if `topology` has another form, if a row does not have one link to each device, or if there are
     more than MOST_DEVICES devices.
     """
-    matrix = []
+    matrix: list[_LinksOfDevice] = []
     try:
         for device, links in zip(topology["devices"], topology["links"], strict=True):
-            matrix.append(_row_of_device(device, links))
+            matrix.append((str(device), *map(str, links)))  # TypeError if `links` has no items
     except (TypeError, KeyError, ValueError):  # a log may hold anything
         return ()
     device_count = len(matrix)
-    if device_count > MOST_DEVICES:
-        return ()
-    for _, *links_of_device in matrix:
-        if len(links_of_device) != device_count:
-            return ()
-    return tuple(matrix)
-
-
-def _row_of_device(device: Any, links: Any) -> _LinksOfDevice:
-    """Return a row of a matrix: "GPU0", ["X", "NV12"] -> ("GPU0", "X", "NV12").
-
-    Raises TypeError if `links` is a number or another value without items.
-    """
-    return (str(device), *map(str, links))
+    is_square = all(len(row) == 1 + device_count for row in matrix)  # 1: the name of the device
+    return tuple(matrix) if is_square and device_count <= MOST_DEVICES else ()
 
 
 def _cells_of_links(row: _LinksOfDevice, devices: Sequence[str]) -> list[Cell]:

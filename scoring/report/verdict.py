@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from compliance import mlperf
-from runlog.digits import four_digits, six_digits
+from runlog.digits import counted, four_digits, six_digits
 from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
@@ -12,7 +12,6 @@ from scoring.figure.run_count import benchmark_of
 from scoring.record import Quality, section
 from scoring.report.brief import day_of, hardware
 from scoring.report.content import NOT_LOGGED, Group, Overall, ReportedRun, runs_of, shared_target, warnings_of_scores
-from scoring.report.text import counted
 
 UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
 NOT_APPLICABLE = "not applicable"  # a check's text begins with it if there is nothing to check

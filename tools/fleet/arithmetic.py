@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from runlog.digits import counted
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, worst_status
 
 CHECK = "arithmetic"
@@ -405,12 +406,7 @@ def _ranks_and_classes(ranks: Sequence[Rank]) -> str:
     parts = []
     if known_classes:
         of_classes = "1 class" if class_count == 1 else f"{class_count} classes"
-        parts.append(f"{_ranks_in_words(len(known_classes))} of {of_classes}")
+        parts.append(f"{counted(len(known_classes), 'rank')} of {of_classes}")
     if unknown_count:
-        parts.append(f"{_ranks_in_words(unknown_count)} of unknown class")
+        parts.append(f"{counted(unknown_count, 'rank')} of unknown class")
     return " and ".join(parts)
-
-
-def _ranks_in_words(count: int) -> str:
-    """Return a number of ranks in words: "1 rank" or "16 ranks"."""
-    return "1 rank" if count == 1 else f"{count} ranks"
