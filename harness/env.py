@@ -35,38 +35,42 @@ def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
 
     Raises ValueError for a value that is not of its form, or at odds with another.
     """
-    workload = environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default))
-    origins = {name: _value_with_origin(setting, workload, environ) for name, setting in SETTINGS.items()}
+    origins = {name: _value_with_origin(setting, environ) for name, setting in SETTINGS.items()}
     job = job_of(**{name: entry["value"] for name, entry in origins.items()})
     refusals.raise_first(refusals.of_settings(job, environ.get(TF32_OVERRIDE, "")))
     return job, origins
 
 
-def _value_with_origin(setting: Setting, workload: str, environ: Mapping[str, str]) -> ValueWithOrigin:
+def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWithOrigin:
     """Return the value of a setting and who set it, as {"value": 256, "origin": "environment"}.
 
     Raises ValueError for a text that is not of the setting's form.
     """
-    source = _source_of(setting, workload, environ)
+    source = _source_of(setting, environ)
     if source is None:
         return {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
     value = setting.parse(environ[source])
-    return {"value": value, "origin": _origin(setting, value, _accepted_names(setting, workload), environ)}
+    return {"value": value, "origin": _origin(setting, value, environ)}
 
 
-def _accepted_names(setting: Setting, workload: str) -> list[str]:
+def _workload_of(environ: Mapping[str, str]) -> str:
+    """Return the name of the workload that an environment has or, without one, the default; the name is not checked."""
+    return environ.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default))
+
+
+def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
     """List the variables that may set a setting: its own and, for some, one of the workload, as RN50_BATCHSIZE."""
     if setting.variable in PER_WORKLOAD:
-        return [setting.variable, f"{workload.upper()}_{setting.variable}"]
+        return [setting.variable, f"{_workload_of(environ).upper()}_{setting.variable}"]
     return [setting.variable]
 
 
-def _source_of(setting: Setting, workload: str, environ: Mapping[str, str]) -> str | None:
+def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the variable that gives a setting its value; None if the default counts.
 
     It is the first of those accepted that is not empty. If all are, the setting's own counts, unless it is a number.
     """
-    for name in _accepted_names(setting, workload):
+    for name in _accepted_names(setting, environ):
         if environ.get(name):
             return name
     if setting.variable in environ and not setting.is_number:
@@ -74,8 +78,8 @@ def _source_of(setting: Setting, workload: str, environ: Mapping[str, str]) -> s
     return None
 
 
-def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
-    """Return who set a value that the environment holds under one of its `accepted_names`.
+def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> str:
+    """Return who set the value of a setting, which the environment holds under one of the setting's accepted names.
 
     The user is named "environment", a system's config file as "config_DGX1.sh", and the trial loop "launch/trials.sh".
     A value that none of them has set is the default, which ORIGIN_OF_DEFAULTS stands for.
@@ -84,7 +88,7 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
-    for name in accepted_names:  # the first that was set is the one that counts
+    for name in _accepted_names(setting, environ):  # the first that was set is the one that counts
         if name in set_by_user:
             return "environment"
         if name in set_by_config:
@@ -135,8 +139,7 @@ def _unread(variables: Mapping[str, str]) -> set[str]:
 
     Such are an empty BATCHSIZE, as any empty number, and an empty RECIPE beside an RN50_RECIPE that is not.
     """
-    workload = variables.get("WORKLOAD", str(SETTINGS["WORKLOAD"].default))
-    sources = {_source_of(setting, workload, variables) for setting in SETTINGS.values()}
+    sources = {_source_of(setting, variables) for setting in SETTINGS.values()}
     return {name for name in names() if not variables.get(name) and name not in sources}
 
 

@@ -175,7 +175,7 @@ class Trainer:
                 kernels.check_feed(program, feed_of_part)
             self.step.run(program, feed_of_part)
             if read_loss:
-                losses.append(_loss_of_last_run())
+                losses.append(loss_of_last_run())
         if not read_loss:
             return math.nan
         return float(np.mean(losses))
@@ -315,7 +315,7 @@ class Trainer:
             return math.nan
 
 
-def _loss_of_last_run() -> Array:
+def loss_of_last_run() -> Array:
     """Return the loss that the last run of a training program left in Paddle's scope; this waits for the device."""
     return np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor())
 

@@ -32,17 +32,13 @@ def parse_topology(text: str) -> Topology:
     cores = {}
     for number, name in enumerate(devices):
         row = _row_pattern(name, len(devices)).search(text_with_rows)
-        if row is None or not _has_x_at(number, row):
+        links_of_device = row["links"].split() if row else []  # in the order of `devices`
+        if row is None or links_of_device[number] != "X":  # its link to itself
             raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
-        links.append(row["links"].split())  # in the order of `devices`
+        links.append(links_of_device)
         if row["cores"]:  # a network card has none
             cores[name] = row["cores"]
     return Topology(devices=devices, links=links, cores=cores)
-
-
-def _has_x_at(number: int, row: re.Match[str]) -> bool:
-    """Tell whether a device's row has an X in the column with this number: the device's own."""
-    return row["links"].split()[number] == "X"
 
 
 def _split_behind_devices(text: str) -> tuple[list[str], str]:

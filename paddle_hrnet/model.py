@@ -244,8 +244,7 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
         raise TypeError(f"a {type(loaded).__name__}")
     arrays = {}
     for name, value in loaded.items():
-        is_table_of_names = isinstance(name, str) and name.endswith("@@")
-        if not isinstance(name, str) or is_table_of_names:
+        if not isinstance(name, str) or name.endswith("@@"):  # no name, or paddle.save's own table of names
             continue
         is_saved_tensor = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes it
         array = value[1] if is_saved_tensor else value

@@ -182,7 +182,8 @@ def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _
     if position + HEAD.size > len(record):
         raise ValueError("it is damaged: it ends within its head")
     magic, word = HEAD.unpack_from(record, position)
-    flag, length = _flag_and_length(word)
+    flag = word >> FLAG_SHIFT  # the upper 3 bits
+    length = word & MOST_BYTES  # of the content: the lower 29 bits
     start = position + HEAD.size
     content = record[start : start + length]
     is_whole = magic == MAGIC and len(content) == length
@@ -190,11 +191,6 @@ def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _
         raise ValueError(f"it is damaged: no whole part at its byte {position}")
     filled_up_length = length + _filling_bytes(length)  # a multiple of 4
     return _Part(flag, content, end=start + filled_up_length)
-
-
-def _flag_and_length(word: int) -> tuple[int, int]:
-    """Split a word of a part's head into the flag, its upper 3 bits, and the length of the content, its lower 29."""
-    return word >> FLAG_SHIFT, word & MOST_BYTES
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:

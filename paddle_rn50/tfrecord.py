@@ -115,17 +115,11 @@ def contents(records: Records, heads: Array) -> Contents:
     Labels are not returned, because they lie inside the messages. Raises ValueError if a stated length contradicts the
     index, or if the first record, the only one that is read, holds no image.
     """
-    message_bytes = _stated_lengths(heads)
+    message_bytes = heads.view(LENGTH)[:, 0].astype(np.int64)  # each row's 8 bytes, read as one integer
     _require_lengths_of_index(records, message_bytes)
     _require_first_is_image(records)
     names = [str(number) for number in range(len(records))]
     return Contents(names=names, sizes=message_bytes, labels=None, is_exact=False)
-
-
-def _stated_lengths(heads: Array) -> Array:
-    """Return the length that each head states: its 8 bytes, read as one integer."""
-    lengths: Array = heads.view(LENGTH)[:, 0].astype(np.int64)
-    return lengths
 
 
 def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:

@@ -91,7 +91,9 @@ def pack(source: Path, target: Path, part: str) -> str:
         _lock(growing)  # against another process that packs this part
         is_packed_already = files.packed.exists()
         if is_packed_already:
-            _remove_empty_file(files.growing)
+            # open() has just made this file, which is empty. It is missing if another pack of the part ended between
+            # open() and the lock, and so has renamed it.
+            files.growing.unlink(missing_ok=True)
             _raise_unless_packed_from(list_sha256, files)
             return f"{files.packed}: is whole already"
         entries = _write_records(growing, files.journal, images, list_sha256)
@@ -99,14 +101,6 @@ def pack(source: Path, target: Path, part: str) -> str:
         files.growing.rename(files.packed)  # last, because a file of this name counts as whole
         files.journal.unlink()
     return f"{files.packed}: {len(entries)} images, {files.packed.stat().st_size / 2**30:.3f} GiB, each record checked"
-
-
-def _remove_empty_file(growing: Path) -> None:
-    """Remove the file that `pack` has just made by opening it, because the part was packed before.
-
-    It is missing if another pack of the part ended between open() and the lock, and so has renamed it.
-    """
-    growing.unlink(missing_ok=True)
 
 
 def _raise_unless_packed_from(list_sha256: str, files: PackFiles) -> None:

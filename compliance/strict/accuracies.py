@@ -204,14 +204,9 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     if may_fit_by_chance:
         return None
     for number in possible_numbers:
-        if _are_all_whole(accuracies, number):
+        if _are_all_whole(accuracies, number, _MOST_COUNT_ERROR):
             return number
     return None
-
-
-def _are_all_whole(accuracies: Iterable[float], number: int) -> bool:
-    """Return whether each accuracy can be a whole number of right samples over `number`, in single precision."""
-    return all(_is_whole(accuracy * number, _MOST_COUNT_ERROR) for accuracy in accuracies)
 
 
 def _possible_numbers_of_samples(samples: int, batch: int) -> range:
@@ -242,6 +237,11 @@ def are_shares_of_samples(accuracies: Iterable[float], samples: float) -> bool:
     accuracy * samples must be whole, within the error that rounding an accuracy to six digits makes.
     """
     tolerance = max(0.01, samples * _ROUNDING_ERROR)
+    return _are_all_whole(accuracies, samples, tolerance)
+
+
+def _are_all_whole(accuracies: Iterable[float], samples: float, tolerance: float) -> bool:
+    """Return whether each accuracy, times `samples`, is within `tolerance` of a whole number of right samples."""
     return all(_is_whole(accuracy * samples, tolerance) for accuracy in accuracies)
 
 

@@ -62,12 +62,13 @@ class ProjectLog:
         out.
         """
         faults_of_header = self._sections_unlike_schema()
+        faults_of_summary = self._summary_unlike_schema()
         does_header_fit = not faults_of_header
         yield from faults_of_header
         yield from self._wrong_numbers_of_events()
-        yield from self._summary_unlike_schema()
-        summary = self.run.summary
-        if summary is not None and self._does_summary_fit and does_header_fit:
+        yield from faults_of_summary
+        summary = self.run.summary  # None if the log has no run_summary
+        if summary is not None and not faults_of_summary and does_header_fit:
             yield from self._wrong_statements(summary)
         yield from self._wrong_ending()
         yield from self.order.measured.faults
@@ -97,17 +98,13 @@ class ProjectLog:
                 faults.append(Fault(None, what))
         return faults
 
-    @property
-    def _does_summary_fit(self) -> bool:
-        """Whether the log has a run_summary that fits the schema."""
-        return fits(schema.RunSummary, self.run.first_event(schema.RUN_SUMMARY).value)
-
-    def _summary_unlike_schema(self) -> Iterator[Fault]:
-        """Yield a fault if the log has a run_summary that does not fit the schema."""
+    def _summary_unlike_schema(self) -> list[Fault]:
+        """Return a fault if the log has a run_summary that does not fit the schema."""
         summary = self.run.first_event(schema.RUN_SUMMARY)
         is_missing = summary.line == 0
-        if not is_missing and not self._does_summary_fit:
-            yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
+        if is_missing or fits(schema.RunSummary, summary.value):
+            return []
+        return [Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")]
 
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
         """Yield a fault for each kind of event that is missing, or that the log has too often."""

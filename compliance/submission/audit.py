@@ -21,14 +21,12 @@ from compliance.submission.audited_tree import Folder, question_for_submitter, r
 from compliance.submission.description import findings_over_peak
 from compliance.submission.group import NOT_KNOWN, Comparison, ConvergenceTest, convergence_test, standing_of
 from compliance.submission.repeated_runs import LogInTree, ask_about_repeated_runs, organisation_of_submitter
-from compliance.submission.results_tree import Owner
 from compliance.submission.runs import by_number, check_between_runs
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, find_unusually_early
 from compliance.submission.templates import template_text
 from runlog import schema
 from runlog.digits import significant
-from runlog.json_types import JsonObject
 from runlog.text import printable
 
 MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are equal but for their rounding
@@ -175,45 +173,31 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     strict = _score_if_possible(compared_logs, folder.ruleset, "strict")
     test = _test_if_possible(logs, folder.ruleset, official)
     judged_logs = _judged_reports(folder, compared_logs, questions_by_log)
+    readable = [report for report in logs if report.run is not NOTHING]
+    first_run = readable[0].run if readable else NOTHING  # states the division and the batch
     return Submission(
-        **_names_of_owner(folder.owner),
-        **_facts_of_logs(logs, folder.ruleset),
+        round=printable(folder.owner.round),
+        submitter=printable(folder.owner.submitter),
+        system=printable(folder.owner.system),
+        benchmark=printable(folder.owner.benchmark),
+        division=_division_stated_by(first_run),
+        ruleset=folder.ruleset.version,
+        logs=len(logs),
+        global_batch=first_run.global_batch,
         not_judged=_count_not_judged(compared_logs, judged_logs),
         official_passes=sum(report.passes_official for report in judged_logs),
         strict_passes=sum(report.passes_strict for report in judged_logs),
         official_minutes=_official_minutes(official.score, folder.scaling),
         strict_minutes=None if strict.score is None else strict.score.minutes,
+        rcp=NOT_KNOWN if test is None else test.status,
+        scaling=None if test is None else test.scaling,
         scaling_file=folder.scaling,
-        **_outcome_of_test(test),
+        convergence="" if test is None else test.in_words(),
+        standing=standing_of(readable, folder.ruleset) if readable else None,
         envelope=_test_against_envelope(test) if envelope else None,
         problem=_problem_of_submission(judged_logs, len(logs), official, strict),
         questions=tuple(_questions(_ask_about_other_factor(judged_logs, folder.scaling, test))),
     )
-
-
-def _names_of_owner(owner: Owner) -> JsonObject:
-    """Return whose the logs are: the fields `round`, `submitter`, `system` and `benchmark` of a row."""
-    return {name: printable(value) for name, value in vars(owner).items()}
-
-
-def _facts_of_logs(logs: Sequence[Report], ruleset: Ruleset) -> JsonObject:
-    """Return what a row says of the logs as a whole. Division and batch are those of the first one that can be read."""
-    readable = [report for report in logs if report.run is not NOTHING]
-    first_run = readable[0].run if readable else NOTHING
-    return {
-        "ruleset": ruleset.version,
-        "logs": len(logs),
-        "division": _division_stated_by(first_run),
-        "global_batch": first_run.global_batch,
-        "standing": standing_of(readable, ruleset) if readable else None,
-    }
-
-
-def _outcome_of_test(test: ConvergenceTest | None) -> JsonObject:
-    """Return what a row says of the convergence test; None stands for a test that was not made."""
-    if test is None:
-        return {"rcp": NOT_KNOWN, "scaling": None, "convergence": ""}
-    return {"rcp": test.status, "scaling": test.scaling, "convergence": test.in_words()}
 
 
 def _division_stated_by(run: LoggedRun) -> str:

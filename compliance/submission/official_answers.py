@@ -27,13 +27,12 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
 def _answers_on_mlperf_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return the verdicts of all five tools on a package of an MLPerf benchmark. They write into `folder`."""
     ruleset = manifest["ruleset"]
-    description_verdict = _check_description(folder, manifest)
-    repository_verdict = official.ask_tool("repo_checker", str(folder), "training", ruleset)
+    common_verdicts = _check_description_and_repository(folder, manifest)
     convergence_verdict = _check_convergence(folder, manifest)
     package_verdict = official.ask_tool("package_checker", str(folder), "training", ruleset)
     # result_summarizer is asked last: it leaves a file in the folder, which the other tools would find.
     score_verdict = official.ask_for_score(folder, ruleset, manifest["benchmark"], manifest["minutes"])
-    return [package_verdict, description_verdict, repository_verdict, convergence_verdict, score_verdict]
+    return [package_verdict, *common_verdicts, convergence_verdict, score_verdict]
 
 
 def _answers_on_other_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
@@ -43,16 +42,19 @@ def _answers_on_other_benchmark(folder: Path, manifest: JsonObject) -> list[Verd
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]
-    description_verdict = _check_description(folder, manifest)
-    repository_verdict = official.ask_tool("repo_checker", str(folder), "training", ruleset)
+    common_verdicts = _check_description_and_repository(folder, manifest)
     log_verdicts = [_check_log(folder / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
-    return [description_verdict, repository_verdict, *log_verdicts, *_not_asked_about(benchmark)]
+    return [*common_verdicts, *log_verdicts, *_not_asked_about(benchmark)]
 
 
-def _check_description(folder: Path, manifest: JsonObject) -> Verdict:
-    """Return system_desc_checker's verdict on the system description of a package."""
+def _check_description_and_repository(folder: Path, manifest: JsonObject) -> list[Verdict]:
+    """Return the verdicts of the two tools that take any benchmark: system_desc_checker and repo_checker."""
+    ruleset = manifest["ruleset"]
     description = folder / "systems" / f"{manifest['system']}.json"
-    return official.ask_tool("system_desc_checker", str(description), "training", manifest["ruleset"])
+    return [
+        official.ask_tool("system_desc_checker", str(description), "training", ruleset),
+        official.ask_tool("repo_checker", str(folder), "training", ruleset),
+    ]
 
 
 def _not_asked_about(benchmark: str) -> list[Verdict]:

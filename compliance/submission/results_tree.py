@@ -167,6 +167,14 @@ def _first_bytes(log: Path) -> bytes:
         return stream.read(_HEAD_BYTES)
 
 
+class _Layout(NamedTuple):
+    """The names of a path .../results/SYSTEM/BENCHMARK: those above `results`, and the two below."""
+
+    names_above_results: tuple[str, ...]
+    system: str
+    benchmark: str
+
+
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return whose the logs in `folder` are, by MLCommons' layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
 
@@ -184,24 +192,19 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
+    tree_names_above_submitter = layout.names_above_results[len(root_names) : -1]
     return Owner(
-        round=_round_of(_tree_names_above_submitter(layout, root_names), root, folder),
+        round=_round_of(tree_names_above_submitter, root, folder),
         submitter=_submitter_in_tree(layout, root_names) or organisation,
         system=layout.system,
         benchmark=layout.benchmark,
     )
 
 
-def _submitter_in_tree(layout: "_Layout", root_names: tuple[str, ...]) -> str:
+def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
     """Return the submitter, the last name above `results`; empty if there is none, or the tree lies below it."""
     is_in_tree = len(layout.names_above_results) >= len(root_names)
     return layout.names_above_results[-1] if is_in_tree and layout.names_above_results else ""
-
-
-def _tree_names_above_submitter(layout: "_Layout", root_names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the folders between the root of the tree and the submitter's folder."""
-    names_above_submitter = layout.names_above_results[:-1]
-    return names_above_submitter[len(root_names) :]
 
 
 def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
@@ -213,14 +216,6 @@ def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: P
         return "/".join(tree_names_above_submitter)
     number = _round_named(root, folder)  # `1.1` of `training_results_v1.1`
     return f"v{number}" if number else ""
-
-
-class _Layout(NamedTuple):
-    """The names of a path .../results/SYSTEM/BENCHMARK: those above `results`, and the two below."""
-
-    names_above_results: tuple[str, ...]
-    system: str
-    benchmark: str
 
 
 def _layout_of(names: tuple[str, ...]) -> _Layout | None:

@@ -76,9 +76,7 @@ class Score:
     @property
     def scaled_minutes(self) -> float | None:
         """Return result_summarizer's minutes, even if the convergence test failed; None without an olympic mean."""
-        if self.unscaled_minutes is None or not self.olympic:
-            return None
-        return _scaled(self.unscaled_minutes, self.scaling)
+        return _scaled(self.unscaled_minutes, self.scaling) if self.olympic else None
 
     @property
     def figure(self) -> str:
@@ -170,13 +168,12 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
     mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)
     test = convergence_test(compared, ruleset)
     problem = _problem_of_score(judged, mean, test, runs_of_result, deciding_verdict)
-    has_score = mean.minutes is not None and not problem
     return Score(
         benchmark=benchmark.name,
         division=printable(first_run.first_event(schema.SUBMISSION_DIVISION).value, 20),
         by=deciding_verdict,
         global_batch=first_run.global_batch,
-        minutes=_scaled(mean.minutes, test.scaling) if has_score else None,
+        minutes=None if problem else _scaled(mean.minutes, test.scaling),
         unscaled_minutes=mean.minutes,
         scaling=test.scaling,
         runs_wanted=runs_of_result.runs,

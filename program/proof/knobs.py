@@ -1,5 +1,6 @@
 """Proof, read off a built training program, that each knob of the strategy did what it says."""
 
+import itertools
 from collections import Counter
 from typing import NamedTuple
 
@@ -338,9 +339,8 @@ def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     `buckets` are those of one data type, in order. The first one and the last two are not checked: the first is closed
     early on purpose, and the last is kept small on purpose, so that its first gradient may fit into the one before.
     """
-    checked = buckets[1:-2]
-    next_buckets = buckets[2:-1]
-    for bucket, next_bucket in zip(checked, next_buckets, strict=True):
+    without_first_and_last = buckets[1:-1]
+    for bucket, next_bucket in itertools.pairwise(without_first_and_last):
         mib = sum(bucket.sizes_mib)
         next_mib = next_bucket.sizes_mib[0]
         prove(

@@ -102,16 +102,10 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
         has_other_device_count = row.devices != base.records[0].devices
         if row.efficiency is not None and has_other_device_count:
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
-            row = _without_implausible_efficiency(row)
+            if row.efficiency > MAX_PLAUSIBLE_RATIO:
+                row = dataclasses.replace(row, efficiency=None)
         rows.append(row)
     return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(shown_warnings))
-
-
-def _without_implausible_efficiency(row: Row) -> Row:
-    """Return a row without its scaling efficiency if that is above MAX_PLAUSIBLE_RATIO, else the row as it is."""
-    if row.efficiency is not None and row.efficiency > MAX_PLAUSIBLE_RATIO:
-        return dataclasses.replace(row, efficiency=None)
-    return row
 
 
 def _is_mlperf_result(score: Score) -> bool:

@@ -70,14 +70,13 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
     half_width_share = width.half_width(_relative_sd_of_times(run))
-    are_too_uneven = half_width_share > 1 or run.windows_interval_95 is None  # 1 is as much as the figure itself
-    if are_too_uneven:
+    if half_width_share > 1 or run.windows_interval_95 is None:  # 1 is as much as the figure itself
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(
         deviation=deviation,
         interval_95=spread.around(run.value, half_width_share),
         method=f"from {windows} windows of one run",
-        repeat_95=_interval_of_repeat(run, kind),
+        repeat_95=_interval_of_repeat(run, run.windows_interval_95, kind),
     )
 
 
@@ -89,16 +88,15 @@ def _relative_sd_of_times(run: RunFigure) -> float:
     return spread.relative_sd([1 / rate for rate in run.rates])
 
 
-def _interval_of_repeat(run: RunFigure, kind: str) -> Bounds | None:
+def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> Bounds | None:
     """Return the 95 % interval of the figure of another run; None if the run has too few windows for a calibrated one.
 
-    Its width is calibrated by that of the interval that the run's windows alone give, which must be known.
+    Its width is calibrated by that of `windows_interval`, the interval that the run's windows alone give.
     """
-    assert run.windows_interval_95 is not None, "a run without it has no interval"
     width = width_for(calibration().repeat[kind], len(run.rates))
     if width is None:
         return None
-    half_width_share = width.half_width(spread.half_width(run.windows_interval_95))  # as a share of the figure
+    half_width_share = width.half_width(spread.half_width(windows_interval))  # as a share of the figure
     return spread.around(run.value, half_width_share)
 
 

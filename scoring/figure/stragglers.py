@@ -90,36 +90,13 @@ def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestR
     """
     slowest = []
     for window in windows:
-        times = _times_of_kind(window, kind)
         lag_share = slowest_rank_lag(window, kind)
-        if times is not None and lag_share is not None:
-            slowest.append(SlowestRank(times.slowest_rank, times.slowest_host, lag_share, window.line))
+        if lag_share is not None:
+            # The fields of each kind begin with its name: `compute_rank`, `compute_most_s` and so on.
+            rank = getattr(window.rank_times, f"{kind}_rank")
+            host = getattr(window.rank_times, f"{kind}_host")
+            slowest.append(SlowestRank(rank, host, lag_share, window.line))
     return slowest
-
-
-class _TimesOfRanks(NamedTuple):
-    """One kind of time of the ranks in a window. What the row does not give is None."""
-
-    slowest_rank: int | None
-    slowest_host: str | None
-    slowest_s: float | None  # the time of the slowest rank
-    median_s: float | None  # the time of the median rank
-
-
-def _times_of_kind(window: Window, kind: KindOfTime) -> _TimesOfRanks | None:
-    """Return the ranks' times of one kind in a window; None if its row gives no times of ranks.
-
-    The fields of each kind begin with its name: those of `compute` are `compute_rank`, `compute_most_s` and so on.
-    """
-    times = window.rank_times
-    if times is None:
-        return None
-    return _TimesOfRanks(
-        slowest_rank=getattr(times, f"{kind}_rank"),
-        slowest_host=getattr(times, f"{kind}_host"),
-        slowest_s=getattr(times, f"{kind}_most_s"),
-        median_s=getattr(times, f"{kind}_median_s"),
-    )
 
 
 def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> float:
@@ -154,9 +131,10 @@ def slowest_rank_lag(window: Window, kind: KindOfTime) -> float | None:
 
     Returns None if the window does not give its own time, or the ranks' times of this kind.
     """
-    times = _times_of_kind(window, kind)
-    if times is None or not window.seconds:
+    if window.rank_times is None or not window.seconds:
         return None
-    if times.slowest_s is None or times.median_s is None:
+    slowest_s = getattr(window.rank_times, f"{kind}_most_s")
+    median_s = getattr(window.rank_times, f"{kind}_median_s")
+    if slowest_s is None or median_s is None:
         return None
-    return float((times.slowest_s - times.median_s) / window.seconds)
+    return float((slowest_s - median_s) / window.seconds)

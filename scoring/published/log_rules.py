@@ -46,18 +46,13 @@ def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
         if sha256 in rule.sha256:
             return rule
 
-    rules_by_name = [rule for rule in rules if _matching_names(rule, path)]
-    return max(rules_by_name, key=lambda rule: _most_folders(rule, path), default=None)
-
-
-def _matching_names(rule: Rule, path: Path) -> list[str]:
-    """Return the names of a rule with which a path ends."""
-    return [name for name in rule.names if path.match(name)]
-
-
-def _most_folders(rule: Rule, path: Path) -> int:
-    """Return the greatest number of folders in a rule's names with which a path ends."""
-    return max(name.count("/") for name in _matching_names(rule, path))
+    matches = []
+    for rule in rules:
+        matches += [(rule, name) for name in rule.names if path.match(name)]
+    if not matches:
+        return None
+    rule_with_most_folders, _ = max(matches, key=lambda match: match[1].count("/"))
+    return rule_with_most_folders
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:

@@ -129,21 +129,15 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
     If these are not known of every run, a window of any run stands at its own number instead.
     """
     runs = [run for run in report.runs if _has_values(run, read)]
-    all_steps_are_known = all(_steps_done(run.record) is not None for run in runs)
-    axis = "step" if all_steps_are_known else "printed row"
-    curves = [_curve_of_run(run, _places_of_windows(run.record, axis), read) for run in runs]
+    steps_of_runs = [_steps_done(run.record) for run in runs]
+    known_steps = [steps for steps in steps_of_runs if steps is not None]
+    axis = "step"
+    places_of_runs: Sequence[Sequence[int]] = known_steps
+    if len(known_steps) < len(runs):
+        axis = "printed row"
+        places_of_runs = [range(1, len(run.record.windows) + 1) for run in runs]
+    curves = [_curve_of_run(run, places, read) for run, places in zip(runs, places_of_runs, strict=True)]
     return _Curves(curves, axis)
-
-
-def _places_of_windows(record: Record, axis: str) -> Sequence[int]:
-    """Return where the windows of a run stand on the axis "step" or "printed row".
-
-    On the axis "step" the steps that were done at the end of each window must be known. Printed rows count from 1.
-    """
-    steps = _steps_done(record)
-    if axis == "step" and steps is not None:
-        return steps
-    return range(1, len(record.windows) + 1)
 
 
 def _has_values(run: ReportedRun, read: Callable[[Window], float | None]) -> bool:

@@ -11,7 +11,6 @@ import datetime
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,23 +44,20 @@ def gather(folder: Path) -> Results:
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []
-    nodes_of_jobs: list[list[JsonObject]] = []
+    nodes: list[JsonObject] = []
     for precision, checks in CHECKS.items():  # one job wrote the lines of one precision
-        lines = _lines_of_job(folder / f"{precision}.lines")
-        nodes_of_jobs += [line["nodes"] for line in lines if "nodes" in line]
-        verdict_by_check = _verdict_by_check(lines)
+        verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
+        for line in _lines_of_job(folder / f"{precision}.lines"):
+            if "nodes" in line:  # the first line of a file: {"nodes": [...]}
+                nodes = line["nodes"]  # the same in every job
+            elif "check" in line:
+                verdict_by_check[line["check"]] = Verdict(**line)
         for check in checks:
             if check in verdict_by_check:
                 verdicts.append(verdict_by_check[check])
             else:
                 verdicts.append(_verdict_on_check_not_run(check, precision, folder))
-    nodes = nodes_of_jobs[-1] if nodes_of_jobs else []  # the same in every job
     return Results(verdicts, nodes)
-
-
-def _verdict_by_check(lines: Sequence[JsonObject]) -> dict[str, Verdict]:
-    """Return the verdicts in the lines of a job by the names of their checks. A line with nodes has no verdict."""
-    return {line["check"]: Verdict(**line) for line in lines if "check" in line and "nodes" not in line}
 
 
 def _check_folder(folder: Path) -> None:
@@ -138,7 +134,8 @@ def main() -> int:
     """
     args = _arguments()
     if env.is_rank():
-        return _run_checks_of_rank(short=args.short)
+        # The precision is not checked before: if this GPU cannot run it, the checks' verdicts say so.
+        return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()
     _check_job(job)
@@ -146,11 +143,6 @@ def main() -> int:
         return report(job, args.report, short=args.short)
     print("\n".join(_precisions_that_can_run()))
     return 0
-
-
-def _run_checks_of_rank(*, short: bool) -> int:
-    """Run the checks of a job on this rank. If its GPU cannot run the precision, the checks' verdicts say so."""
-    return run_module("tools.acceptance.rank", checks_precision=False, short=short)
 
 
 def _precisions_that_can_run() -> list[str]:

@@ -21,12 +21,11 @@ from paddle import static
 from harness import loader, nvidia, provenance, ranks, sampling, session, state, task, workload
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins, with_values
-from harness.loop import CapturedStep, LaunchedStep
+from harness.loop import CapturedStep, LaunchedStep, loss_of_last_run
 from paddle_rn50 import config, data, digits, folder
 from paddle_rn50.train import ResNet50
 from program import build
 from program.arrays import Array
-from program.ops import LOSS_VALUE
 from program.optimizers import Schedule
 from runlog.digits import six_digits
 from runlog.errors import RunError, message_of
@@ -247,8 +246,7 @@ def _losses_of_steps(
         step.send_rate(number)  # so that the device has the learning rate of this step
         step.run(training.main, feed)
         training.schedule.step()  # the schedule moves on to the next step's rate
-        loss = static.global_scope().find_var(LOSS_VALUE).get_tensor()
-        losses.append(float(np.mean(np.array(loss))))
+        losses.append(float(np.mean(loss_of_last_run())))
     return losses
 
 
@@ -334,30 +332,30 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
     each other of failures. Raises RunError if the check has failed here while another rank still waits in it.
     """
     here = _run_here(name, check)
-    _wait_for_other_ranks(me, here.failure)
-    failure_by_rank: list[Verdict | None] = me.comm.allgather(here.failure)  # None for a rank that has not failed
-    has_any_failed = any(failure is not None for failure in failure_by_rank)
-    if here.verdict is None or has_any_failed:
-        return _gravest_failure(failure_by_rank)
-    return here.verdict
+    failure = here.verdict if here.has_failed else None
+    _wait_for_other_ranks(me, failure)
+    failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
+    if all(failed is None for failed in failure_by_rank):
+        return here.verdict
+    return _gravest_failure(failure_by_rank)
 
 
 class _Outcome(NamedTuple):
-    """The outcome of a check on this rank: the verdict that it returned, or that on its failure; the other is None."""
+    """The outcome of a check on this rank: the verdict that it returned, or that on its failure."""
 
-    verdict: Verdict | None
-    failure: Verdict | None
+    verdict: Verdict
+    has_failed: bool
 
 
 def _run_here(name: str, check: Callable[[], Verdict]) -> _Outcome:
     """Run a check on this rank. An exception is a failure: UNKNOWN if the machine lacks what it needs, else FATAL."""
     try:
-        return _Outcome(verdict=check(), failure=None)
+        return _Outcome(check(), has_failed=False)
     except NotPossible as reason:
-        return _Outcome(verdict=None, failure=Verdict(check=name, status=UNKNOWN, found=str(reason)))
+        return _Outcome(Verdict(check=name, status=UNKNOWN, found=str(reason)), has_failed=True)
     except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
         traceback.print_exc()
-        return _Outcome(verdict=None, failure=Verdict(check=name, status=FATAL, found=message_of(reason)))
+        return _Outcome(Verdict(check=name, status=FATAL, found=message_of(reason)), has_failed=True)
 
 
 def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:

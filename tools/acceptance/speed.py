@@ -164,16 +164,16 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
     measured = _rate_of_training(machine, card, timed, flops_per_image)
     found = _text_of_rate(machine, measured)
     published = _nearest_published(machine, card)
+    quoted = [] if published is None else [inspect.quoted(published)]
+    figures = {**measured._asdict(), "published": quoted}
     if published is None:
         found += "; none published for this card, precision and image size"
-        figures = {**measured._asdict(), "published": []}
         return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
     # The published job may have another number of devices than this one has ranks.
     least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size
     wanted = _text_of_wanted_rate(least_rate, published)  # it names the published batch, too
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
-    figures = {**measured._asdict(), "published": [inspect.quoted(published)]}
     return judged("throughput", measured.images_per_s >= least_rate, found, wanted, fix, figures=figures)
 
 

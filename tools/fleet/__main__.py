@@ -206,25 +206,27 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def explain_misuse(args: argparse.Namespace) -> str:
-    """Return a message on options that do not go together, or on files of which one would overwrite another.
+def refuse_misuse(args: argparse.Namespace) -> None:
+    """Raise ValueError for options that do not go together, or files of which one would overwrite another.
 
-    The message is empty if all is right. Raises UnusableError if FILE.spares of --write-hosts is a pipe, a socket, a
-    device or a link to itself.
+    The same goes for FILE.spares of --write-hosts if it is a pipe, a socket, a device or a link to itself.
     """
     if args.nodes and not args.write_hosts:
-        return "--nodes goes with --write-hosts"
+        raise ValueError("--nodes goes with --write-hosts")
     if args.write_hosts:
         named_files.refuse_unusable(_spares_file(args.write_hosts))  # which no option names, unlike the other files
     records = [record for record in (args.record, args.baseline) if record]
     outputs = _outputs(args)
     for option, written in outputs.items():
         if any(_is_same_file(written, record) for record in records):
-            return f"{written}: is a fleet's record, which would be written over: give another file to {option}"
+            raise ValueError(
+                f"{written}: is a fleet's record, which would be written over: give another file to {option}"
+            )
     for (option, written), (other_option, other_written) in itertools.combinations(outputs.items(), 2):
         if _is_same_file(written, other_written):
-            return f"{written}: would be written by {option} and by {other_option}: give each a file of its own"
-    return ""
+            raise ValueError(
+                f"{written}: would be written by {option} and by {other_option}: give each a file of its own"
+            )
 
 
 def _outputs(args: argparse.Namespace) -> dict[str, Path]:
@@ -299,9 +301,7 @@ def main() -> int:
     complete(arguments)  # for completion in the shell
     args = arguments.parse_args()
     named_files.check_options(args)
-    why_wrong = explain_misuse(args)
-    if why_wrong:
-        raise ValueError(why_wrong)
+    refuse_misuse(args)
     return report(args)
 
 

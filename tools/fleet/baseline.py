@@ -10,7 +10,7 @@ import numpy as np
 
 from scoring.figure import medians
 from tools.fleet.outliers import error_of_level, find_slow, level_of
-from tools.fleet.verdicts import ALPHAS, NODE_METRICS, Record, Series, of_hosts
+from tools.fleet.verdicts import ALPHAS, NODE_METRICS, Record, Series, extra_time_of, of_hosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +80,7 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     return Change(
         metric=title,
         nodes=len(log_ratios),
-        fleet=_share_of_time(median_log_ratio),
-        interval_95=None if interval is None else tuple(_share_of_time(end) for end in interval),
-        slower={host: _share_of_time(log_ratios[host] - median_log_ratio) for host in slow_hosts},  # than the fleet
+        fleet=extra_time_of(median_log_ratio),
+        interval_95=None if interval is None else tuple(extra_time_of(end) for end in interval),
+        slower={host: extra_time_of(log_ratios[host] - median_log_ratio) for host in slow_hosts},  # than the fleet
     )
-
-
-def _share_of_time(log_ratio: float) -> float:
-    """Return by what share of the earlier time a time grew, from the logarithm of their ratio: log(1.05) -> 0.05."""
-    return math.expm1(log_ratio)

@@ -66,18 +66,14 @@ def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
     from_fast_to_slow = sorted(extra_time, key=lambda host: extra_time[host])
     fastest = from_fast_to_slow[0]
     slowest = from_fast_to_slow[-1]
-    difference = _extra_time_of_one_over_other(extra_time[slowest], extra_time[fastest])
+    # Each is a share by which a step is longer than the fleet's median, which cancels out in the ratio.
+    difference = (1 + extra_time[slowest]) / (1 + extra_time[fastest]) - 1
     if difference <= MOST_STEP_DIFFERENCE:
         return ""
     return (
         f"a step of {slowest} takes {percent(difference)} longer than one of {fastest}, and no node is called slow: "
         "too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
     )
-
-
-def _extra_time_of_one_over_other(one: float, other: float) -> float:
-    """Return how much longer one step takes than another, from how much longer than the median each of them takes."""
-    return (1 + one) / (1 + other) - 1
 
 
 def _counts_for_status(verdict: Verdict) -> bool:

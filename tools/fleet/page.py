@@ -176,10 +176,10 @@ def _table_of_nodes(judged: Judged) -> Table:
     # The doctor has no column: only a node that fails has a verdict by the doctor, and its status shows that.
     verdicts = [verdict for verdict in judged.node_verdicts if verdict.check != "doctor"]
     checks = list(dict.fromkeys(verdict.check for verdict in verdicts))  # each once, in their order
+    verdict_by_host_and_check = {(verdict.where, verdict.check): verdict for verdict in verdicts}
     rows = []
     for index, (host, status) in enumerate(judged.statuses.items()):
-        verdict_by_check = {verdict.check: verdict for verdict in verdicts if verdict.where == host}
-        cells = [_cell_of_check(verdict_by_check.get(check)) for check in checks]
+        cells = [_cell_of_check(verdict_by_host_and_check.get((host, check))) for check in checks]
         rows.append((str(index), host, status, *cells))
     head = ("number", "node", "verdict", *checks)
     return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))

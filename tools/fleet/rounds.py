@@ -128,15 +128,10 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
-    rotation = round_index * _rotation_step(len(second_half), largest_group)
+    rotation = round_index * _rotation_step(len(second_half), largest_group) % len(second_half)
+    rotated = second_half[rotation:] + second_half[:rotation]
     # If the number of nodes is odd, the second half has one more, which has no partner in this round.
-    return list(zip(first_half, _rotated(second_half, rotation), strict=False))
-
-
-def _rotated(nodes: Sequence[int], places: int) -> list[int]:
-    """Return a list that begins so many places later, and ends with what it passed over: 4567 by 3 -> 7456."""
-    start = places % len(nodes)
-    return [*nodes[start:], *nodes[:start]]
+    return list(zip(first_half, rotated, strict=False))
 
 
 def _rotation_step(size: int, largest_group: int) -> int:

@@ -182,21 +182,21 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
     level_of_fleet = statistics.median(levels.values())
     slowness_by_name = {}
     for name, level in levels.items():
-        extra_time = _extra_time(level, level_of_fleet)
+        extra_time = extra_time_of(level - level_of_fleet)
         interval = _interval_of_extra_time(log_ratios_by_name[name], level, level_of_fleet, compared=len(levels))
         slowness_by_name[name] = Slowness(extra_time, interval, is_slow=name in slow_names)
     return slowness_by_name
 
 
-def _extra_time(level: float, level_of_fleet: float) -> float:
-    """Return by what share a time is longer than the fleet's, from the logarithms of both: 0.05 is 5 % longer."""
-    return math.expm1(level - level_of_fleet)  # expm1(x) is exp(x) - 1
+def extra_time_of(log_ratio: float) -> float:
+    """Return by what share one time is longer than another, from the logarithm of their ratio: log(1.05) -> 0.05."""
+    return math.expm1(log_ratio)  # expm1(x) is exp(x) - 1
 
 
 def _interval_of_extra_time(
     log_ratios: Sequence[float], level: float, level_of_fleet: float, *, compared: int
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of a node's `_extra_time`; None if the node has fewer than five turns.
+    """Return the 95 % interval of a node's extra time; None if the node has fewer than five turns.
 
     `log_ratios` has the node's value for each turn, and `level` sums them up. The fleet's level is the median of the
     levels of `compared` nodes.
@@ -208,7 +208,7 @@ def _interval_of_extra_time(
     widening = _widening_by_error_of_median(compared)  # because the fleet's level has an error, too
     wide_low = level + (low - level) * widening
     wide_high = level + (high - level) * widening
-    return _extra_time(wide_low, level_of_fleet), _extra_time(wide_high, level_of_fleet)
+    return extra_time_of(wide_low - level_of_fleet), extra_time_of(wide_high - level_of_fleet)
 
 
 def _widening_by_error_of_median(nodes: int) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.job import Job
+from harness.refusals import layout_of
 from program import strategy
 
 SERIAL = "FLAGS_new_executor_serial_run"  # an environment variable: "1" is the serial executor, "0" the parallel one
@@ -124,8 +125,8 @@ def _fusions_to_switch_off(job: Job) -> Iterator[str]:
 
 
 def _is_half_nhwc(job: Job) -> bool:
-    """Return whether the job computes in half precision with NHWC, the default layout there if the model has it."""
-    return job.model.is_half and "NHWC" in job.model.traits.layouts and job.model.layout != "NCHW"
+    """Return whether the job computes in half precision with images in the layout NHWC."""
+    return job.model.is_half and layout_of(job.model) == "NHWC"
 
 
 def _gpu_knobs_to_try(job: Job) -> Iterator[str]:
