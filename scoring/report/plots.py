@@ -206,23 +206,26 @@ def _device_counts_of(series: Series) -> list[float]:
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
-    """Let the vertical axis be logarithmic, with room below and above the values.
+    """Let the vertical axis be logarithmic, with room below and above the values, and with two ticks or more.
 
-    The fewer decades the axis spans, the more ticks it has in each.
+    The fewer decades the axis spans, the more ticks it has in each. On a short axis the ticks are as on a linear one,
+    because multiples of powers of ten may all lie beyond it.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low = min(values) / 1.25
     high = max(values) * 1.25
-    ticks_of_decade: tuple[int, ...] = (1,)  # times each power of ten: 1, 10, 100
-    if high / low < 15:  # about one decade
-        ticks_of_decade = (1, 2, 3, 5, 7)
-    elif high / low < 200:  # about two decades
-        ticks_of_decade = (1, 3)
     axes = drawing.axes
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=ticks_of_decade))
+    if high / low < 4:
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=(1, 2, 5, 10)))
+    elif high / low < 15:  # about one decade
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))  # times each power of ten
+    elif high / low < 200:  # about two decades
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,)))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
