@@ -192,8 +192,24 @@ class Record:
         first = self.windows[0]
         if first.steps is None:  # the row counts its steps from an earlier row, which is not in this log
             return False
+        if self._lacks_rows_before_first():
+            return False
         is_of_later_epoch = _epochs_between(last_of_earlier, first) > 0
         return not is_of_later_epoch  # no run begins at a later epoch: a program begins all runs at the same one
+
+    def _lacks_rows_before_first(self) -> bool:
+        """Return whether the program must have printed earlier rows of this epoch, which are not in this log.
+
+        It must if the first row comes later in the epoch than the second row comes after the first: a program that
+        prints a row every 10 steps begins with that of step 10, not with that of step 70.
+        """
+        if len(self.windows) < 2:
+            return False
+        first, second = self.windows[:2]
+        if first.step is None or second.steps is None:
+            return False
+        steps_up_to_first = first.step - self.first_step + 1  # of the epoch, or of the run if steps count through it
+        return steps_up_to_first > second.steps
 
     @property
     def run_span(self) -> Span | None:

@@ -40,12 +40,6 @@ def tracked(*suffixes: str, but: tuple[str, ...] = ()) -> list[Path]:
     return [path for name in names if (path := REPOSITORY / name).is_file()]
 
 
-def of_types_only(tree: ast.Module) -> set[ast.AST]:
-    """What stands below `if TYPE_CHECKING:`."""
-    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
-    return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
-
-
 def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
@@ -62,12 +56,17 @@ def imports(tree: ast.AST) -> list[tuple[ast.stmt, str]]:
     return found
 
 
+def dotted(path: Path) -> str:
+    """Return the dotted name of the module in a file, whose path counts from the repository."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
     """The syntax tree of each of the product's modules, by its dotted name."""
     paths = (path.relative_to(REPOSITORY) for path in tracked(".py"))
     product = {path: ast.parse((REPOSITORY / path).read_text()) for path in paths if path.parts[0] in MAY}
-    found = {".".join(p.with_suffix("").parts).removesuffix(".__init__"): tree for p, tree in product.items()}
+    found = {dotted(path): tree for path, tree in product.items()}
     assert len(found) > 60
     return found
 
@@ -82,14 +81,47 @@ def test_packages_import_one_way(trees: dict[str, ast.Module]) -> None:
     assert wrong == []
 
 
-def test_no_modules_import_each_other(trees: dict[str, ast.Module]) -> None:
+def circle(trees: dict[str, ast.Module]) -> list[str]:
+    """Return the modules of a circle of imports, the first one again at the end; none without a circle.
+
+    Imports for types count, and imports within functions: who reads a module of a circle has to read all.
+    """
     graph: dict[str, set[str]] = {}
     for module, tree in trees.items():
-        skipped = of_types_only(tree)
-        named = [name for node, name in imports(tree) if node not in skipped]
+        named = [name for _, name in imports(tree)]
         wanted = {name if name in trees else name.rpartition(".")[0] for name in named}
         graph[module] = {name for name in wanted if name in trees and name != module}
-    graphlib.TopologicalSorter(graph).prepare()  # its error has the circle's modules
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def test_no_modules_import_each_other(trees: dict[str, ast.Module]) -> None:
+    """In any room, tests and benchmarks included."""
+    rooms = ("benchmarks", "tests")
+    others = [path.relative_to(REPOSITORY) for path in tracked(".py") if path.relative_to(REPOSITORY).parts[0] in rooms]
+    assert len(others) > 60
+    all_trees = trees | {dotted(path): ast.parse((REPOSITORY / path).read_text()) for path in others}
+    assert circle(all_trees) == []
+
+
+@pytest.mark.parametrize(
+    ("imports_of_b", "has_circle"),
+    [
+        ("import a", True),
+        ("from a import name", True),
+        ("if TYPE_CHECKING:\n    from a import name", True),
+        ("def f():\n    from a import name", True),
+        ("import c", False),
+    ],
+)
+def test_a_circle_is_found(imports_of_b: str, has_circle: bool) -> None:
+    sources = {"a": "from b import name", "b": imports_of_b, "c": ""}
+    found = circle({module: ast.parse(source) for module, source in sources.items()})
+    assert set(found) == ({"a", "b"} if has_circle else set())
 
 
 def test_functions_import_only_heavy_packages(trees: dict[str, ast.Module]) -> None:

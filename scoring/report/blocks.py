@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from scoring.report.content import ReportedRun
-
-if TYPE_CHECKING:
-    from scoring.report.plots import Plot
+from scoring.report.panel import Plot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +95,7 @@ class Figure:
     name: str  # ids within the plot begin with it
     title: str
     caption: str
-    draw: "Callable[[Plot], None]"
+    draw: Callable[[Plot], None]
     words: str = ""  # the plot in words, if the caption says less
     numbers: Table | None = None
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from scoring.report import plots
 from scoring.report.blocks import Figure, Paragraph
 from scoring.report.content import Point, Report, ReportedRun, timeline
+from scoring.report.panel import Plot
 from scoring.report.text import range_in_words
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
@@ -98,9 +99,7 @@ def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
     return f"{ranges}; {not_shown} more below" if not_shown else ranges
 
 
-def _draw_function(
-    report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool
-) -> Callable[[plots.Plot], None]:
+def _draw_function(report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool) -> Callable[[Plot], None]:
     """Return the function that draws a plot of the runs' throughput. It is called when the page is written as HTML.
 
     If not `starts_at_zero`, the vertical axis only spans the rates of the runs and the score. The score is a dashed

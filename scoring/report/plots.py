@@ -1,201 +1,28 @@
 """Plots as inline SVG: colours are the page's own variables, so that they follow dark and light mode.
 
-Each drawing is one panel without width or height, about as wide as a phone, where its text still measures 11 px. The
-legend is data, which the page sets as text below: no curve hides under it. Series differ in marker, dash and colour.
+`panel.py` has the panel that each of them is drawn on.
 """
 
 import functools
 import io
 import logging
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from runlog.digits import four_digits, six_digits
+from runlog.digits import six_digits
 from scoring.report.blocks import Figure
 from scoring.report.content import Point, stretches
-from scoring.report.svg import INK, MUTED, SERIES_COLORS, VARIABLES, for_page
+from scoring.report.panel import GREATEST_DRAWN, MOST_MARKERS, Plot
+from scoring.report.svg import INK, MUTED, SERIES_COLORS, for_page
 from scoring.report.text import time_unit
 
-WIDTH_INCHES = 4.4  # 317 points
-HEIGHT_INCHES = 2.6  # 187 points
-LEFT_INCHES = 0.6  # room around the axes
-RIGHT_INCHES = 0.12
-BELOW_INCHES = 0.55
-ABOVE_INCHES = 0.3
-
-
-class Marker(NamedTuple):
-    """A marker of a series: matplotlib's name for it, and the characters that show it in the legend."""
-
-    name: str
-    full: str
-    hollow: str
-
-
-MARKERS = (  # as many as SERIES_COLORS, because one index chooses a colour and its marker
-    Marker("o", "●", "○"),
-    Marker("s", "■", "□"),
-    Marker("^", "▲", "△"),
-    Marker("D", "◆", "◇"),
-    Marker("v", "▼", "▽"),
-    Marker("P", "✚", "✙"),
-    Marker("X", "✖", "✕"),
-    Marker("*", "★", "☆"),
-)
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
-DASHED = (0, (5, 2))
 DOTTED = (0, (1, 1.5))
-GREATEST_DRAWN = 1e15  # values beyond are not drawn, because no axis has ticks for them
-MOST_MARKERS = 60  # on the first line of a plot
-MOST_MARKERS_OF_LATER_LINES = 12
 MOST_TICKS = 8  # of device counts
-DEFAULT_FORMATTERS = ("ScalarFormatter", "LogFormatterSciNotation")  # matplotlib's, of a linear and a logarithmic axis
-
 
 Points: TypeAlias = Sequence[tuple[float, float]]  # x and y of each
 NamedPoints: TypeAlias = tuple[str, Points]  # a label, and the points
 Series: TypeAlias = Sequence[NamedPoints]
-
-
-class LegendEntry(NamedTuple):
-    """A mark, the page's variable for its colour, and its label."""
-
-    mark: str
-    variable: str
-    label: str
-
-
-@dataclass(kw_only=True)
-class Plot:
-    """One panel: matplotlib's figure and axes to draw on, and then the finished SVG and legend."""
-
-    figure: Any
-    axes: Any
-    svg: str = ""
-    legend: list[LegendEntry] = field(default_factory=list)
-
-    def size(self, height_inches: float = HEIGHT_INCHES) -> None:
-        """Set the panel's height, and the room around its axes."""
-        self.figure.set_size_inches(WIDTH_INCHES, height_inches)
-        left = LEFT_INCHES / WIDTH_INCHES
-        bottom = BELOW_INCHES / height_inches
-        width = 1 - (LEFT_INCHES + RIGHT_INCHES) / WIDTH_INCHES
-        height = 1 - (BELOW_INCHES + ABOVE_INCHES) / height_inches
-        self.axes.set_position((left, bottom, width, height))
-
-    def add_to_legend(self, mark: str, color: str, label: str) -> None:
-        """Add an entry to the legend, once."""
-        entry = LegendEntry(mark, VARIABLES[color], label)
-        if entry not in self.legend:
-            self.legend.append(entry)
-
-    def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
-        """Draw a line through points (x, y), and add it to the legend.
-
-        `style_index` is the number of the line in the plot, from 0, which chooses its look. `style` has arguments of
-        matplotlib's `plot` that replace this look on the drawing, but not in the legend. A value beyond GREATEST_DRAWN
-        becomes a gap.
-        """
-        chosen = _style_of_series(style_index)
-        most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
-        line_style: dict[str, Any] = {
-            "color": chosen.color,
-            "marker": chosen.marker.name,
-            "markerfacecolor": chosen.marker_fill,
-            "linestyle": chosen.dash,
-            "markevery": math.ceil(len(points) / most_markers),  # 3: every third point has a marker
-            **style,
-        }
-        xs = [x for x, _ in points]
-        ys = [_drawable(y) for _, y in points]
-        self.axes.plot(xs, ys, **line_style)
-        self.add_to_legend(chosen.legend_mark, chosen.color, label)
-
-    def draw_level(self, y: float) -> None:
-        """Draw a dashed level over the whole width."""
-        self.axes.axhline(y, color=INK, linestyle=DASHED, linewidth=1.1)
-
-    def name_axes(self, *, x: str, y: str) -> None:
-        """Write the names of both axes and the numbers at their ticks.
-
-        The name `y` stands above the vertical axis, as horizontal text from the left edge of the drawing.
-        """
-        self.axes.set_xlabel(x)
-        # With transAxes, places count in widths and heights of the axes: (1, 1) is their upper right corner.
-        left = self._left_edge_in_widths_of_axes() + 0.015
-        above_axes = 1.04
-        self.axes.text(left, above_axes, y, transform=self.axes.transAxes, color=MUTED, ha="left", va="bottom")
-        self._label_ticks()
-
-    def _left_edge_in_widths_of_axes(self) -> float:
-        """Return where the left edge of the drawing is, in widths of the axes from their own left edge: below 0."""
-        axes_in_drawing = self.axes.get_position()  # in shares of the drawing
-        return float(-axes_in_drawing.x0 / axes_in_drawing.width)
-
-    def _label_ticks(self) -> None:
-        """Label the ticks of both axes by `_tick_label`, except on an axis that a plot gave a formatter of its own."""
-        from matplotlib.ticker import FuncFormatter
-
-        for axis in (self.axes.xaxis, self.axes.yaxis):
-            name_of_formatter = type(axis.get_major_formatter()).__name__
-            if name_of_formatter in DEFAULT_FORMATTERS:
-                axis.set_major_formatter(FuncFormatter(_tick_label))
-
-    def start_at_zero(self, values: Sequence[float]) -> None:
-        """Let the vertical axis begin at 0, so that a small dip looks small, and end above the highest value."""
-        highest = max((value for value in values if value < GREATEST_DRAWN), default=0)
-        self.axes.set_ylim(0, highest * 1.12 or 1)
-
-    def enclose(self, values: Sequence[float]) -> None:
-        """Let the vertical axis span the values, with a tenth of their range as room below and above."""
-        drawn = [value for value in values if abs(value) < GREATEST_DRAWN]
-        low = min(drawn, default=0.0)
-        high = max(drawn, default=1.0)
-        room = 0.1 * (high - low) or 0.001 * abs(high) or 1.0  # equal values have no range; they may all be 0
-        self.axes.set_ylim(low - room, high + room)
-
-
-class _SeriesStyle(NamedTuple):
-    """The look of a line: its colour, its marker, whether that is hollow, and its dash as matplotlib has it."""
-
-    color: str
-    marker: Marker
-    is_hollow: bool
-    dash: Any
-
-    @property
-    def marker_fill(self) -> str | None:
-        """Return the colour inside the marker as matplotlib has it: "none", or None for the colour of the line."""
-        return "none" if self.is_hollow else None
-
-    @property
-    def legend_mark(self) -> str:
-        """Return the character that shows the marker in the legend."""
-        return self.marker.hollow if self.is_hollow else self.marker.full
-
-
-def _style_of_series(style_index: int) -> _SeriesStyle:
-    """Return the look of a line by its number in the plot, from 0.
-
-    A round is one line of each colour of SERIES_COLORS. The next round has the same colours and markers, but another
-    dash, and every second round has hollow markers. So no two of the first 32 lines look the same.
-    """
-    round_number = style_index // len(SERIES_COLORS)
-    index_in_round = style_index % len(SERIES_COLORS)
-    return _SeriesStyle(
-        color=SERIES_COLORS[index_in_round],
-        marker=MARKERS[index_in_round],
-        is_hollow=round_number % 2 == 1,
-        dash=DASHES[round_number % len(DASHES)],
-    )
-
-
-def _drawable(y: float) -> float:
-    """Return a value to draw, or NaN, which is drawn as a gap, if the value is beyond GREATEST_DRAWN."""
-    return y if abs(y) < GREATEST_DRAWN else math.nan
 
 
 @functools.cache
@@ -217,23 +44,8 @@ def drawn(figure: Figure) -> Plot:
     figure.draw(drawing)
     stream = io.StringIO()
     canvas.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Type", "Format")))
-    drawing.svg = for_page(stream.getvalue(), figure)
+    drawing.svg = for_page(stream.getvalue(), figure.name, figure.title, description=figure.words or figure.caption)
     return drawing
-
-
-def _tick_label(value: float, _: object) -> str:
-    """Return the label of a tick in about six characters, which is the room beside the axis.
-
-    1,500,000 -> "1.5 M", 250,000 -> "250 k", 12,000 -> "12,000", 0.5 -> "0.5"
-    """
-    size = abs(value)
-    if size >= 1e6:
-        return f"{four_digits(value / 1e6)} M"
-    if size >= 1e5:
-        return f"{four_digits(value / 1e3)} k"
-    if size >= 1000 or value == int(value):
-        return format(value, ",.0f")
-    return format(value, ".10g")
 
 
 def throughput(
@@ -394,23 +206,26 @@ def _device_counts_of(series: Series) -> list[float]:
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
-    """Let the vertical axis be logarithmic, with room below and above the values.
+    """Let the vertical axis be logarithmic, with room below and above the values, and with two ticks or more.
 
-    The fewer decades the axis spans, the more ticks it has in each.
+    The fewer decades the axis spans, the more ticks it has in each. On a short axis the ticks are as on a linear one,
+    because multiples of powers of ten may all lie beyond it.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low = min(values) / 1.25
     high = max(values) * 1.25
-    ticks_of_decade: tuple[int, ...] = (1,)  # times each power of ten: 1, 10, 100
-    if high / low < 15:  # about one decade
-        ticks_of_decade = (1, 2, 3, 5, 7)
-    elif high / low < 200:  # about two decades
-        ticks_of_decade = (1, 3)
     axes = drawing.axes
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=ticks_of_decade))
+    if high / low < 4:
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=(1, 2, 5, 10)))
+    elif high / low < 15:  # about one decade
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))  # times each power of ten
+    elif high / low < 200:  # about two decades
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,)))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

@@ -53,7 +53,14 @@ def test_a_log_that_was_cut_where_an_epoch_begins_is_in_parts(tmp_path: Path, na
     refuse_parts(records_of_parts(tmp_path, text.splitlines(keepends=True), line_of_second - 1))
 
 
-@pytest.mark.parametrize("name", ["gluoncv", "paddleclas_static", "mllog"])
+@pytest.mark.parametrize("name", samples.WRITERS)
+def test_a_log_that_was_cut_within_an_epoch_is_in_parts(tmp_path: Path, name: str) -> None:
+    text = samples.WRITERS[name](samples.run_of(samples.steady(240), epoch_steps=120))
+    whole = read_record(write(tmp_path, "whole", text), devices=8, batch_per_device=32)
+    refuse_parts(records_of_parts(tmp_path, text.splitlines(keepends=True), whole.windows[5].line - 1))
+
+
+@pytest.mark.parametrize("name", ["gluoncv", "keras", "paddleclas_static", "mllog"])
 def test_runs_of_the_same_epochs_are_repeats(tmp_path: Path, name: str) -> None:
     """The first row of a run is where its first epoch begins, and no other run ends before it."""
     runs = [samples.run_of(samples.steady(240, seconds), epoch_steps=120) for seconds in (0.5, 0.6)]

@@ -1,6 +1,7 @@
 """What single cells, tiles and captions of a report say, and what they leave out."""
 
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -166,3 +167,18 @@ def test_a_batch_that_the_log_says_is_linked_to_its_line_although_the_system_is_
     page_of(tmp_path, log)
     page = (tmp_path / "report.html").read_text()
     assert '<dt>batch per device</dt><dd>17<span class="small"> (systems/node.json)' in page
+
+
+@pytest.mark.parametrize("lowest", [1.0, 123.0, 922.0, 1000.0, 3_100_000.0])
+@pytest.mark.parametrize("spans", [1.0, 1.1, 1.5, 2.5, 3.0, 9.7, 12.0, 127.0, 200.0, 1e6])
+def test_an_axis_of_throughput_has_two_labels_or_more(lowest: float, spans: float) -> None:
+    """Also if all systems are about as fast: 922 to 1,106 images/s had one label, 1,000."""
+    ours = [("this report", [(1, lowest), (8, lowest * spans)])]
+    draw = functools.partial(
+        plots.scaling, ours=ours, published=[], y="images/s", is_logarithmic=True, first_published_style=1
+    )
+    axes = plots.drawn(Figure(name="scaling", title="", caption="", draw=draw)).axes
+    low, high = axes.get_ylim()
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    labels = [axes.yaxis.get_major_formatter()(tick) for tick in shown]
+    assert 2 <= len(labels) == len(set(labels)) <= 9
