@@ -194,8 +194,8 @@ class Measured:
         """Check an event step_window, which has the figures of the steps between two lines of progress.
 
         The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is a fault.
-        Any other is compared with the log's clock and the plan of all steps, until no further fault can be kept. The
-        plan is made at the first window, if that one fits.
+        Any other is compared with the log's clock and the plan of all steps. The plan is made at the first window, if
+        that one fits.
         """
         self._windows_seen += 1
         window = dataclass_of(schema.StepWindow, event.value)  # None if it does not fit the schema
@@ -207,9 +207,7 @@ class Measured:
         is_first = self._windows_seen == 1
         if is_first:
             self._make_plan(position, window)
-        can_keep_faults = len(self.faults) < FINDINGS_PER_RULE
-        if can_keep_faults:
-            self._add_and_compare(event, window, position)
+        self._add_and_compare(event, window, position)
 
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
         """Add a window to the sums, and compare it with the plan and with the log's clock."""
