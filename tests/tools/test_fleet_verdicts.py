@@ -277,6 +277,8 @@ def test_a_change_within_the_noise_of_either_record_names_nobody() -> None:
         return change.slower
 
     assert slower(quiet, quiet | slower_by_5) == {"node5": pytest.approx(0.05)}
+    all_slower_by_10 = {f"node{i}": [1.1] * 6 for i in range(8)}
+    assert slower(quiet, all_slower_by_10 | {"node5": [1.155] * 6}) == {"node5": pytest.approx(0.05)}  # than the fleet
     assert slower(noisy, quiet | slower_by_5) == {}
 
 
