@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness import exports, refusals
-from harness.job import PER_WORKLOAD, SETTINGS, Origins, Setting, ValueWithOrigin, job_of, names
+from harness.job import PER_WORKLOAD, SETTINGS, Origins, Setting, ValueWithOrigin, job_of, names, prefix_of
 from harness.job import Job as Job  # for those who read the environment and name what they got
 from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, mkl_settings, of_network
 from runlog.errors import print_to_reader
@@ -151,7 +151,7 @@ def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]
     """
     workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
-    prefix = f"{workload}_{precision}_".upper()  # as RN50_AMP_O2_
+    prefix = prefix_of(str(workload), str(precision))
     by_general_name = {}
     for name in variables:
         if not name.startswith(prefix):

@@ -14,6 +14,8 @@ from harness import env
 from harness.job import names
 from runlog import workloads
 from tests import jobs
+from tests.jobs import printed, resolved
+from tests.launch.test_launchers import LAUNCHERS
 
 CONFIGS = sorted(jobs.REPOSITORY.glob("config_*.sh"))
 SOURCED = sorted(jobs.REPOSITORY.glob("launch/dgx*.sh"))
@@ -98,6 +100,19 @@ def test_a_file_of_a_users_own_is_the_origin_of_what_it_gives(tmp_path: Path, mo
     _, origins = env.read(env.resolve({"PATH": os.defpath, "DGXSYSTEM": "OWN", "RN50_BATCHSIZE": "4"}))
     assert origins["BATCHSIZE"] == {"value": 32, "origin": "config_OWN.sh"}
     assert origins["SEED"] == {"value": -1, "origin": DEFAULT}
+
+
+@pytest.mark.parametrize("launcher", ["docker", "mpirun", "bare", "slurm"])
+def test_each_node_is_given_what_its_user_set_for_one_workload_and_precision(launcher: str) -> None:
+    """But for what another job has, or what is a secret by its name."""
+    command, variables = LAUNCHERS[launcher]
+    others = {"RN50_AMP_O2_STRATEGY": KNOB, "HRNET_FP32_STRATEGY": KNOB, "RN50_FP32_API_KEY": "x"}
+    stdout = printed(*command, "--dry-run", **variables, RN50_FP32_STRATEGY="gradient_merge=2", **others)
+    nodes = len(re.findall(r"(?: |--env=)BATCHSIZE=8 ", printed(*command, "--dry-run", **variables, BATCHSIZE="8")))
+    given = re.findall(r"(?: |--env=)(\w+_(?:STRATEGY|API_KEY))=(\S+) ", stdout)
+    assert given == [("RN50_FP32_STRATEGY", "gradient_merge=2")] * nodes and nodes
+    if launcher != "docker":
+        assert resolved(stdout)["STRATEGY"] == {"value": "gradient_merge=2", "origin": "environment"}
 
 
 EXPECTED = {
