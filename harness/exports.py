@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from harness.job import Job, Origins, names
+from harness.job import Job, Origins, names, prefix_of
 from harness.libraries import dropped, names_to_forward, secrets
 
 
@@ -42,12 +42,15 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
     names_of_settings = names()
     given_settings = [name for name in user_environ if name in names_of_settings]
-    # With the two prefixes a user sets parameters of Open MPI and of its launcher, PRRTE.
-    given_to_libraries = names_to_forward(user_environ, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes)
+    prefixes = (
+        *("OMPI_MCA_", "PRTE_MCA_"),  # of parameters of Open MPI and of its launcher, PRRTE
+        prefix_of(job.model.workload, job.model.precision),
+    )
+    given_by_prefix = names_to_forward(user_environ, *prefixes, nodes=job.cluster.dgxnnodes)
     return {
         **container_settings,
         "DGXNNODES": str(job.cluster.dgxnnodes),
         "JOB_DEVICE": job.cluster.device,
-        "JOB_GIVEN": " ".join(sorted({*given_settings, *given_to_libraries})),
+        "JOB_GIVEN": " ".join(sorted({*given_settings, *given_by_prefix})),
         "JOB_SECRETS": secrets(user_environ),
     }

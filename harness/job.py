@@ -408,6 +408,11 @@ def names() -> list[str]:
     return listed
 
 
+def prefix_of(workload: str, precision: str) -> str:
+    """Return the prefix of variables for a workload in a precision alone: RN50_AMP_O2_ of RN50_AMP_O2_STRATEGY."""
+    return f"{workload}_{precision}_".upper()
+
+
 def job_of(**values: Any) -> Job:
     """Return the job in which these variables have these values and all others their defaults.
 

@@ -5,6 +5,7 @@ differently from what is written (it keeps the last of two events on a line, the
 comes out as a `Problem`, so that no reader of this stream sees more or less than it.
 """
 
+import codecs
 import functools
 import os
 import re
@@ -29,6 +30,7 @@ _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
 _PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, zip, zstd
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LARGEST_FLOAT = 1e300  # of a whole number that is taken as one: a float ends at 1.8e308
 LONGEST_PREFIX = 80  # bytes of what a launcher puts before a line
 _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
@@ -212,9 +214,11 @@ def _kept_of_open_line(text: bytes) -> bytes:
 def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
     """Return the Problem of the first NUL byte in a block of a file. The block begins on line `line`.
 
-    `is_start` says whether the block is the start of the file, which shows if the file is compressed.
+    `is_start` says whether the block is the start of the file, which shows if the file is compressed or UTF-16.
     """
     message = "a NUL byte: the file is no text"
+    if is_start and block.startswith(_UTF_16_MARKS):
+        message = "the file is UTF-16, as PowerShell's > writes it: convert it with `iconv -f UTF-16 -t UTF-8`"
     if is_start and block.startswith(_PACKED):
         message = "the file is packed: unpack it first"
     lines_before = block.count(b"\n", 0, block.find(b"\0"))

@@ -197,7 +197,7 @@ class Measured:
 
         The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is a fault,
         and nothing is compared with what it would have added. Any other is compared with the log's clock and the plan
-        of all steps, until no further fault can be kept.
+        of all steps.
         """
         self._windows_seen += 1
         is_first = self._windows_seen == 1
@@ -210,9 +210,7 @@ class Measured:
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             self._forget_sums_and_last_step()
             return
-        can_keep_faults = len(self.faults) < FINDINGS_PER_RULE
-        if can_keep_faults:
-            self._add_and_compare(event, window, position)
+        self._add_and_compare(event, window, position)
 
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
         """Add a window to the sums, and compare it with the plan and with the log's clock."""

@@ -172,7 +172,8 @@ def read_record(
 
     has_begun = record.run_start_s is not None  # a run that began and failed before its first row is still a run
     if not record.windows and not has_begun:
-        raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
+        reason = "".join(f"; {problem}" for problem in record.problems[:1])
+        raise InputError(f"{path}: a {name} log without one training row: nothing was measured{reason}")
     return dataclasses.replace(
         record,
         checks=(*record.checks, *checks.checks_of_record(record)),

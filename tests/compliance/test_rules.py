@@ -9,6 +9,7 @@ import pytest
 
 from compliance import rules
 from compliance.check import SECTIONS_KEPT
+from compliance.rules import FINDINGS_PER_RULE
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, checkpoint, clock, foreign, intervals, padded, write
@@ -299,6 +300,20 @@ def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path) 
     ):
         path.write_text(log.add_after("step_window", checkpoint(log, step=step, number=number), number).text)
         assert rules_broken(check(path)[1][0]) == broken
+
+
+def test_windows_are_summed_also_when_no_further_fault_is_listed(tmp_path: Path) -> None:
+    """Else the checkpoint would be of a step not done, its time missing from the epoch, and the energy that of less."""
+    log = Altered(run(epochs=8))
+    for number in range(FINDINGS_PER_RULE):
+        log.metadata("step_window", number, phase="measured")
+    log = clock(log, lambda ms: ms + 1000, "step_window", 13)  # the second of epoch 7
+    log.add_after("step_window", checkpoint(log, step=286, number=13), 13)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert rules_broken(file) == {"own-log"}
+    said = [finding["actual"] for finding in file["findings"] if finding["rule"] == "own-log"]
+    assert len(said) == FINDINGS_PER_RULE
+    assert all("a window of phase measured" in actual for actual in said)
 
 
 @pytest.mark.parametrize("without", [(), ("init_start",)])

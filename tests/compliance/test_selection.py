@@ -90,6 +90,13 @@ def test_runs_of_ones_own_organisation_and_of_other_batches_are_not_compared() -
     }
 
 
+def test_a_submission_is_not_compared_with_fewer_runs_of_others_than_it_has() -> None:
+    soon = Candidate(organisation="a", group=1, epochs_to_target=(1.0,) * 5)
+    for count, named in ((4, set()), (5, {0})):  # even 4 would give a chance of 2/126
+        late = Candidate(organisation="b", group=1, epochs_to_target=(9.0,) * count)
+        assert find_unusually_early([soon, late]).keys() == named
+
+
 def test_an_audit_says_unusual_and_refuses_nothing(tmp_path) -> None:
     for number in range(4):
         epochs = 36 if number == 0 else 44

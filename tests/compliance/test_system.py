@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from mlperf_logging.system_desc_checker import system_desc_checker
 
-from compliance.submission.system import FIELDS, from_machine
+from compliance.check import check_file
+from compliance.rules import load
+from compliance.submission.system import FIELDS, from_log, from_machine
 from tests import make_log
 from tests.compliance.altered import answer, compliance, write
 from tests.compliance.packages import description
@@ -72,6 +74,21 @@ def test_a_description_from_a_log_and_what_was_given(log: Path, tmp_path: Path) 
     assert valid
     assert compliance("check", log, "--system", out).returncode == 0
     refused(compliance("system", "--out", out, "--log", log, *given), "exists")
+
+
+def test_accelerators_are_counted_by_the_node(tmp_path: Path) -> None:
+    [log] = write(tmp_path, make_log.run(devices=16, summary={"nodes": 2}))
+    gpus = [{"name": "Example GPU", "memory_gib": 32}] * 8
+    text = log.read_text()
+    assert '"gpus": []' in text
+    log.write_text(text.replace('"gpus": []', f'"gpus": {json.dumps(gpus)}'))
+    found = from_log(check_file(log, load("4.0.0")).run)
+    stated = {name: found.get(name) for name in ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")}
+    assert stated == {
+        "number_of_nodes": "2",
+        "accelerators_per_node": "8",
+        "accelerator_model_name": "Example GPU",
+    }
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,26 @@ def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path) -> N
     assert result["rows"][1]["efficiency"] is not None and result["rows"][2]["efficiency"] is None
 
 
+def test_versions_of_the_software_may_differ_in_an_efficiency(tmp_path: Path) -> None:
+    one, eight = folder_of(tmp_path, "one", [1], devices=1), folder_of(tmp_path, "eight", [1.1], devices=8)
+    [log] = eight.iterdir()
+    text = log.read_text()
+    assert "paddlepaddle 2.6.2" in text
+    log.write_text(text.replace("paddlepaddle 2.6.2", "paddlepaddle 2.5.0"))
+    _, result, _ = command("compare", one, eight, "--protocol", "window")
+    assert "mixed_software" in {warning["rule"] for warning in result["warnings"]}
+    assert result["rows"][1]["efficiency"] == pytest.approx(1 / 1.1, rel=1e-3)
+
+
+def test_the_spread_within_sets_has_one_degree_of_freedom_less_than_values_in_each_set() -> None:
+    """By hand: relative deviations of 1 and 2 % with 2 and 1 degrees of freedom, and a single value, which has none."""
+    sets = ([0.99, 1.0, 1.01], [1 - 0.02 / math.sqrt(2), 1 + 0.02 / math.sqrt(2)], [7.0])
+    found = spread.pooled_sd(sets)
+    assert found is not None and found.freedom == 3
+    assert found.relative_sd == pytest.approx(math.sqrt((2 * 0.01**2 + 0.02**2) / 3))
+    assert spread.pooled_sd([[7.0], [8.0]]) is None
+
+
 def test_compare_of_nothing(tmp_path: Path) -> None:
     code, _, error = command("compare", tmp_path, tmp_path, "--protocol", "window")
     assert code == 2 and "no *.txt or *.log" in error

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compliance.__main__ import main as compliance
 from scoring.figure import protocols
 from scoring.figure.score import score
 from scoring.importers import FORMATS, jsonable, read_record, recognise
 from scoring.importers.show import record_lines
 from scoring.record import InputError, TooFewRunsError
+from tests import jobs
 from tests.scoring import samples
 from tests.scoring.test_importers import read, run, same_rows
 
@@ -164,6 +166,19 @@ def test_ambiguous_format_names_the_lines(tmp_path: Path) -> None:
 def test_log_without_a_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="without one training row"):
         read(tmp_path, "train: epoch 0, iter 20, samples/s: -1\n", format="oneflow")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_an_mllog_log_in_utf_16_is_refused_by_that_name(tmp_path: Path, encoding: str) -> None:
+    """PowerShell's `>` writes such files, with a byte-order mark and Windows' line ends."""
+    log = tmp_path / "result_0.txt"
+    log.write_bytes(f"\ufeff{samples.mllog(run())}".replace("\n", "\r\n").encode(encoding))
+    said = r"the file is UTF-16, .*: convert it with `iconv -f UTF-16 -t UTF-8`"
+    with pytest.raises(InputError, match=rf"nothing was measured; line 1: {said}$"):
+        read_record(log)
+    status, out, error = jobs.called(compliance, "check", log)
+    assert (status, error) == (1, "")
+    assert re.search(said, out)
 
 
 def test_gzip(tmp_path: Path, name: str) -> None:

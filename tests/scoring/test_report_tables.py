@@ -12,10 +12,12 @@ import pytest
 from scoring.figure import protocols
 from scoring.published.table import read_published, select
 from scoring.record import Record, Window
-from scoring.report import course, plots, speed
+from scoring.report import course, overlay, plots, speed
 from scoring.report.blocks import Figure, Fold, Table
 from scoring.report.build import GivenLog, build
 from scoring.report.content import Curve
+from scoring.report.scaling import published_curves
+from scoring.report.text import time_unit
 from tests.scoring.pages import page_of, report, values_of, write_log
 
 LEAST = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "compute_least_s": 1.0, "compute_median_s": 1.0}
@@ -182,3 +184,49 @@ def test_an_axis_of_throughput_has_two_labels_or_more(lowest: float, spans: floa
     shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
     labels = [axes.yaxis.get_major_formatter()(tick) for tick in shown]
     assert 2 <= len(labels) == len(set(labels)) <= 9
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "unit"), [(299.9, "s"), (300.0, "min"), (10_799.0, "min"), (10_800.0, "h"), (0.0, "s")]
+)
+def test_times_are_in_minutes_from_5_minutes_and_in_hours_from_3_hours(longest_s: float, unit: str) -> None:
+    assert time_unit(longest_s).name == unit
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        ({"name": "ImageNet", "synthetic": False}, ""),
+        ({"name": "noise", "synthetic": True}, "these runs on noise at 224 px: compare the efficiency, not images/s."),
+        ({}, ""),  # the log does not say it
+    ],
+)
+def test_runs_on_synthetic_images_are_told_apart_from_the_published_ones(dataset: dict[str, Any], said: str) -> None:
+    header = {"config": {"RECIPE.image_size": {"value": 224}}, "dataset": dataset}
+    fields = {"model": "resnet50_v1.5", "precision": "fp32", "math_mode": "fp32", "header": header}
+    record = Record(file="a", sha256="a", lines=2, format="mllog", windows=(), **fields)
+    note = published_curves(record, read_published()).note
+    assert note.endswith(said or "Published tables of ResNet-50 at fp32.")
+
+
+@pytest.mark.parametrize(("seconds", "more"), [((1.0, 2.0), ""), ((1.0, None), "; 1 more below")])
+def test_a_run_that_is_not_in_the_plot_of_all_runs_is_counted(seconds: tuple[float | None, ...], more: str) -> None:
+    """A log without seconds has no rate to draw."""
+    logs = []
+    for number, seconds_of_run in enumerate(seconds):
+        windows = tuple(
+            Window(line=at, step=10 * at, steps=10, images=320, seconds=seconds_of_run) for at in range(1, 9)
+        )
+        record = Record(file=f"{number}", sha256=f"{number}", lines=9, format="csv", devices=1, windows=windows)
+        logs.append(GivenLog(record=record, path=record.file))
+    from_zero, *_ = overlay.figures(build(logs, protocols.find("window"), skip=None))
+    assert isinstance(from_zero, Figure)
+    assert from_zero.caption.endswith(f"{' to '.join(['320.00' if more else '160.00'] * 2)}{more}.")
+
+
+def test_the_caption_of_a_run_says_where_its_measured_windows_end(tmp_path: Path) -> None:
+    """DLPerf measures from step 20 to 120 of 150, which take 0.5 and 0.51 s in turn."""
+    log = write_log(tmp_path / "log.txt", windows=30)
+    text = report(log, "--protocol", "dlperf", code=1).stdout.replace("\\", "")
+    [span] = re.findall(r"over 30 windows; measured from ([\d.]+) to ([\d.]+) s", text)
+    assert float(span[1]) - float(span[0]) == pytest.approx(50.5, abs=0.2)

@@ -12,7 +12,7 @@ import pytest
 
 from scoring.predict import scale
 from scoring.predict.loss import ScalingLoss
-from scoring.published.table import read_published
+from scoring.published.table import Figure, read_published, systems_by_devices
 from tests.jobs import REPOSITORY
 from tests.scoring import samples
 from tests.scoring.samples import scoring
@@ -133,6 +133,26 @@ def test_each_prediction_starts_at_the_next_smaller_measured_count(logs: list[Pa
     loss = found["model"]["loss"]
     assert two == pytest.approx(one * 2 * math.exp(-loss / 2))
     assert eight == pytest.approx(four_nodes * 2 * math.exp(-loss / 8))
+
+
+def test_a_single_run_is_said_not_to_show_how_far_runs_lie_apart(tmp_path: Path) -> None:
+    """Also where its windows show how well its own mean is known."""
+    logs = []
+    for number, level_s in enumerate((0.2, 0.201)):
+        times = [level_s * (1 + 0.01 * math.sin(at // 10 * at)) for at in range(400)]
+        text = samples.mllog(samples.run_of(times, share=0, devices=8), mode="throughput", data="synthetic")
+        logs.append(samples.write(tmp_path, f"{number}.txt", text))
+    one = json.loads(command("--measured", logs[0], "--json").stdout)
+    two = json.loads(command("--measured", *logs, "--json").stdout)
+    assert one["measured"][0]["relative_error"] > 0 and two["measured"][0]["relative_error"] > 0
+    assert one["warnings"] == ["1 x 8: the spread of runs is unknown, and not in the prediction's interval"]
+    assert two["warnings"] == []
+
+
+def test_of_two_figures_of_one_system_the_first_counts() -> None:
+    [row, *_] = [row for row in ROWS if row.metric == "throughput" and row.devices]
+    second = replace(row, value=Figure("1"))
+    assert systems_by_devices([row, second]) == [[row]] and systems_by_devices([second, row]) == [[second]]
 
 
 def test_only_resnet_has_resnets_epochs(published_logs: Path, tmp_path: Path) -> None:

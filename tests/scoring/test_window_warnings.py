@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scoring.figure import window_warnings
+from runlog.schema import RankTimes
+from scoring.figure import stragglers, window_warnings
 from scoring.record import Record, Window
 
 
@@ -61,6 +62,27 @@ def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool
     assert found.keys() == said.keys()
     assert [words for rule, words in said.items() if words not in found[rule].found] == []
     assert "throttling" not in found or found["throttling"].where == "a.log:61"
+
+
+@pytest.mark.parametrize(("count", "said"), [(32, []), (64, ["straggler"])])
+def test_a_rank_is_blamed_only_if_chance_makes_none_of_all_ranks_so_often_the_slowest(
+    count: int, said: list[str]
+) -> None:
+    """Of 8 ranks one is the slowest in 19 of 32 windows, which weigh as 8 independent ones.
+
+    Chernoff's bound for it alone is exp(-8 D) = 0.7 % with D = 0.61, and for any of the 8 ranks 6 %. Of 64 windows it
+    is 8 x 0.006 %.
+    """
+    waits = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "data_wait_most_s": 0.0}
+    computes = {"compute_least_s": 0.4, "compute_median_s": 0.4, "compute_most_s": 0.5}
+    plain = record_of([0.5] * count)
+    windows = []
+    for at, window in enumerate(plain.windows):
+        rank = 3 if at % 32 < 19 else at % 3
+        who = {"data_wait_rank": 0, "data_wait_host": "a", "compute_rank": rank, "compute_host": "a"}
+        windows.append(dataclasses.replace(window, rank_times=RankTimes(**waits, **computes, **who)))
+    found = stragglers.warn_of_slow_rank(plain, windows, "compute", action="computes")
+    assert [one.check for one in found] == said
 
 
 @pytest.mark.parametrize("separate", [True, False])

@@ -379,6 +379,19 @@ def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert said.hang_or_death == "no answer in 0.5 s" and len(kills) == 1
 
 
+def test_a_killed_child_that_had_closed_its_output_leaves_no_zombie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = []
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: (killed.append(process.pid), kill(process)))
+    (tmp_path / "closing.py").write_text("import os, time\nos.close(1)\nos.close(2)\ntime.sleep(60)\n")
+    said = child.talk(tmp_path / "closing.py", environ={}, silent_s=2)
+    assert said.hang_or_death == "no answer in 2 s"
+    (process_id,) = killed
+    assert not Path(f"/proc/{process_id}").exists()
+
+
 def test_files_that_set_nccls_variables_are_shown() -> None:
     facts = {"nccl_start": ON_ETHERNET, "nccl_settings": {}, "nccl_files": ["/etc/nccl.conf"]}
     (verdict,) = start_checks.judge_start(facts, GPU_JOB)

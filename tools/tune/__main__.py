@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from harness import env
+from harness.job import prefix_of
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import one_line
@@ -146,12 +147,12 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
     The lines of `evidence` stand above, as comments.
     """
     system = job.cluster.dgxsystem
-    prefix = f"{job.model.workload}_{job.model.precision}".upper()  # "RN50_AMP_O2"
+    prefix = prefix_of(job.model.workload, job.model.precision)  # "RN50_AMP_O2_"
     lines = ["# shellcheck shell=bash", f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh"]
     for line in evidence:
         lines.append(f"# {line}".rstrip())
     for variable, value in winner.exports(job.model.strategy).items():
-        lines.append(_export_unless_set(f"{prefix}_{variable}", value))
+        lines.append(_export_unless_set(f"{prefix}{variable}", value))
     lines += [
         "",
         f"# shellcheck source=config_{system}.sh",

@@ -1,0 +1,76 @@
+"""What one row of a log tells of the batch, the devices, the steps done and the pauses between rows."""
+
+from pathlib import Path
+
+import pytest
+
+from runlog import schema
+from scoring.figure.selection import steps_done_by_window
+from scoring.importers import read_record
+from scoring.importers.gaps import Gap, without_pauses
+from scoring.importers.row_batch import RowBatch
+from scoring.record import Record, Window
+from tests import make_log
+from tests.scoring import samples
+
+
+@pytest.mark.parametrize(
+    ("rate", "time_s", "batch"),
+    [
+        ("320", "0.1001", 32),  # 32 images in 0.10012 s are 319.6 images/s: the rate's digits leave 31.97 to 32.10
+        ("320.00", "0.1001", None),  # by these digits it is 32.01 to 32.05, which is no whole number
+        ("320.0", "0.10", None),  # 30.4 to 33.6: several
+    ],
+)
+def test_the_digits_of_rate_and_time_leave_a_range_for_the_batch(rate: str, time_s: str, batch: int | None) -> None:
+    rows = RowBatch()
+    rows.narrow(7, rate, time_s)
+    assert rows.batch == batch
+
+
+@pytest.mark.parametrize(("hosts", "nodes"), [("None", 1), ("'a:5000,b:5000,c:5000'", 3)])
+def test_keras_names_the_gpus_of_a_node_and_its_hosts(tmp_path: Path, hosts: str, nodes: int) -> None:
+    text = samples.keras(samples.run_of(samples.steady(60)))
+    assert "'worker_hosts': None" in text
+    log = samples.write(tmp_path, "log.txt", text.replace("'worker_hosts': None", f"'worker_hosts': {hosts}"))
+    record = read_record(log)
+    assert (record.nodes, record.devices) == (nodes, 8 * nodes)
+
+
+def test_of_two_rates_of_an_epoch_the_first_counts(tmp_path: Path) -> None:
+    """As a submitter logs one after the epoch and one after its evaluation."""
+    log = make_log.Log(tick_ms=100)
+    log.event(schema.SUBMISSION_BENCHMARK, "resnet")
+    log.mark(schema.RUN_START)
+    for epoch in (1, 2):
+        for mark in (schema.EPOCH_START, schema.EPOCH_STOP):
+            log.mark(mark, schema.InEpoch(epoch_num=epoch))
+        for rate in (1000.0 * epoch, 9.0):
+            log.mllog.event("throughput", rate, metadata={"epoch_num": epoch}, time_ms=int(log.now_ms))
+    record = read_record(samples.write(tmp_path, "log.txt", log.text.getvalue()))
+    assert [window.printed_rate for window in record.windows] == [1000.0, 2000.0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "done"),
+    [
+        ((100, 100, 100), (1, 2, 3), [100, 200, 300]),  # a row at each epoch's end: the numbers begin again
+        ((50, 100, 50, 100), (1, 1, 2, 2), [50, 100, 150, 200]),
+        ((100, 101, 200), (1, 2, 2), [100, 101, 200]),  # they go on
+    ],
+)
+def test_printed_steps_that_begin_again_are_added_up(
+    steps: tuple[int, ...], epochs: tuple[int, ...], done: list[int]
+) -> None:
+    windows = [Window(line=at, step=step, epoch=epochs[at]) for at, step in enumerate(steps)]
+    record = Record(file="a", sha256="a", lines=9, format="csv", windows=tuple(windows))
+    assert steps_done_by_window(record) == done
+
+
+def test_a_gap_that_is_no_longer_by_the_clock_than_by_its_row_has_no_pause() -> None:
+    """Where rows usually state twice the time that passed, one that states the time that passed did not pause."""
+    row = Window(line=1)
+    halves = [Gap(clock_s=5.0, row_s=10.0, row=row)] * 7
+    wholes = [Gap(clock_s=10.0, row_s=10.0, row=row)] * 3
+    pause = Gap(clock_s=16.0, row_s=10.0, row=row)
+    assert without_pauses([*halves, *wholes, pause], stamp_resolution_s=0.01) == [*halves, *wholes]
