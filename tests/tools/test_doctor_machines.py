@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -377,6 +378,19 @@ def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(5)\n")
     said = child.talk(tmp_path / "silent.py", environ={}, silent_s=0.5)
     assert said.hang_or_death == "no answer in 0.5 s" and len(kills) == 1
+
+
+def test_a_killed_child_that_had_closed_its_output_leaves_no_zombie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[subprocess.Popen[bytes]] = []  # held here, as Python may reap one that nobody holds
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: (killed.append(process), kill(process)))
+    (tmp_path / "closing.py").write_text("import os, time\nos.close(1)\nos.close(2)\ntime.sleep(60)\n")
+    said = child.talk(tmp_path / "closing.py", environ={}, silent_s=2)
+    assert said.hang_or_death == "no answer in 2 s"
+    (process,) = killed
+    assert process.returncode == -signal.SIGKILL, "its status was read, so it is gone"
 
 
 def test_files_that_set_nccls_variables_are_shown() -> None:
