@@ -88,8 +88,8 @@ def read_described(log: str | Path, **options: Any) -> Record:
     """Return the record of a log. If the log does not say its devices, the description of its system gives them.
 
     The description is a JSON file, which an MLPerf submission has for each system. It also gives the nodes and the
-    accelerator. With the devices, the batch of one follows from that of all. `options` are those of `read_record`. Raises
-    InputError if they have another batch of one device.
+    accelerator. With the devices, the batch of one follows from that of all. `options` are those of `read_record`.
+    Raises InputError if they have another batch of one device.
     """
     record = read_record(log, **options)
     is_batch_given = "batch_per_device" in record.from_options
@@ -117,7 +117,7 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
 
 def _are_devices_from_batch(record: Record) -> bool:
-    """Return whether the devices of a record are the batch of all that the log states over the batch that --batch gives.
+    """Return whether the devices of a record were worked out: the batch of all that its log states over --batch.
 
     They then have the line of the batch of all. If --devices gives them, they have none.
     """
@@ -134,10 +134,9 @@ def _refuse_other_batch(record: Record, description: SystemDescription) -> None:
         return
     share = f"{record.batch_of_all} images of a step over the {description.devices} devices of {description.file}"
     each = f"{record.batch_of_all / description.devices:g} each"
-    raise InputError(
-        f"{record.file}: --batch says {record.batch_per_device} images a step of one device, but the {share} are {each}: "
-        "leave out --batch, or correct the description"
-    )
+    given = f"--batch says {record.batch_per_device} images a step of one device"
+    fix = "leave out --batch, or correct the description"
+    raise InputError(f"{record.file}: {given}, but the {share} are {each}: {fix}")
 
 
 def _read_description(log: str | Path) -> SystemDescription | None:
