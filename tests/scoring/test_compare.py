@@ -6,6 +6,7 @@ benchmarks/calibration.py measures more of how often intervals hold what they sa
 import json
 import math
 import random
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -403,3 +404,18 @@ def test_no_interval_is_narrower_than_the_runs_of_one_host_justify(tmp_path: Pat
     assert other["basis"] == "Welch's t over 3 hosts and 2 runs"
     low, high = one["ratio_interval_95"]
     assert math.log(high / low) / 2 == pytest.approx(4.3027 * 0.04 / math.sqrt(3), rel=0.02)
+
+
+@pytest.mark.parametrize("batch", [64, 100])
+def test_a_batch_that_the_description_contradicts_is_refused(tmp_path: Path, batch: int) -> None:
+    """The log says 4096 images over all devices. They would be 64 devices of 64 images, the description has 8."""
+    [folder] = submission(tmp_path, {"a100_n1": 8}, described=True)
+    said = (
+        rf"result_0\.txt: --batch says {batch} images .*"
+        r"4096 images of a step over the 8 devices of .*a100_n1\.json are 512 each: leave out --batch"
+    )
+    status, _, error = scoring("compare", folder, folder, "--protocol", "mlperf", "--batch", batch)
+    assert status == 2
+    assert re.search(said, error)
+    record = read_described(folder / "result_0.txt", batch_per_device=512)
+    assert (record.devices, record.batch_per_device) == (8, 512)
