@@ -319,10 +319,13 @@ def _who_signed(signed: bytes, signature: Path, signers: Path | None) -> str:
     """Return in the words of ssh-keygen who signed these bytes. Raises ValueError if it refuses the signature."""
     if signers is None:
         answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=signed)
-        return f"{answer} (nobody vouches for the key: give --signers)"
+        return f"{printable(answer, 500)} (nobody vouches for the key: give --signers)"
     by_signers = ("-s", str(signature), "-f", str(signers))
-    signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]  # `verify` asks for the signer's name
-    return ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=signed)
+    names = ssh_keygen("find-principals", *by_signers).splitlines()  # a line for each name of the signer
+    if not names:
+        raise ValueError("ssh-keygen -Y find-principals: it names no signer")
+    answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", names[0], data=signed)  # it asks for a name
+    return printable(answer, 500)
 
 
 def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
@@ -331,7 +334,7 @@ def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
         done = subprocess.run(["ssh-keygen", "-Y", *arguments], input=data, capture_output=True, check=False)
     except FileNotFoundError:
         raise ValueError("ssh-keygen is not installed: apt-get install openssh-client") from None
-    output = printable((done.stdout or done.stderr).decode("utf-8", "replace").strip(), 500)
+    output = (done.stdout or done.stderr).decode("utf-8", "replace").strip()
     if done.returncode:
-        raise ValueError(f"ssh-keygen -Y {arguments[0]}: {output}")
+        raise ValueError(f"ssh-keygen -Y {arguments[0]}: {printable(output, 500)}")
     return output

@@ -1,5 +1,6 @@
 """Publish: what verifies is shown as it is, anything altered afterwards is found, and the page reads everywhere."""
 
+import html
 import json
 import os
 import shutil
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from compliance.submission import package
+from compliance.submission.published_pages import pages_of
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
 from tests.compliance.altered import answer, compliance
 from tests.compliance.packages import in_text
-from tests.jobs import refused
+from tests.jobs import refused, script
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,19 @@ def test_the_page_says_what_the_package_says_and_that_nobody_reviewed_it(site: P
                 assert f"{number}: :::MLLOG" in page
 
 
+def test_the_page_shows_300_characters_of_an_event_and_how_many_more_there_are(site: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    [log] = copy.rglob("result_0.txt")
+    text = log.read_text()
+    [line] = [line for line in text.splitlines() if '"run_stop"' in line]
+    for length, more in ((300, ""), (301, "… (1 more characters)")):
+        longer = line[:-1].ljust(length - 1) + "}"  # blanks before the last brace
+        log.write_text(text.replace(line, longer))
+        page = html.unescape(pages_of(copy)["index.html"])
+        assert f": {longer[:300]}{more}\n" in page
+
+
 def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
     signers = key.with_name("signers")
     checks = answer("verify", site, "--signers", signers)["checks"]
@@ -55,6 +70,8 @@ def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
     other = signers.with_name("others")
     other.write_text(signers.read_text().replace("bench@", "other@"))
     assert compliance("verify", site, "--signers", other).returncode == 0  # the same key by another name
+    other.write_text(signers.read_text().replace("bench@", "other@example.org,bench@"))
+    assert compliance("verify", site, "--signers", other).returncode == 0  # the key has two names
     other.write_text(
         "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
     )
@@ -102,6 +119,16 @@ def test_a_signature_without_what_it_signs_says_what_is_missing(site: Path, key:
         checks = answer("verify", copy, *signers, status=1)["checks"]
         [signature] = [check for check in checks if check["check"] == "SHA256SUMS.sig"]
         assert (signature["status"], signature["found"]) == ("fatal", "signs SHA256SUMS, which is missing")
+
+
+def test_a_signature_of_which_ssh_keygen_names_no_signer_is_refused(
+    site: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path / "ssh-keygen", "#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    checks = answer("verify", site, "--signers", key.with_name("signers"), status=1)["checks"]
+    [signature] = [check for check in checks if check["check"] == "SHA256SUMS.sig"]
+    assert signature["found"] == "ssh-keygen -Y find-principals: it names no signer"
 
 
 def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:

@@ -60,6 +60,19 @@ def test_a_run_that_goes_on(tmp_path):
     assert "dgx1 (silent for 60 s)" in later and ", nothing new for " in later
 
 
+def test_the_slowest_rank_of_a_step_that_is_done_again_after_a_resume_is_the_one_shown(tmp_path):
+    """Not that of a later step, which was done before."""
+    wait = {"data_wait_least_s": 0.1, "data_wait_median_s": 0.1, "data_wait_most_s": 0.2, "data_wait_host": "dgx1"}
+    not_measured = dict.fromkeys(f"compute_{name}" for name in ("least_s", "median_s", "most_s", "rank", "host"))
+    times = wait | not_measured
+    ranks = [
+        event("rank_times", times | {"data_wait_rank": rank}, step=step) for step, rank in ((22, 1), (44, 2), (22, 3))
+    ]
+    (tmp_path / "result_0.txt").write_text(BEGUN + "".join(ranks))
+    shown = text(watch.View(tmp_path).look(), NOW_S)
+    assert "data wait 0.200 s (rank 3 on dgx1" in shown
+
+
 def test_the_end_of_a_run(tmp_path):
     log = tmp_path / "result_0.txt"
     summary = event("telemetry_summary", {"peak_gpu_memory_mib": 15321.0, "joules_per_image": 0.734})
