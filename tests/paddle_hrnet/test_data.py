@@ -305,6 +305,15 @@ def test_evaluation_images_have_one_size(root: Path) -> None:
         taken(evaluation(root, batch=6))
 
 
+def test_images_of_several_sizes_are_refused_before_a_run_in_evaluation_alone(root: Path) -> None:
+    for part in ("train", "val"):
+        write(root, part, "v9", PIXELS[:32, :32], BLOCKS[:32, :32])
+    train, val = (data.find(root, part, CLASSES) for part in ("train", "val"))
+    assert len(train.contents(lambda done, total: None).names) == len(train)
+    with pytest.raises(ValueError, match=r"v9_left.*: is 32 x 32 pixels but the first evaluation image 160 x 96"):
+        val.contents(lambda done, total: None)
+
+
 # ---- the embedded scenes
 
 

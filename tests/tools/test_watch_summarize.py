@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
+from scoring.record import Record, Window
 from tests import jobs, make_log
 from tools import summarize, watch
 
@@ -217,3 +218,12 @@ def test_a_log_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> Non
         1,
         f"error: {tmp_path}/absent.txt: no such file or folder: check the path\n",
     )
+
+
+def test_the_wait_for_data_of_the_warm_up_does_not_count() -> None:
+    """Only of the windows that a run marks so: 0.2 s of 4 s."""
+    windows = []
+    for phase, wait_s in (("warmup", 1.0), ("measured", 0.1), (None, 0.1)):
+        windows.append(Window(line=1, steps=10, images=640, seconds=2.0, data_wait_s=wait_s, phase=phase))
+    record = Record(file="a", sha256="a", lines=3, format="mllog", windows=tuple(windows))
+    assert summarize._data_wait([record]) == "5.00 % of the step time"
