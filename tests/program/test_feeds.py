@@ -15,7 +15,7 @@ from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import model as hrnet_model
 from paddle_hrnet import train as hrnet
 from paddle_rn50 import config
-from program import precision
+from program import count, precision
 from program.ops import dtype_of
 from program.proof import kernels
 from tests.program import programs
@@ -116,3 +116,17 @@ def test_an_evaluation_that_shares_a_variable_of_another_shape_or_type_is_refuse
     kernels.check_evaluation(training.clone(), training, "cpu")
     with pytest.raises(ValueError, match=r"the evaluation has w as .* the training as"):
         kernels.check_evaluation(evaluation, training, "cpu")
+
+
+def test_the_logged_all_reduces_are_those_of_gradients() -> None:
+    """On CPUs the sums of batch norm over the ranks are all-reduces too, forward and backward."""
+    recipe = hrnet_config.recipe("cityscapes_80k", global_batch=BATCH * RANKS, image_size=64)
+    workload = partial(hrnet.HRNet, ranks=RANKS)
+    counts = []
+    for device in ("cpu", "gpu"):
+        training = programs.fresh(device=device, batch=BATCH, ranks=RANKS, recipe=recipe, workload=workload)
+        [sums] = training.kinds("c_allreduce_sum")
+        found = count.counts_of(training.main)
+        counts.append((found["all_reduces"], found["all_reduce_mib"], sum(b["gradients"] for b in found["buckets"])))
+        assert (sums > found["all_reduces"]) == (device == "cpu")
+    assert counts[0] == counts[1]
