@@ -1,0 +1,21 @@
+"""What an importer must not take for something else: silent ranks, decimal commas, rows of evaluations, copies."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scoring.record import InputError
+from tests.scoring import samples
+from tests.scoring.samples import scoring
+from tests.scoring.test_importers import MMENGINE, read, run, same_rows
+
+
+@pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog"}))
+def test_decimal_commas_are_refused(tmp_path: Path, name: str) -> None:
+    """`batch_cost: 1,2500` is not 1 s. No tool prints such numbers; a log that went through another program may."""
+    text = samples.WRITERS[name](samples.run_of([1.25] * 240, epoch_steps=120))
+    assert read(tmp_path, text, name).windows
+    commas = re.sub(r"(?<=\d)\.(?=\d)", ",", text)
+    with pytest.raises(InputError):
+        read(tmp_path, commas, name, format=name)
