@@ -19,3 +19,10 @@ def test_decimal_commas_are_refused(tmp_path: Path, name: str) -> None:
     commas = re.sub(r"(?<=\d)\.(?=\d)", ",", text)
     with pytest.raises(InputError):
         read(tmp_path, commas, name, format=name)
+
+
+def test_mmengine_says_how_many_devices_run(tmp_path: Path) -> None:
+    """mmengine prints its world size as `GPU number`."""
+    assert read(tmp_path, MMENGINE).devices is None
+    record = read(tmp_path, "    Distributed training: True\n    GPU number: 16\n" + MMENGINE)
+    assert (record.devices, record.field_lines["devices"]) == (16, 2)
