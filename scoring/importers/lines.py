@@ -12,8 +12,9 @@ _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's tex
 _CUT = "\x03"  # stands after a line whose end is missing: a number right before it may be half of one
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
-# time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
-_RANK_TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
+# time before it. A prefix may stand inside a line, where a process wrote the line in pieces. Horovod with Gloo:
+# `[0]<stdout>:`.
+_RANK_TAG = re.compile(r"\[(?:(?:[\w.-]+@)?\d{1,9},)?(\d{1,9})\]<std(?:out|err|diag)>:")
 # Words that every start of a tool prints exactly once. A second one without a row between shows a start that failed.
 _ONCE_PER_START = (
     "powered by PaddlePaddle",
