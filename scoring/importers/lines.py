@@ -77,6 +77,7 @@ class Lines:
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
         self._first_lines: list[int] = []  # of each run that `confirm_run` has confirmed
         self._start = _PossibleStart(span[0])  # the last noted start
+        self._last_start_text = TaggedLine(0, "", None)  # the last line that held words of a start
 
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
@@ -86,9 +87,16 @@ class Lines:
 
         - a row came since the last noted start
         - the line has a word again that each start prints only once; then the last noted start failed before any row
+
+        A line that repeats the line before is a copy, as when two programs write one log.
         """
         word = _start_word(text)
         if word is None:
+            return
+        last = self._last_start_text
+        is_copy = number == last.number + 1 and text == last.text
+        self._last_start_text = TaggedLine(number, text, None)
+        if is_copy:
             return
         row_came_since = self._start.has_row
         last_start_failed = word in _ONCE_PER_START and word in self._start.words

@@ -26,3 +26,16 @@ def test_mmengine_says_how_many_devices_run(tmp_path: Path) -> None:
     assert read(tmp_path, MMENGINE).devices is None
     record = read(tmp_path, "    Distributed training: True\n    GPU number: 16\n" + MMENGINE)
     assert (record.devices, record.field_lines["devices"]) == (16, 2)
+
+
+def test_a_log_of_two_programs_keeps_its_start(tmp_path: Path) -> None:
+    """Each line stands twice. The second banner is a copy, and no start that failed."""
+    banner = "==        PaddleClas is powered by PaddlePaddle !        ==\n"
+    text = samples.paddleclas_static(run())
+    launcher, rest = text.split("[2023/07/28 07:49:52]", 1)
+    text = f"{launcher}{banner}[2023/07/28 07:49:52]{rest}"
+    twice = "".join(f"{line}\n{line}\n" for line in text.splitlines())
+    clean, copied = read(tmp_path, text), read(tmp_path, twice)
+    assert same_rows(clean, copied) and (clean.devices, copied.devices) == (8, 8) and copied.segment is None
+    failed = f"{launcher}{banner}OSError\n{banner}[2023/07/28 07:49:52]{rest}"
+    assert read(tmp_path, failed).segment is not None
