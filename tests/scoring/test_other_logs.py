@@ -39,3 +39,10 @@ def test_a_log_of_two_programs_keeps_its_start(tmp_path: Path) -> None:
     assert same_rows(clean, copied) and (clean.devices, copied.devices) == (8, 8) and copied.segment is None
     failed = f"{launcher}{banner}OSError\n{banner}[2023/07/28 07:49:52]{rest}"
     assert read(tmp_path, failed).segment is not None
+
+
+def test_an_empty_section_amp_states_no_precision(tmp_path: Path) -> None:
+    """`AMP : None` is a section that the command line took away."""
+    text = samples.paddleclas_dygraph(run())
+    none = re.sub(r"AMP : \n.*level : O2", "AMP : None", text)
+    assert none != text and read(tmp_path, text).precision == "amp_o2" and read(tmp_path, none).precision is None
