@@ -34,7 +34,7 @@ _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
 _PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus"
-_PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|[^\s,')]+)")
+_PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|\d+(?:,\d+)+|[^\s,')]+)")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
@@ -110,8 +110,7 @@ class PyTorch(EpochFormatReader):
             counts["world_size"] = Fact(integer(world_size.value) or None, world_size.line)
         gpus = self.facts_by_name.get("gpus")
         if gpus:
-            listed = re.findall(r"\d+", gpus.value)  # two devices for `[0, 1]`
-            counts["gpus"] = Fact(len(listed) or None, gpus.line)
+            counts["gpus"] = Fact(_number_of_gpus(gpus.value), gpus.line)
         return counts
 
     def finish_facts(self) -> None:
@@ -139,6 +138,18 @@ class PyTorch(EpochFormatReader):
     def _parameter_is(self, name: str, lower_case_value: str) -> bool:
         """Return whether the log states the parameter `name` with this value, in upper or lower case."""
         return str(self.value(name)).lower() == lower_case_value
+
+
+def _number_of_gpus(text: str) -> int | None:
+    """Return how many GPUs the parameter `gpus` states: two for `[0, 1]` or `0,1`. None if it is garbled.
+
+    A number alone is the one GPU of that number, or so many GPUs. Only `0` and `1` mean one GPU in either case.
+    """
+    listed = re.findall(r"\d+", text)
+    is_number_alone = integer(text) is not None
+    if is_number_alone and int(text) > 1:
+        return None
+    return len(listed) or None
 
 
 def _as_text(text: str) -> str:
@@ -230,7 +241,8 @@ class MXNet(PyTorch):
         """Map each place of the log that states how many devices there are to the number and its line.
 
         The places are the parameters, the table that benchmark.py prints last, and mpirun's tags, which put the number
-        of the rank before each line.
+        of the rank before each line. The tags count only beside another place, and only if they show as many ranks or
+        more: a rank that prints nothing has no tag.
         """
         counts = super().device_counts()
         table = self._closing_table()
@@ -242,8 +254,10 @@ class MXNet(PyTorch):
         first_lines = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
         if len(first_lines) > 1:
             highest = max(first_lines)
-            devices = highest + 1  # one for each rank, and ranks count from 0
-            counts["mpirun's ranks"] = Fact(devices, first_lines[highest])
+            devices = highest + 1  # at least: one for each rank, and ranks count from 0
+            stated = [count.value for count in counts.values() if count.value is not None]
+            if stated and devices >= max(stated):
+                counts["mpirun's ranks"] = Fact(devices, first_lines[highest])
         return counts
 
 

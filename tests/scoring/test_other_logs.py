@@ -11,6 +11,52 @@ from tests.scoring.samples import scoring
 from tests.scoring.test_importers import MMENGINE, read, run, same_rows
 
 
+def mxnet(gpus: str = "") -> str:
+    """A log of eight ranks of which only rank 0 printed: without its closing table, and with `gpus` or without."""
+    text = samples.nvidia_mxnet(run())
+    text = text[: text.index("train.ips\n" + " " * 11)]
+    return text.replace("gpus : [0, 1, 2, 3, 4, 5, 6, 7]  ", gpus)
+
+
+def with_rank(text: str, rank: int) -> str:
+    """The log with one line of another rank, before its rows."""
+    head, rows = text.split("\n", 1)
+    return f"{head}\n[1,{rank}]<stderr>:UserWarning: Cannot decide type\n{rows}"
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_ranks_that_print_are_no_count_of_devices(tmp_path: Path, rank: int) -> None:
+    """Of eight ranks two printed something. The log does not say how many there are."""
+    record = read(tmp_path, with_rank(mxnet(), rank))
+    assert (record.devices, record.batch_per_device, record.global_batch) == (None, None, 256)
+
+
+def test_silent_ranks_contradict_no_count(tmp_path: Path) -> None:
+    """Ranks 0 and 5 print, and the parameters list eight GPUs: that is no contradiction. Rank 15 is one."""
+    text = mxnet("gpus : [0, 1, 2, 3, 4, 5, 6, 7]  ")
+    few = read(tmp_path, with_rank(text, 5))
+    assert few.devices == 8 and [check for check in few.checks if check.what == "devices"] == []
+    all_ranks = read(tmp_path, with_rank(text, 7))
+    assert all_ranks.devices == 8 and [check.agree for check in all_ranks.checks if check.what == "devices"] == [True]
+    more = read(tmp_path, with_rank(text, 15))
+    assert more.devices is None and [check.agree for check in more.checks if check.what == "devices"] == [False]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices"), [("[0, 1]", 2), ("0,1,2,3", 4), ("[3]", 1), ("0", 1), ("8", None), ("None", None)]
+)
+def test_lists_of_gpus(tmp_path: Path, gpus: str, devices: int | None) -> None:
+    """`gpus` lists numbers, in brackets or not. A larger number alone may be a number of GPUs as well as one GPU."""
+    assert read(tmp_path, mxnet(f"gpus : {gpus}  ")).devices == devices
+
+
+def test_a_list_of_gpus_in_quotes(tmp_path: Path) -> None:
+    text = samples.nvidia_mxnet_speed(run()).split("train.total_ips")[0]
+    text = re.sub(r"\[1,\d\]<stderr>:", "", text)
+    listed = text.replace("gpus=[0, 1, 2, 3, 4, 5, 6, 7]", "gpus='0,1,2,3,4,5,6,7'")
+    assert listed != text and read(tmp_path, listed).devices == 8
+
+
 @pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog"}))
 def test_decimal_commas_are_refused(tmp_path: Path, name: str) -> None:
     """`batch_cost: 1,2500` is not 1 s. No tool prints such numbers; a log that went through another program may."""
