@@ -35,6 +35,12 @@ _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
 _PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus"
 _PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|\d+(?:,\d+)+|[^\s,')]+)")
+# TensorFlow's examples print rows of evaluations in the words of training. MXNet's and they have the parameter `mode`.
+_MODE = r"^(?=.*(?:PARAMETER|Start with arguments)).*[\s(]mode(?: : |=')"
+_EVALUATION_STARTS = re.compile(
+    rf"Starting Model Evaluation|{_MODE}(?P<mode>evaluate|predict|inference_benchmark|val|pred)(?=[\s']|$)"
+)
+_TRAINING_STARTS = re.compile(rf"Starting Model Training|{_MODE}train")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
@@ -80,6 +86,7 @@ class PyTorch(EpochFormatReader):
     )
     evaluation_pattern = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
+    _evaluates = False  # the rows that come are of an evaluation
 
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row, in JSON or not.
@@ -93,11 +100,31 @@ class PyTorch(EpochFormatReader):
                 _, parameters = plain_text.split(head, 1)
                 for name, value in _PARAMETER.findall(parameters):
                     self.set_if_unset(name, value, line)
-                return
+                break
+        self._note_phase(line, plain_text)
 
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row, in JSON or not."""
-        super().read_after_first_row(line, _as_text(text))
+        plain_text = _as_text(text)
+        super().read_after_first_row(line, plain_text)
+        self._note_phase(line, plain_text)
+
+    def _note_phase(self, line: int, plain_text: str) -> None:
+        """Note in `_evaluates` whether the next rows are of an evaluation, if a line says so or says the contrary."""
+        is_evaluation = _EVALUATION_STARTS.search(plain_text)
+        if is_evaluation is None:
+            if _TRAINING_STARTS.search(plain_text):
+                self._evaluates = False
+            return
+
+        self._evaluates = True
+        mode = is_evaluation["mode"]
+        if mode is not None:
+            self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
+
+    def _is_skipped(self, position: RowPosition, row: Columns) -> bool:
+        """Return whether a row is of an evaluation, or is to be skipped for a reason that all formats have."""
+        return self._evaluates or super()._is_skipped(position, row)
 
     def device_counts(self) -> dict[str, Fact]:
         """Map each parameter of the log that states how many devices there are to the number and its line.

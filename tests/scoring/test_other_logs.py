@@ -74,6 +74,37 @@ def test_mmengine_says_how_many_devices_run(tmp_path: Path) -> None:
     assert (record.devices, record.field_lines["devices"]) == (16, 2)
 
 
+EVALUATION = "".join(
+    ["Starting Model Evaluation...\n"]
+    + [f"DLL 2022-11-24 05:00:{step:02d}.0 - (0, {step}) total_ips : 99999.5 \n" for step in range(20, 60)]
+    + ["DLL 2022-11-24 05:01:00.0 - () eval_throughput : 99999.5 images/s\nEnding Model Evaluation ...\n"]
+)
+
+
+def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
+    """NVIDIA's TensorFlow example evaluates with the hook that prints the rows of training, in the same words."""
+    text = samples.nvidia_tensorflow(run())
+    clean = read(tmp_path, text)
+    assert same_rows(clean, read(tmp_path, text + EVALUATION))
+    with pytest.raises(InputError, match="without one training row"):
+        read(tmp_path, "PARAMETER arch : resnet50 \n" + EVALUATION)
+    again = text + EVALUATION + "Starting Model Training...\n" + text.replace("- (0, ", "- (3, ")
+    assert len(read(tmp_path, again, segment=1).windows) + len(read(tmp_path, again, segment=2).windows) == 48
+
+
+@pytest.mark.parametrize("name", ["nvidia_tensorflow", "nvidia_json"])
+@pytest.mark.parametrize("mode", ["evaluate", "inference_benchmark"])
+def test_a_run_that_only_evaluates_is_refused(tmp_path: Path, name: str, mode: str) -> None:
+    """The parameter `mode` says it, also in JSON, which has no line in words."""
+    text = samples.WRITERS[name](run())
+    if name == "nvidia_json":
+        text = text.replace('"arch":', '"mode": "training_benchmark", "arch":').replace("train.total_ips", "total_ips")
+    assert read(tmp_path, text).problems == ()
+    log = samples.write(tmp_path, "a.log", text.replace("training_benchmark", mode))
+    status, _, error = scoring("score", log, "--protocol", "window")
+    assert status == 2 and f"line 1: mode {mode}: the rows are of an evaluation, not of training" in error
+
+
 def test_a_log_of_two_programs_keeps_its_start(tmp_path: Path) -> None:
     """Each line stands twice. The second banner is a copy, and no start that failed."""
     banner = "==        PaddleClas is powered by PaddlePaddle !        ==\n"
