@@ -8,7 +8,7 @@ import pytest
 from scoring.figure import protocols
 from scoring.figure.score import score
 from scoring.importers import read_record
-from scoring.record import InputError, Record
+from scoring.record import InputError, Record, Window
 from tests.scoring import samples
 from tests.scoring.samples import write
 
@@ -68,6 +68,17 @@ def test_runs_of_the_same_epochs_are_repeats(tmp_path: Path, name: str) -> None:
     records = [read_record(write(tmp_path, f"{at}.log", text)) for at, text in enumerate(texts)]
     assert not records[0].is_continuation_of(records[1])
     assert not records[1].is_continuation_of(records[0])
+
+
+@pytest.mark.parametrize(("first_step", "step", "follows"), [(1, 0, False), (1, -3, False), (1, 1, True), (0, 0, True)])
+def test_no_row_before_the_first_step_goes_on_with_a_run(first_step: int, step: int, follows: bool) -> None:
+    """A row of the next epoch, whose steps are counted anew."""
+    rows = [Window(line=1, epoch=3, step=90, steps=10), Window(line=1, epoch=4, step=step, steps=10)]
+    earlier, later = (
+        Record(file=name, sha256=name, lines=1, format="csv", first_step=first_step, windows=(row,))
+        for name, row in zip("ab", rows, strict=True)
+    )
+    assert later.is_continuation_of(earlier) is follows
 
 
 @pytest.mark.parametrize("name", samples.WRITERS)
