@@ -110,6 +110,15 @@ def test_scales_are_the_recipes(root: Path) -> None:
     assert seen == {0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0}
 
 
+@pytest.mark.parametrize(("drawn", "start"), [(0.0, 0.0), (0.5, 37.5), (0.999, 75.0)])
+def test_a_window_starts_at_any_pixel_up_to_the_last_that_holds_it(drawn: float, start: float) -> None:
+    """Of 100 pixels at scale 2, a crop of 50 starts at one of 151 places: 0, 1, ... 150 of the scaled image."""
+    crop = data.ImageFormat(height=50, width=50)
+    corners = np.array([[drawn, drawn]])
+    windows = data._windows(crop, np.array([[100, 100]]), np.array([2.0]), drawn_corners=corners)
+    assert windows.starts.tolist() == [[start] * 2] and windows.ends.tolist() == [[start + 25] * 2]
+
+
 def test_colours_are_turned_as_stated_and_stay_in_range(root: Path) -> None:
     """Saturation about the grey of a pixel, contrast about mid-grey, brightness; what leaves the range is cut off."""
     augment = Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, hue_degrees=0.0, colour_probability=1.0)

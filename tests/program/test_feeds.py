@@ -107,6 +107,17 @@ def test_an_operand_of_another_type_than_its_operators_is_refused() -> None:
         kernels.check_evaluation(built("fp32", "NHWC")[1], training.main, "gpu")
 
 
+@pytest.mark.parametrize(("shape", "dtype"), [([2, 3], "float16"), ([3, 2], "float32")])
+def test_an_evaluation_that_shares_a_variable_of_another_shape_or_type_is_refused(shape: list[int], dtype: str) -> None:
+    paddle.enable_static()
+    training, evaluation = static.Program(), static.Program()
+    training.global_block().create_var(name="w", shape=[2, 3], dtype="float32", persistable=True)
+    evaluation.global_block().create_var(name="w", shape=shape, dtype=dtype, persistable=True)
+    kernels.check_evaluation(training.clone(), training, "cpu")
+    with pytest.raises(ValueError, match=r"the evaluation has w as .* the training as"):
+        kernels.check_evaluation(evaluation, training, "cpu")
+
+
 def test_the_logged_all_reduces_are_those_of_gradients() -> None:
     """On CPUs the sums of batch norm over the ranks are all-reduces too, forward and backward."""
     recipe = hrnet_config.recipe("cityscapes_80k", global_batch=BATCH * RANKS, image_size=64)
