@@ -368,8 +368,11 @@ class ProjectLog:
 
     def _set_ahead_ms(self) -> float:
         """Return by how much the system's clock was set ahead in all, as the events clock_set say."""
-        settings_s = [event.value for event in self.run.all_events[schema.CLOCK_SET.key] if is_number(event.value)]
-        return sum(1000.0 * set_by_s for set_by_s in settings_s if set_by_s > 0)
+        set_ahead_s = 0.0
+        for event in self.run.all_events[schema.CLOCK_SET.key]:
+            if is_number(event.value) and event.value > 0:
+                set_ahead_s += event.value
+        return 1000 * set_ahead_s
 
     def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a fault if the program has less than half as many convolutions as the benchmark's model.
