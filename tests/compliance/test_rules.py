@@ -1,6 +1,5 @@
 """Each rule has a log that breaks it, and is blamed at its line; a good log breaks none."""
 
-import json
 import random
 import re
 from collections.abc import Callable
@@ -60,7 +59,6 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("event-order", run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
     ("event-order", run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
     ("time-order", run, lambda log: log.later("eval_accuracy", -102, 1), "eval_accuracy"),
-    ("time-order", run, lambda log: _with_clock_set(log, by_s=-1.5), "clock_set"),
     ("event-order", run, lambda log: log.move_after("seed", "run_start"), "seed"),
     ("run-time", run, lambda log: log.later("run_stop", -1e6), "run_stop"),
     ("event-order", run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
@@ -162,7 +160,6 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
             (lambda log: log.metadata("step_window", 1, phase="measured"), "step_window"),
             (lambda log: log.later("step_window", -400), "step_window"),
             (lambda log: log.add_after("step_window", checkpoint(log, step=23), 0), "checkpoint"),
-            (lambda log: _without_evaluation(log, 1), "eval_accuracy"),
         )
     ),
     ("cache-cleared", closed_run, lambda log: log.later("cache_clear", 3e4), "cache_clear"),
@@ -180,19 +177,6 @@ def _with_many_sections(log: Altered) -> Altered:
     """More sections before the first one than the checker keeps."""
     log.lines[:0] = [f'# {{"section_{number}": 1}}' for number in range(SECTIONS_KEPT)]
     return log
-
-
-def _with_clock_set(log: Altered, *, by_s: float) -> Altered:
-    """The clock was set during the first evaluation, of 2 s, and the next window says so. No time goes back."""
-    clock(log, lambda ms: ms + 1000 * by_s, "eval_stop")
-    fields = log.fields(log.at("step_window", 2))
-    fields |= {"key": "clock_set", "value": by_s, "metadata": {"step": 66}}
-    return log.add_after("step_window", by.TOKEN + json.dumps(fields), 2)
-
-
-def _without_evaluation(log: Altered, number: int) -> Altered:
-    """No line is left of an evaluation; the epochs before and after it are."""
-    return log.drop("eval_start", number).drop("eval_stop", number).drop("eval_accuracy", number)
 
 
 def _with_two_sources(log: Altered) -> Altered:
@@ -217,34 +201,6 @@ def _with_two_sources(log: Altered) -> Altered:
 def test_a_good_log_passes(text: str, tmp_path: Path) -> None:
     status, [file] = check(*write(tmp_path, text))
     assert (status, file["verdict"], errors(file)) == (0, "pass", [])
-
-
-@pytest.mark.parametrize("by_s", [1.5, 3600.0])
-def test_a_clock_that_was_set_ahead_makes_no_run_shorter(by_s: float, tmp_path: Path) -> None:
-    status, [file] = check(*write(tmp_path, _with_clock_set(Altered(run()), by_s=by_s).text))
-    assert (status, errors(file)) == (0, [])
-
-
-@pytest.mark.parametrize("evaluated", [{}, {"eval_every": 4}, {"eval_every": 4, "offset": 2}])
-def test_a_run_is_held_to_the_evaluations_that_its_recipe_asks_for(evaluated: dict[str, int], tmp_path: Path) -> None:
-    period, offset = evaluated.get("eval_every", 1), evaluated.get("offset", 0)
-    log = by.settings(Altered(run(epochs=9)), RECIPE_eval_every_epochs=period, RECIPE_eval_offset_epochs=offset)
-    due = [epoch for epoch in range(1, 10) if (epoch - offset) % period == 0]
-    for number in reversed(range(9)):
-        if number + 1 not in due:
-            _without_evaluation(log, number)
-    _, [file] = check(*write(tmp_path, log.text))
-    unmet = {"target-status"} if 9 not in due else set()  # the last one would have reached the target
-    assert rules_broken(file) == unmet and "was not evaluated" not in str(file)
-    _without_evaluation(log, 1)
-    _, [file] = check(*write(tmp_path, log.text))
-    assert f"epoch {due[1]} was not evaluated" in str(file)
-
-
-def test_a_run_that_was_stopped_owes_no_evaluation_of_its_last_epoch(tmp_path: Path) -> None:
-    log = _without_evaluation(Altered(run(status="aborted")), 2)
-    _, [file] = check(*write(tmp_path, log.text))
-    assert rules_broken(file) == {"run-status"}
 
 
 def test_accuracies_in_single_precision_leave_no_sample_out(tmp_path: Path) -> None:
