@@ -154,6 +154,15 @@ def test_a_target_of_another_list_is_refused(source: Path, tmp_path: Path) -> No
         assert not (tmp_path / "other").exists()  # said before the other list is packed
 
 
+def test_a_target_of_other_files_is_refused(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    pack.pack(source, target, "train")
+    assert "train.rec: is whole already" in pack.pack(source, target, "train")
+    Image.new("RGB", (300, 200)).save(source / "train/00.jpeg")
+    with pytest.raises(ValueError, match=r"train\.rec: is there, but files of \S+/data were changed since: remove it"):
+        pack.pack(source, target, "train")
+
+
 def test_a_name_that_is_not_utf_8_is_the_folders(source: Path, tmp_path: Path) -> None:
     odd = source / os.fsdecode(b"train/\xe9t\xe9\xe2\x80\xa8 1.jpeg")  # Latin-1, a line separator and a space
     (source / "train/00.jpeg").rename(odd)
