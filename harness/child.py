@@ -77,7 +77,7 @@ def _status_or_kill(process: subprocess.Popen[bytes], wait_s: float) -> int | No
     try:
         return process.wait(wait_s)
     except subprocess.TimeoutExpired:
-        process.kill()
+        _kill(process)
         return None
 
 

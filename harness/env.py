@@ -113,20 +113,20 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     variables = after_config | {general: after_config[name] for general, name in name_for_this_job.items()}
 
     unread = _unread(variables)
-    read_ones = {name: value for name, value in variables.items() if name not in unread}
+    job_has = variables | {"DGXSYSTEM": system}
+    set_by_user = []
     set_by_config = []
-    for name, value in read_ones.items():
+    for name, value in variables.items():
         value_of_user = environ.get(name_for_this_job.get(name, name))
-        fills_an_empty_one = value_of_user == "" and value != ""
-        if value_of_user is None or fills_an_empty_one:
+        if name in unread:
+            continue
+        if value_of_user == job_has[name]:
+            set_by_user.append(name)
+        elif value == job_has[name]:  # not so where the default stands in for an empty DGXSYSTEM
             set_by_config.append(name)
-    set_by_user = [name for name in names() if name in read_ones and name not in set_by_config]
-    about_the_job = {
-        "DGXSYSTEM": system,
-        "JOB_FROM_USER": " ".join(set_by_user),
-        "JOB_FROM_CONFIG": " ".join(set_by_config),
-    }
-    return dict(environ) | variables | about_the_job  # `variables` have all of `environ` but a shell's own, as PWD
+    settings_of_user = [name for name in names() if name in set_by_user]
+    who_set_them = {"JOB_FROM_USER": " ".join(settings_of_user), "JOB_FROM_CONFIG": " ".join(set_by_config)}
+    return dict(environ) | job_has | who_set_them  # `job_has` has all of `environ` but a shell's own, as PWD
 
 
 def _is_resolved(environ: Mapping[str, str]) -> bool:

@@ -39,6 +39,9 @@ CLASSES = {
 }
 
 
+GRADIENT_SUFFIX = "@GRAD"  # in the name of each variable that is a gradient
+
+
 class _ImageSlots(NamedTuple):
     """The slots in which an operator reads and writes an image, and the attribute that says the image's layout."""
 
@@ -306,7 +309,9 @@ def works(main: static.Program) -> list[Work]:
 
 
 def buckets(main: static.Program) -> list[dict[str, Any]]:
-    """Describe each all-reduce (`c_allreduce_sum`) of a training program, in the order of the program.
+    """Describe each all-reduce (`c_allreduce_sum`) of gradients in a training program, in the order of the program.
+
+    On CPUs a batch norm over all ranks sums its statistics by all-reduces, too (`sync_bn`). These are left out.
 
     Two of the values are shares of the backward pass, from 0 to 1: `issued_after_operators`, of its kernels, how many
     come before the all-reduce; `bytes_left_to_hide_it`, of the bytes that it moves, how many are moved after it.
@@ -321,6 +326,8 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
         if op.type != "c_allreduce_sum":
             continue
         (buffer,) = op.input("X")
+        if buffer not in gradients_by_buffer and GRADIENT_SUFFIX not in buffer:
+            continue
         gradients = gradients_by_buffer.get(buffer, [buffer])  # what is summed alone is its own buffer
         kernels_before = [work for work in backward_kernels if work.index < index]
         described.append(
@@ -394,7 +401,7 @@ def counts_of(main: static.Program) -> dict[str, Any]:
         "hidden_transposes_gb": transposed_bytes / 1e9,  # inside the kernels of other operators
         "casts": count_by_kind["cast"],
         "products": dict(product_operators_by_dtype),  # by data type
-        "all_reduces": count_by_kind["c_allreduce_sum"],
+        "all_reduces": len(all_buckets),
         "all_reduce_mib": sum(bucket["mib"] for bucket in all_buckets),
         "buckets": all_buckets,
         "fused": fused,

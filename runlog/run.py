@@ -81,7 +81,8 @@ class Run:
     blocks: list[Interval] = field(default_factory=list)
     evaluations: list[Interval] = field(default_factory=list)
     windows: list[Event] = field(default_factory=list)  # step_window
-    rank_times: dict[Any, schema.RankTimes] = field(default_factory=dict)  # by the last step of their window
+    # By the last step of their window, in the order in which they were last logged.
+    rank_times: dict[Any, schema.RankTimes] = field(default_factory=dict)
     rates: list[Rate] = field(default_factory=list)
     accuracies: list[Accuracy] = field(default_factory=list)
     _open: dict[tuple[str, Any], Interval] = field(default_factory=dict)  # by kind and number
@@ -118,7 +119,9 @@ class Run:
         elif key == schema.RANK_TIMES.key:
             times = dataclass_of(schema.RankTimes, event.value)
             if times is not None:
-                self.rank_times[scalar(metadata.get("step"))] = times
+                step = scalar(metadata.get("step"))
+                self.rank_times.pop(step, None)  # a step may be done again, after a resume: it is the latest then
+                self.rank_times[step] = times
         elif key == schema.STEP_WINDOW.key:
             self.windows.append(event)
         elif key == schema.EPOCH_THROUGHPUT.key:

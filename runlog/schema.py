@@ -140,7 +140,7 @@ class Dataset:
 @dataclass(frozen=True, kw_only=True)
 class Program:
     operators: Annotated[dict[str, int], "", "count of each type"]
-    all_reduces: Annotated[int, "", "of a step"]
+    all_reduces: Annotated[int, "", "of gradients, in a step"]
     all_reduce_mib: Annotated[float, "MiB", "that they sum"]
     fused: Annotated[dict[str, int], "", "count of each fused type"]
     verified: Annotated[list[str], "", "what was proved of the program, a line each"]

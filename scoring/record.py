@@ -278,6 +278,7 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
         epoch 3, step 100 or 95  -> True
         epoch 3, step 110 or 90  -> False
         epoch 4, step 10         -> True, because the program counts anew in each epoch, from the `first_step` 1 on
+        epoch 4, step 0          -> True, because OneFlow prints a row there, which counts from 1 all the same
         epoch 5, step 10         -> False
     """
     last = rows_before[-1]

@@ -185,8 +185,9 @@ def test_crops_of_resnet_are_the_sources(name: str, epochs: int, area_min: float
 
 
 def test_the_last_epoch_of_a_schedule_in_iterations_is_completed() -> None:
-    """PaddleSeg's 80,000 steps are 215.6 epochs of 371."""
-    assert hrnet.CITYSCAPES_80K.most_epochs(samples=hrnet.CITYSCAPES_TRAIN, global_batch=8) == 216
+    """PaddleSeg's 80,000 steps are 215.6 epochs of 371 steps, and 432.4 of 185."""
+    for global_batch, epochs in ((8, 216), (16, 433)):
+        assert hrnet.CITYSCAPES_80K.most_epochs(samples=hrnet.CITYSCAPES_TRAIN, global_batch=global_batch) == epochs
 
 
 @pytest.mark.parametrize(

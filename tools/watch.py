@@ -133,7 +133,7 @@ def state_of(run: Run) -> JsonObject:
     total = total_steps(run)
     sums = summed(windows)
     reason = run.last_value(schema.ABORT_REASON)
-    rank_times = list(run.rank_times.values())  # in the order in which the log first has their steps
+    rank_times = list(run.rank_times.values())  # the last logged is the last
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),

@@ -62,6 +62,7 @@ class _WindowSums:
     """The sums over the step windows since epoch_start, or since run_start; `since_ms` is the time of that event."""
 
     since_ms: float = 0.0
+    are_complete: bool = True  # False if a window could not be read
     windows: int = 0
     images: float = 0.0
     time_s: float = 0.0
@@ -83,13 +84,14 @@ class Measured:
     def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
         self.faults: list[Fault] = []
         self.fastest = Fastest(images_per_s=0.0, line=0)
-        self.all_images = 0
+        self.all_images: int | None = 0  # None: not known, because a window could not be read
         self._run = run
         self._collector = collector
         self._plan = Plan()
         self._epoch_sums = _WindowSums()
         self._windows_seen = 0  # events step_window, also malformed ones
-        self._last_step = 0  # where the last window ended
+        self._losses_not_read = 0  # of the first LOSSES_KEPT windows, those of malformed ones
+        self._last_step: int | None = 0  # where the last window ended; None: not known, because it could not be read
         self._open_epoch: int | None = None
         self._last_epoch: int | None = None
         self._last_epoch_training_ms: float | None = None  # without the evaluations in it
@@ -146,12 +148,12 @@ class Measured:
         its plan has one.
         """
         losses = self._run.losses
-        missing_losses = losses.count(None)  # those that were no number, or whose step_window was malformed
+        missing_losses = losses.count(None) - self._losses_not_read  # a malformed window is a fault already
         if missing_losses:
             first = f"of the first {len(losses)} step_windows"
             self.keep_fault(line, f"{missing_losses} of the losses {first} are no numbers")
         planned_last_step = self._plan.measured_end  # 0 in any other run
-        if planned_last_step and self._last_step != planned_last_step:
+        if planned_last_step and self._last_step not in (planned_last_step, None):
             self.keep_fault(line, f"the run ends with step {self._last_step}, not {planned_last_step}")
 
     def judge_short_throughputs(self) -> None:
@@ -180,45 +182,55 @@ class Measured:
 
     # --- step windows ---
 
-    def _make_plan(self, position: schema.InWindow, window: schema.StepWindow) -> None:
+    def _make_plan(self) -> None:
         """Make the plan of the steps at the first window: the settings are known by then.
 
-        A resumed run begins after a later step than 0, which follows from its first window.
+        A resumed run begins after a later step than 0, which only its first window tells.
         """
         self._plan = plan_of_run(self._run)
         summary = self._run.summary
         if summary is not None and summary.resumed:
-            self._last_step = position.step - window.steps
+            self._last_step = None
 
     def _take_step_window(self, event: Event) -> None:
         """Check an event step_window, which has the figures of the steps between two lines of progress.
 
-        The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is a fault.
-        Any other is compared with the log's clock and the plan of all steps. The plan is made at the first window, if
-        that one fits.
+        The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is a fault,
+        and nothing is compared with what it would have added. Any other is compared with the log's clock and the plan
+        of all steps.
         """
         self._windows_seen += 1
+        is_first = self._windows_seen == 1
+        if is_first:
+            self._make_plan()
         window = dataclass_of(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = dataclass_of(schema.InWindow, event.metadata)  # None if it does not fit the schema
         self._keep_loss_and_time(window)
         if window is None or position is None or not is_possible_window(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
+            self._forget_sums_and_last_step()
             return
-        is_first = self._windows_seen == 1
-        if is_first:
-            self._make_plan(position, window)
         self._add_and_compare(event, window, position)
 
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
         """Add a window to the sums, and compare it with the plan and with the log's clock."""
         previous_step = self._last_step
+        if previous_step is None:
+            previous_step = position.step - window.steps
         self._last_step = position.step
-        self.all_images += window.images
+        if self.all_images is not None:
+            self.all_images += window.images
         self._epoch_sums.add(window)
         self._compare_with_plan(event.line, window, position, previous_step)
         self._compare_with_clock(event)
         if window.time_s > 0:
             self.fastest = max(self.fastest, Fastest(images_per_s=window.images / window.time_s, line=event.line))
+
+    def _forget_sums_and_last_step(self) -> None:
+        """Note that the steps, images and times of a window are not known, because it does not fit the schema."""
+        self._last_step = None
+        self.all_images = None
+        self._epoch_sums.are_complete = False
 
     def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
         """Keep a window's loss and time for the comparison with other runs, up to LOSSES_KEPT windows.
@@ -226,6 +238,8 @@ class Measured:
         None, a window that does not fit the schema, keeps its place: its loss is None, and its time is 0.
         """
         if len(self._run.losses) < LOSSES_KEPT:
+            if window is None:
+                self._losses_not_read += 1
             self._run.losses.append(window.loss if window else None)
             self._run.keep_interval(schema.STEP_WINDOW.key, window.time_s if window else 0.0)
 
@@ -291,10 +305,14 @@ class Measured:
     def _take_checkpoint(self, event: Event) -> None:
         """Keep how long training waited for a checkpoint. Keep a fault if it is not of a step that was done."""
         checkpoint = dataclass_of(schema.Checkpoint, event.value)
-        if checkpoint is None or not 0 < checkpoint.step <= self._last_step:
+        if checkpoint is None or not self._is_possibly_done(checkpoint.step):
             self.keep_fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
         elif len(self._blocked_ms_by_step) < EVENTS_KEPT:
             self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
+
+    def _is_possibly_done(self, step: int) -> bool:
+        """Return whether a step was done, or may have been: after a malformed window the last step is not known."""
+        return step > 0 and (self._last_step is None or step <= self._last_step)
 
     # --- throughputs ---
 
@@ -351,9 +369,11 @@ class Measured:
         """Keep a fault for each total of an epoch_throughput that is not the sum over the windows since epoch_start.
 
         The images must be equal. The seconds may differ a little, because they are rounded in the event and in each
-        window.
+        window. Nothing is compared if a window could not be read.
         """
         sums = self._epoch_sums
+        if not sums.are_complete:
+            return
         rounded_times = sums.windows + 1  # that of each window, and that of the epoch_throughput
         rounding_s = ROUNDING_ERROR_S * rounded_times
         what_waits = f"s of waiting for data in epoch {epoch}"
@@ -370,10 +390,10 @@ class Measured:
     def _check_last_step(self, line: int, epoch: int) -> None:
         """Keep a fault if the windows up to now do not end at the last step of an epoch. `line` is to blame.
 
-        Nothing is checked if the number of steps per epoch is not known.
+        Nothing is checked if the number of steps per epoch or the last step is not known.
         """
         planned_last_step = epoch * self._plan.epoch_steps  # 0 if the steps per epoch are not known
-        if planned_last_step and self._last_step != planned_last_step:
+        if planned_last_step and self._last_step not in (planned_last_step, None):
             self.keep_fault(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
 
     def _compare_time(self, stated: _StatedTime) -> None:

@@ -182,9 +182,15 @@ class ProjectLog:
             yield from self._contradictory_energy(telemetry)
 
     def _contradictory_energy(self, telemetry: Event) -> Iterator[Fault]:
-        """Yield an energy that is not the energy of an image times the number of images, within 1 %."""
+        """Yield an energy that is not the energy of an image times the number of images, within 1 %.
+
+        Nothing is checked if a window could not be read, so that the number of images is not known.
+        """
+        images = self.order.measured.all_images
+        if images is None:
+            return
         stated_j = telemetry.value["energy_j"] or 0
-        computed_j = (telemetry.value["joules_per_image"] or 0) * self.order.measured.all_images
+        computed_j = (telemetry.value["joules_per_image"] or 0) * images
         if not abs(computed_j - stated_j) <= _MOST_ENERGY_DIFFERENCE * computed_j:
             by_image = f"by joules_per_image it is {six_digits(computed_j)} J"
             yield Fault(telemetry.line, f"{six_digits(stated_j)} J; {by_image}")

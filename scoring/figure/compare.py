@@ -12,7 +12,7 @@ from runlog.json_types import JsonObject
 from runlog.verdict import Verdict
 from scoring.figure import medians, spread, warnings
 from scoring.figure.calibration import smallest_difference
-from scoring.figure.levels import IndependentValues, hosts_of_runs, independent_values
+from scoring.figure.levels import IndependentValues, hosts_of_runs, independent_values, means_of_hosts
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import refuse_same_run_twice
 from scoring.figure.score import Score
@@ -227,8 +227,17 @@ def _are_all_of_one_system(scores: Sequence[Score]) -> bool:
 def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system.
 
-    They must both give the number of devices and the global batch, and agree in these. They must agree in machine and
-    hardware; if neither gives them, they agree. They must not contradict each other in FACTS_OF_ONE_SYSTEM.
+    They must agree in all but hosts, and in the hardware; if neither gives it, they agree.
+    """
+    hardware = one.records[0].header.get("hardware")
+    return hardware == other.records[0].header.get("hardware") and _agree_but_for_hosts(one, other)
+
+
+def _agree_but_for_hosts(one: Score, other: Score) -> bool:
+    """Tell whether the runs of two scores are of one system, if on other hosts.
+
+    They must both give the number of devices and the global batch, and agree in these. They must agree in machine; if
+    neither gives it, they agree. They must not contradict each other in FACTS_OF_ONE_SYSTEM.
     """
     record = one.records[0]  # stands for all runs of the score, which are repeats
     other_record = other.records[0]
@@ -237,8 +246,6 @@ def _are_of_one_system(one: Score, other: Score) -> bool:
     if record.global_batch is None or record.global_batch != other_record.global_batch:
         return False
     if record.machine != other_record.machine:
-        return False
-    if record.header.get("hardware") != other_record.header.get("hardware"):
         return False
     return not any(_contradict(one, other, name) for name in FACTS_OF_ONE_SYSTEM)
 
@@ -364,7 +371,8 @@ def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs, by Welch's t. Each side has two runs or more.
 
-    If the runs of a side are of two hosts or more, and some host has several, each of its hosts counts as one value.
+    If the runs of a side are of two hosts or more, and some host has several, each of its hosts counts as one value. If
+    the other side is of one host of the same system, the interval is no narrower than hosts lie apart.
     """
     base_repeats = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_repeats = independent_values(_run_values(other), hosts_of_runs(other.records))
@@ -372,7 +380,46 @@ def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     other_mean = other_repeats.mean_of_runs
     assert base_mean is not None and other_mean is not None, "there are two runs, or two hosts, or more"
     bounds = spread.mean_ratio_interval(base_mean, other_mean)
-    return RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
+    by_runs = RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
+
+    several_hosts = _hosts_beside_one_host(base, other)
+    if several_hosts is None:
+        return by_runs
+    by_hosts = _interval_of_one_host(other.value / base.value, several_hosts)
+    assert by_hosts.bounds is not None, "it has one by the spread of two hosts or more"
+    return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_runs
+
+
+def _hosts_beside_one_host(base: Score, other: Score) -> IndependentValues | None:
+    """Return the values of the hosts of one side, if there are several and the other side is of one host.
+
+    The runs of one host do not show how far hosts lie apart, but these values do. Returns None for any other sides, and
+    if they are not of one system: its hosts may lie further apart.
+    """
+    hosts_of_base = hosts_of_runs(base.records)
+    hosts_of_other = hosts_of_runs(other.records)
+    if hosts_of_base is None or hosts_of_other is None or not _agree_but_for_hosts(base, other):
+        return None
+    means_of_base = means_of_hosts(_run_values(base), hosts_of_base)
+    means_of_other = means_of_hosts(_run_values(other), hosts_of_other)
+    if len(means_of_base.values) > 1 and len(means_of_other.values) == 1:
+        return means_of_base
+    if len(means_of_other.values) > 1 and len(means_of_base.values) == 1:
+        return means_of_other
+    return None
+
+
+def _interval_of_one_host(ratio: float, several_hosts: IndependentValues) -> RatioInterval:
+    """Return the 95 % interval of the ratio of two means, if one is of a single host and one of `several_hosts`."""
+    hosts = len(several_hosts.values)
+    bounds = spread.single_run_interval(
+        ratio=ratio,
+        relative_sd=spread.relative_sd(several_hosts.values),
+        freedom=hosts - 1,
+        runs=several_hosts.effective_count,
+        other_runs=1,
+    )
+    return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")
 
 
 def _counts_in_words(base: IndependentValues, other: IndependentValues) -> str:

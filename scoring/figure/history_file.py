@@ -64,6 +64,14 @@ class Added(NamedTuple):
     corrected: int  # runs that replaced an older row
 
 
+# Texts of SQLite about errors that do not come from what the file holds, and what to do about each.
+_FIXES = {
+    "is locked": "another process writes to it: try again",
+    "disk is full": "make room on its disk",
+    "readonly database": "make the file and its folder writable, or name another by --file",
+    "unable to open": "see that it is a file in a folder that is there and open to you, or name another by --file",
+    "disk I/O error": "see whether its disk can be read and written, or name another by --file",
+}
 COLUMNS = [field.name for field in dataclasses.fields(Row)]
 TABLE = f"CREATE TABLE IF NOT EXISTS run ({', '.join(COLUMNS)}, record BLOB, PRIMARY KEY (sha256, protocol))"
 
@@ -131,10 +139,20 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
             _refuse_other_files(connection, path)
             with connection:  # commits at the end of the block, or rolls back on an error
                 yield connection
-    except sqlite3.Error as error:
-        # The error may also come from the caller's block. Only its text tells whether the file is locked.
-        fix = "another process writes to it: try again" if "locked" in str(error) else "name another by --file"
-        raise InputError(f"{path}: not a history that can be used ({error}); {fix}") from error
+    except sqlite3.Error as error:  # it may also come from the caller's block
+        raise InputError(f"{path}: {_explained(error)}") from error
+
+
+def _explained(error: sqlite3.Error) -> str:
+    """Return what happened and what to do: to the file as a whole, or else that it does not hold a history.
+
+    Only their texts tell errors of SQLite apart: before Python 3.11 they have no code.
+    """
+    message = str(error)
+    for part_of_message, fix in _FIXES.items():
+        if isinstance(error, sqlite3.OperationalError) and part_of_message in message:
+            return f"SQLite cannot use the file ({message}); {fix}"
+    return f"not a history that can be used ({message}); name another by --file"
 
 
 def _connect(path: Path, *, may_write: bool) -> sqlite3.Connection:

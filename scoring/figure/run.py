@@ -19,7 +19,7 @@ from scoring.figure.rates import (
     work_at_printed_speed,
     work_over_time,
 )
-from scoring.figure.selection import nothing_left, select, steps_done_by_window, too_short
+from scoring.figure.selection import nothing_left, refuse_marked_warm_up, select, steps_done_by_window, too_short
 from scoring.importers.checks import AGREES_WITHIN, rows_with_clock_set_back
 from scoring.importers.text import total
 from scoring.record import InputError, Record, Window
@@ -172,12 +172,13 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
     """Return the images/s between the time stamps of two rows: batch of all devices * steps / seconds.
 
     `start_number` is the number of --skip; None starts where the protocol's warm-up ends. Raises InputError if the log
-    is too short or says too little, or if its stamps do not advance.
+    is too short or says too little, if its stamps do not advance, or if a row between them is marked as warm-up.
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)
     measured = _rows_after(record, protocol, stamped, start)
     end = measured[-1]
+    _refuse_warm_up_between(record, protocol, start, end)
     seconds = _seconds_between(record, start, end)
     steps = end.steps_done - start.steps_done
     return RunFigure(
@@ -260,6 +261,13 @@ def _rows_of_next_steps(
     if not rows or steps_after_start < fewest_steps_accepted:
         raise too_short(record, steps, steps_after_start)
     return rows
+
+
+def _refuse_warm_up_between(record: Record, protocol: Protocol, start: StampedRow, end: StampedRow) -> None:
+    """Raise InputError if the log marks a window after the row `start`, up to `end`, as warm-up."""
+    between = [window for window in record.windows if start.window.line < window.line <= end.window.line]
+    fix = "give --skip N, the number of the stamped row at which the warm-up ends"
+    refuse_marked_warm_up(record, protocol, between, fix=fix)
 
 
 def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scoring.figure.protocols import Protocol
+from scoring.importers.text import lines_in_words
 from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
@@ -33,7 +34,8 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     - With `skip`, the number of --skip, the marked warm-up is dropped, and then so many further windows.
     - If the protocol skips windows, the marked warm-up is dropped, and further windows up to the protocol's number.
     - If it skips steps, and the log marks measured windows, only the marked warm-up is dropped.
-    - If it skips steps, and the log marks no measured windows, the windows that begin within the steps are dropped.
+    - If it skips steps, and the log marks no measured windows, the windows that begin within the steps are dropped. A
+      window behind them that is marked as warm-up is an error.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
@@ -66,7 +68,8 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
     """Return the windows that begin after the steps that the protocol skips.
 
     A window that does not say its steps is left out, because its beginning is not known. Raises InputError if no window
-    is left, or if the log does not say how many steps were done at the end of a window.
+    is left, if one that is left is marked as warm-up, or if the log does not say how many steps were done at the end of
+    a window.
     """
     done_by_window = _known_steps_done(record, protocol)
     chosen = []
@@ -77,7 +80,16 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
                 chosen.append(window)
     if not chosen:
         raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=f"{done_by_window[-1]} printed")
+    refuse_marked_warm_up(record, protocol, chosen, fix="give --skip N: N windows after the marked ones, or 0")
     return chosen
+
+
+def refuse_marked_warm_up(record: Record, protocol: Protocol, measured: Sequence[Window], *, fix: str) -> None:
+    """Raise InputError, which ends with `fix`, if the log marks a window as warm-up that the protocol would measure."""
+    marked = [window for window in measured if window.phase == "warmup"]
+    if marked:
+        says = f"would measure windows that the log marks as warm-up ({lines_in_words(marked)})"
+        raise InputError(f"{record.file}: protocol {protocol.name} {says}; {fix}")
 
 
 def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:

@@ -89,12 +89,17 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
     The description is a JSON file, which an MLPerf submission has for each system. It also gives the nodes and the
     accelerator. With the devices, the batch of one follows from that of all. `options` are those of `read_record`.
+    Raises InputError if they have another batch of one device.
     """
     record = read_record(log, **options)
-    if record.devices is not None:
-        return record
-    description = _read_description(log)
+    is_batch_given = "batch_per_device" in record.from_options
+    are_devices_logged = record.devices is not None and not _are_devices_from_batch(record)
+    description = None if are_devices_logged else _read_description(log)
     if description is None:
+        return record
+    if is_batch_given:
+        _refuse_other_batch(record, description)
+    if record.devices is not None:
         return record
 
     from_description: dict[str, Any] = {"nodes": description.nodes, "devices": description.devices}
@@ -109,6 +114,29 @@ def read_described(log: str | Path, **options: Any) -> Record:
         described_by=f"systems/{description.file.name}",
         field_lines=lines_of_own_values,
     )
+
+
+def _are_devices_from_batch(record: Record) -> bool:
+    """Return whether the devices of a record were worked out: the batch of all that its log states over --batch.
+
+    They then have the line of the batch of all. If --devices gives them, they have none.
+    """
+    line = record.field_lines.get("devices")
+    is_batch_given = "batch_per_device" in record.from_options
+    return is_batch_given and line is not None and line == record.field_lines.get("batch_of_all")
+
+
+def _refuse_other_batch(record: Record, description: SystemDescription) -> None:
+    """Raise InputError if the batch of one device that --batch gives is not that of the described devices."""
+    if record.batch_of_all is None or record.batch_per_device is None:
+        return
+    if record.batch_per_device * description.devices == record.batch_of_all:
+        return
+    share = f"{record.batch_of_all} images of a step over the {description.devices} devices of {description.file}"
+    each = f"{record.batch_of_all / description.devices:g} each"
+    given = f"--batch says {record.batch_per_device} images a step of one device"
+    fix = "leave out --batch, or correct the description"
+    raise InputError(f"{record.file}: {given}, but the {share} are {each}: {fix}")
 
 
 def _read_description(log: str | Path) -> SystemDescription | None:

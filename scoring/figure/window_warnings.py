@@ -226,7 +226,8 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
 
     An index splits the series into the values before it and those from it on. The change is at the split whose two
-    means lie farthest apart, in standard errors. They must lie more than LEAST_CHANGE_STRENGTH apart.
+    means lie farthest apart, in standard errors. They must lie more than LEAST_CHANGE_STRENGTH apart. If they lie
+    farther apart at the next index outside the range, the level changes out there.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -236,6 +237,9 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
         return None
     strongest = max(allowed_indexes, key=lambda index: strengths[index])
     if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
+        return None
+    strongest_beside = max(strengths.get(strongest - 1, 0.0), strengths.get(strongest + 1, 0.0))
+    if strongest_beside > strengths[strongest]:  # no index of the range is stronger
         return None
     before = statistics.median(values[:strongest])
     after = statistics.median(values[strongest:])

@@ -12,8 +12,9 @@ _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's tex
 _CUT = "\x03"  # stands after a line whose end is missing: a number right before it may be half of one
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
-# time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
-_RANK_TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
+# time before it. A prefix may stand inside a line, where a process wrote the line in pieces. Horovod with Gloo:
+# `[0]<stdout>:`.
+_RANK_TAG = re.compile(r"\[(?:(?:[\w.-]+@)?\d{1,9},)?(\d{1,9})\]<std(?:out|err|diag)>:")
 # Words that every start of a tool prints exactly once. A second one without a row between shows a start that failed.
 _ONCE_PER_START = (
     "powered by PaddlePaddle",
@@ -76,6 +77,7 @@ class Lines:
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
         self._first_lines: list[int] = []  # of each run that `confirm_run` has confirmed
         self._start = _PossibleStart(span[0])  # the last noted start
+        self._last_start_text = TaggedLine(0, "", None)  # the last line that held words of a start
 
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
@@ -85,9 +87,16 @@ class Lines:
 
         - a row came since the last noted start
         - the line has a word again that each start prints only once; then the last noted start failed before any row
+
+        A line that repeats the line before is a copy, as when two programs write one log.
         """
         word = _start_word(text)
         if word is None:
+            return
+        last = self._last_start_text
+        is_copy = number == last.number + 1 and text == last.text
+        self._last_start_text = TaggedLine(number, text, None)
+        if is_copy:
             return
         row_came_since = self._start.has_row
         last_start_failed = word in _ONCE_PER_START and word in self._start.words

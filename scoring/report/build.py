@@ -296,7 +296,7 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
-    """Return a scaling table for each system that was run on several numbers of devices.
+    """Return a scaling table for each system with two rows or more: several numbers of devices, or of their nodes.
 
     `systems` has the groups of each system. The result also has a warning for each setting in which the runs of a table
     differ besides their number of devices, such as the versions of their packages.
@@ -304,7 +304,7 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
     tables = []
     mixed_settings_warnings: list[Verdict] = []
     for groups in systems:
-        rows = scaling_rows(groups)  # one for each number of devices
+        rows = scaling_rows(groups)
         if len(rows) > 1:
             tables.append(tuple(rows))
             mixed_settings_warnings += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])

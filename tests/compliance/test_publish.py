@@ -1,5 +1,6 @@
 """Publish: what verifies is shown as it is, anything altered afterwards is found, and the page reads everywhere."""
 
+import html
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from compliance.submission import package
+from compliance.submission.published_pages import pages_of
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
 from tests.compliance.altered import answer, compliance
 from tests.compliance.packages import in_text
@@ -44,6 +46,19 @@ def test_the_page_says_what_the_package_says_and_that_nobody_reviewed_it(site: P
         for number, line in enumerate(lines, 1):
             if '"run_stop"' in line:
                 assert f"{number}: :::MLLOG" in page
+
+
+def test_the_page_shows_300_characters_of_an_event_and_how_many_more_there_are(site: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    [log] = copy.rglob("result_0.txt")
+    text = log.read_text()
+    [line] = [line for line in text.splitlines() if '"run_stop"' in line]
+    for length, more in ((300, ""), (301, "… (1 more characters)")):
+        longer = line[:-1].ljust(length - 1) + "}"  # blanks before the last brace
+        log.write_text(text.replace(line, longer))
+        page = html.unescape(pages_of(copy)["index.html"])
+        assert f": {longer[:300]}{more}\n" in page
 
 
 def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:

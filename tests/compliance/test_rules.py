@@ -232,6 +232,36 @@ def test_a_log_that_breaks_a_rule_is_rejected_at_its_line(rule, start, alter, ke
     assert all(finding[name] for name in ("source", "expected", "actual", "fix"))
 
 
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda log, number: log.inside("step_window", number, steps="22"),
+        lambda log, number: log.inside("step_window", number, loss=-0.1),
+        lambda log, number: log.metadata("step_window", number, step="22"),
+        lambda log, number: _with_checkpoint_after_window(log, number).inside("step_window", number, steps="22"),
+    ],
+    ids=["steps", "loss", "metadata", "and a checkpoint"],
+)
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_malformed_window_is_the_only_fault(alter, number: int, resumed: bool, tmp_path: Path) -> None:
+    """What its steps, images and times would have added is not known, so no other line is at odds with them."""
+    sound = Altered(run(summary={"resumed": resumed}))
+    _, [file] = check(*write(tmp_path, sound.text))
+    assert "own-log" not in rules_broken(file)
+    log = alter(sound, number)
+    _, [file] = check(*write(tmp_path, log.text))
+    [fault] = [finding for finding in file["findings"] if finding["rule"] == "own-log"]
+    assert fault["line"] == log.at("step_window", number) + 1
+    assert fault["actual"].startswith("a step_window is not as the schema has it")
+
+
+def _with_checkpoint_after_window(log: Altered, number: int) -> Altered:
+    """A checkpoint of the window's last step."""
+    step = log.fields(log.at("step_window", number))["metadata"]["step"]
+    return log.add_after("step_window", checkpoint(log, step=step, number=number), number)
+
+
 def test_every_strict_rule_has_a_log_that_breaks_it() -> None:
     between_runs_or_tools = {
         *("seeds-differ", "same-configuration", "rcp-convergence", "rcp-hyperparameters", "system-description"),

@@ -134,12 +134,33 @@ def test_sums_are_added_in_numpys_order() -> None:
         assert convergence._numpy_sum(values[:count]) == np.add.reduce(values[:count]), count
 
 
-def test_of_two_starts_the_one_that_result_summarizer_takes_counts() -> None:
+@pytest.mark.parametrize(
+    ("marks", "minutes"),
+    [
+        ((("run_start", 1), ("run_start", 2), ("run_stop", 4), ("run_stop", 10)), 2.0),
+        ((("run_stop", 1), ("run_stop", 4), ("run_start", 6), ("run_start", 7)), -2.0),  # as that tool has it
+        ((("run_stop", 1), ("run_stop", 4)), None),
+    ],
+)
+def test_of_two_starts_the_one_that_result_summarizer_takes_counts(
+    marks: tuple[tuple[str, int], ...], minutes: float | None
+) -> None:
     reader = ToolReader("4.0.0")
-    for key, time_ms in (("run_start", 60_000), ("run_start", 120_000), ("run_stop", 240_000), ("run_stop", 600_000)):
-        reader.take(Event(key, None, {"status": "aborted"}, time_ms, "", 1, 0))
+    for key, minute in marks:
+        reader.take(Event(key, None, {"status": "aborted"}, 60_000 * minute, "", 1, 0))
     read = reader.result()
-    assert (read.minutes, read.to_target) == (2.0, convergence.NOT_CONVERGED)
+    assert (read.minutes, read.to_target) == (minutes, convergence.NOT_CONVERGED)
+
+
+@pytest.mark.parametrize(("fid", "clip", "reached"), [(90.0, 0.15, True), (90.1, 0.15, False), (90.0, 0.149, False)])
+def test_stable_diffusion_reaches_its_target_with_exactly_the_bounds(fid: float, clip: float, reached: bool) -> None:
+    """rcp_checker asks for FID <= 90 and CLIP >= 0.15."""
+    reader = ToolReader("4.0.0")
+    reader.take(Event("submission_benchmark", "stable_diffusion", {}, 0, "", 1, 0))
+    for metric, value in (("FID", fid), ("CLIP", clip)):
+        reader.take(Event("eval_accuracy", value, {"metric": metric, "samples_count": 512}, 0, "", 1, 0))
+    reader.take(Event("run_stop", None, {"status": "success"}, 0, "", 1, 0))
+    assert reader.result().to_target == (512 if reached else None)
 
 
 def _runs(count: int) -> list[str]:

@@ -328,3 +328,10 @@ def test_a_rank_that_moves_to_another_host_is_another_rank(run: Record) -> None:
     [found] = named(replace(run, devices=256, windows=windows))
     assert found.startswith("rank 3 on host0 computes 10.0% ")
     assert "slowest in 21 of 40 windows" in found
+
+
+def test_a_window_is_shown_with_its_rate_its_wait_and_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """60 of 100 steps are left, at 10 steps in 5 s."""
+    window = Timing(steps=10, images=320, time_s=5.0, data_wait_s=0.5)
+    Progress("plain", 100).window(step=40, epoch=2, window=window, loss=1.5)
+    assert capsys.readouterr().out == ("epoch 2 step 40/100 loss 1.5000 64.0 images/s, data wait 10.0 %, 30 s left\n")

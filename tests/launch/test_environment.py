@@ -78,6 +78,8 @@ DEFAULT = env.ORIGIN_OF_DEFAULTS
         ({"RN50_BATCHSIZE": "", "DGXSYSTEM": "CPU"}, "BATCHSIZE", 16, DEFAULT),
         ({"RN50_RECIPE": "", "DGXSYSTEM": "CPU"}, "RECIPE", "", DEFAULT),
         ({"SEED": ""}, "SEED", -1, DEFAULT),
+        ({"DGXSYSTEM": ""}, "DGXSYSTEM", "CPU", DEFAULT),
+        ({"DGXSYSTEM": "CPU"}, "DGXSYSTEM", "CPU", "environment"),
         ({"RN50_AMP_O2_STRATEGY": KNOB}, "STRATEGY", KNOB, "environment"),
         ({"RN50_AMP_O2_STRATEGY": "", "DGXSYSTEM": "CPU"}, "STRATEGY", "", DEFAULT),
         ({"RN50_AMP_O2_BATCHSIZE": "8", "BATCHSIZE": ""}, "BATCHSIZE", 8, "environment"),
@@ -100,6 +102,17 @@ def test_a_file_of_a_users_own_is_the_origin_of_what_it_gives(tmp_path: Path, mo
     _, origins = env.read(env.resolve({"PATH": os.defpath, "DGXSYSTEM": "OWN", "RN50_BATCHSIZE": "4"}))
     assert origins["BATCHSIZE"] == {"value": 32, "origin": "config_OWN.sh"}
     assert origins["SEED"] == {"value": -1, "origin": DEFAULT}
+
+
+def test_a_file_that_does_not_yield_is_the_origin_of_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config_OWN.sh").write_text("export BATCHSIZE=32 DGXSYSTEM=DGX1 RN50_FP32_STRATEGY=auto\n")
+    monkeypatch.setattr(env, "ROOT", tmp_path)
+    given = {"DGXSYSTEM": "OWN", "BATCHSIZE": "4", "RN50_FP32_STRATEGY": KNOB, "SEED": "3"}
+    _, origins = env.read(env.resolve({"PATH": os.defpath, **given}))
+    assert origins["BATCHSIZE"] == {"value": 32, "origin": "config_OWN.sh"}
+    assert origins["STRATEGY"] == {"value": "auto", "origin": "config_OWN.sh"}
+    assert origins["DGXSYSTEM"] == {"value": "OWN", "origin": "environment"}
+    assert origins["SEED"] == {"value": 3, "origin": "environment"}
 
 
 @pytest.mark.parametrize("launcher", ["docker", "mpirun", "bare", "slurm"])

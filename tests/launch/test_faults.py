@@ -295,6 +295,16 @@ def test_who_is_to_blame(
     assert re.fullmatch(reason, one.reason(14))
 
 
+@pytest.mark.parametrize(("ends", "status"), [("exit 14", 14), ("kill -KILL $$", 137), ("kill -TERM $$", 143)])
+def test_the_status_of_a_trial_is_mpiruns_or_that_of_the_signal_that_ended_it(
+    tmp_path: Path, ends: str, status: int
+) -> None:
+    command = ["sh", "-c", ends]
+    one = trial.Trial(argparse.Namespace(result=tmp_path / "result_0.txt", nodes=2, limit=0, command=command))
+    with one.stderr.open("wb") as messages:
+        assert one.run(messages) == status
+
+
 def test_a_trials_name_is_one_jobs_and_no_link(tmp_path: Path) -> None:
     stderr = tmp_path / "results" / "result_0.stderr"
     with trial.open_messages(stderr) as held:

@@ -7,11 +7,12 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from launch import hello
+from launch import hello, nodes
 from tests import jobs
 from tests.jobs import need
 
@@ -248,3 +249,14 @@ def test_a_node_whose_sshd_cannot_start_is_named_at_once(pair: Pair) -> None:
     status, stderr = said(lead)
     assert status == 1
     assert f"1 of 2 nodes did not join: localhost (node 1): its sshd cannot start: {why}" in stderr
+
+
+@pytest.mark.parametrize(("missing", "more"), [(8, ""), (9, "; and 1 more")])
+def test_of_many_nodes_that_did_not_join_the_first_are_named_and_the_others_counted(missing: int, more: str) -> None:
+    others = [
+        SimpleNamespace(host=f"n{rank}", rank=rank, problem="not tried" if rank <= missing else "", is_final=False)
+        for rank in range(1, 12)
+    ]
+    said = nodes.nodes_that_did_not_join(others, 60)  # type: ignore[arg-type]
+    assert said.startswith(f"{missing} of 12 nodes did not join within 60 s: n1 (node 1): not tried; n2 (node 2)")
+    assert said.endswith(f"n8 (node 8): not tried{more}")

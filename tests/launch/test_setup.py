@@ -313,6 +313,11 @@ def test_uv_is_told_what_pip_is_set_to() -> None:
     ]
 
 
+def test_of_several_settings_of_pip_the_environments_counts_and_then_that_of_install() -> None:
+    assert by_uv.parse(":env:.timeout='1'\ninstall.timeout='2'\nglobal.timeout='3'\n") == {"timeout": "1"}
+    assert by_uv.parse("install.timeout='2'\nglobal.timeout='3'\n") == {"timeout": "2"}
+
+
 def test_uv_has_the_proxy_and_the_certificates_of_pip(tmp_path: Path) -> None:
     settings = by_uv.parse(f"global.proxy='http://p:1'\n:env:.cert='{tmp_path}'\n:env:.no-index='1'\n")
     told = by_uv.uv_variables(settings, {"CURL_CA_BUNDLE": "/site.pem"})

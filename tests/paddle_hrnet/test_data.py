@@ -110,6 +110,15 @@ def test_scales_are_the_recipes(root: Path) -> None:
     assert seen == {0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0}
 
 
+@pytest.mark.parametrize(("drawn", "start"), [(0.0, 0.0), (0.5, 37.5), (0.999, 75.0)])
+def test_a_window_starts_at_any_pixel_up_to_the_last_that_holds_it(drawn: float, start: float) -> None:
+    """Of 100 pixels at scale 2, a crop of 50 starts at one of 151 places: 0, 1, ... 150 of the scaled image."""
+    crop = data.ImageFormat(height=50, width=50)
+    corners = np.array([[drawn, drawn]])
+    windows = data._windows(crop, np.array([[100, 100]]), np.array([2.0]), drawn_corners=corners)
+    assert windows.starts.tolist() == [[start] * 2] and windows.ends.tolist() == [[start + 25] * 2]
+
+
 def test_colours_are_turned_as_stated_and_stay_in_range(root: Path) -> None:
     """Saturation about the grey of a pixel, contrast about mid-grey, brightness; what leaves the range is cut off."""
     augment = Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, hue_degrees=0.0, colour_probability=1.0)
@@ -306,7 +315,6 @@ def test_evaluation_images_have_one_size(root: Path) -> None:
 
 
 def test_what_is_passed_over_in_cityscapes_folders_is_noted(root: Path) -> None:
-    (root / "train.txt").unlink(missing_ok=True)
     found = data.find(root, "train", CLASSES)
     folder = root / "leftImg8bit/train"
     (folder / "town/._t0_leftImg8bit.png").write_bytes(b"macOS")
@@ -325,6 +333,15 @@ def test_a_damaged_palette_label_is_refused(root: Path) -> None:
     (root / LABEL).write_bytes(content)
     with pytest.raises(RunError, match=rf"{LABEL}: cannot be decoded \(it is damaged: the checksum at its byte \d+ is"):
         taken(training(root, augment=PLAIN, height=64, width=96))
+
+
+def test_images_of_several_sizes_are_refused_before_a_run_in_evaluation_alone(root: Path) -> None:
+    for part in ("train", "val"):
+        write(root, part, "v9", PIXELS[:32, :32], BLOCKS[:32, :32])
+    train, val = (data.find(root, part, CLASSES) for part in ("train", "val"))
+    assert len(train.contents(lambda done, total: None).names) == len(train)
+    with pytest.raises(ValueError, match=r"v9_left.*: is 32 x 32 pixels but the first evaluation image 160 x 96"):
+        val.contents(lambda done, total: None)
 
 
 # ---- the embedded scenes

@@ -142,6 +142,25 @@ def test_a_crop_lies_at_its_drawn_place(tmp_path: Path) -> None:
     np.testing.assert_allclose(centres, 250 * (0.25 + 0.5 * places), atol=3)
 
 
+@pytest.mark.parametrize(("height", "width", "shares"), [(200, 50, (0.5, 1.0)), (50, 200, (1.0, 0.3125))])
+def test_where_no_drawn_crop_fits_it_is_the_largest_within_the_bounds_at_the_centre(
+    tmp_path: Path, height: int, width: int, shares: tuple[float, float]
+) -> None:
+    """By hand: an aspect of 1/2 takes 100 of 200 pixels down at a width of 50, and one of 5/4 takes 62.5 across at 50.
+
+    A crop of the whole area has another aspect than these images in each draw. Pixels say where they came from.
+    """
+    across, down = np.meshgrid(np.linspace(0, 250, width), np.linspace(0, 250, height))
+    images = write(tmp_path, [np.stack([across, down, np.zeros_like(down)], 2).astype("uint8")] * 4, quality=98)
+    augment = Augmentation(area_min=1.0, area_max=1.0, aspect_min=0.5, aspect_max=1.25, flip=0.0)
+    [batch] = taken(training(images, 4, augment=augment))
+    for image in batch.image:
+        pixels = pixels_of(image, data)
+        spans = np.array([pixels[-1, 16, 1] - pixels[0, 16, 1], pixels[16, -1, 0] - pixels[16, 0, 0]])
+        np.testing.assert_allclose(spans / 250 * 32 / 31, shares, atol=0.04)
+        np.testing.assert_allclose(pixels[:, :, :2].mean(axis=(0, 1)), 125, atol=4)
+
+
 def test_the_next_epoch_has_another_order_and_other_crops(tmp_path: Path) -> None:
     images = data.find(small.data_set(tmp_path), "train", 10)
     first, second = taken(training(images, 40), 2)

@@ -15,7 +15,7 @@ from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import model as hrnet_model
 from paddle_hrnet import train as hrnet
 from paddle_rn50 import config
-from program import precision
+from program import count, precision
 from program.ops import dtype_of
 from program.proof import kernels
 from tests.program import programs
@@ -105,3 +105,28 @@ def test_an_operand_of_another_type_than_its_operators_is_refused() -> None:
         kernels.check(evaluation, "gpu")
     with pytest.raises(ValueError, match=r"the evaluation has .* the training as"):
         kernels.check_evaluation(built("fp32", "NHWC")[1], training.main, "gpu")
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [([2, 3], "float16"), ([3, 2], "float32")])
+def test_an_evaluation_that_shares_a_variable_of_another_shape_or_type_is_refused(shape: list[int], dtype: str) -> None:
+    paddle.enable_static()
+    training, evaluation = static.Program(), static.Program()
+    training.global_block().create_var(name="w", shape=[2, 3], dtype="float32", persistable=True)
+    evaluation.global_block().create_var(name="w", shape=shape, dtype=dtype, persistable=True)
+    kernels.check_evaluation(training.clone(), training, "cpu")
+    with pytest.raises(ValueError, match=r"the evaluation has w as .* the training as"):
+        kernels.check_evaluation(evaluation, training, "cpu")
+
+
+def test_the_logged_all_reduces_are_those_of_gradients() -> None:
+    """On CPUs the sums of batch norm over the ranks are all-reduces too, forward and backward."""
+    recipe = hrnet_config.recipe("cityscapes_80k", global_batch=BATCH * RANKS, image_size=64)
+    workload = partial(hrnet.HRNet, ranks=RANKS)
+    counts = []
+    for device in ("cpu", "gpu"):
+        training = programs.fresh(device=device, batch=BATCH, ranks=RANKS, recipe=recipe, workload=workload)
+        [sums] = training.kinds("c_allreduce_sum")
+        found = count.counts_of(training.main)
+        counts.append((found["all_reduces"], found["all_reduce_mib"], sum(b["gradients"] for b in found["buckets"])))
+        assert (sums > found["all_reduces"]) == (device == "cpu")
+    assert counts[0] == counts[1]

@@ -10,7 +10,7 @@ from paddle import static
 
 from program import capture, count
 from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, Refused, is_merge, operands
-from program.passes import edit, resnet_unit
+from program.passes import buckets, edit, resnet_unit
 from program.proof import kernels, verify
 from program.proof.gradients import check_gradients
 from tests.program import programs
@@ -404,6 +404,13 @@ def test_the_first_bucket_is_closed_early_and_the_last_is_small() -> None:
     built = programs.build(**HALF | {"name": "fp32", "stages": ((256, 1), (512, 1))}, knobs="fuse_grad_size_in_MB=8")
     sizes_mib = [round(bucket["mib"], 1) for bucket in count.buckets(built.main)]
     assert sizes_mib == [4.1, 0.0, 9.0, 2.0, 8.0, 3.3, 0.4]
+
+
+def test_a_tail_of_exactly_its_limit_is_the_last_bucket() -> None:
+    sizes_kib = {"a": 2048, "b": 512, "c": 512}
+    sizes = {name: 1024 * size for name, size in sizes_kib.items()}
+    assert buckets._pack(list(sizes), sizes, limit_mib=8.0) == [["a"], ["b", "c"]]
+    assert buckets._pack(list(sizes), sizes | {"b": sizes["b"] + 1}, limit_mib=8.0) == [["a"], ["b"], ["c"]]
 
 
 @pytest.mark.parametrize(

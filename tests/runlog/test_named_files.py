@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import compliance.__main__ as compliance
 import scoring.__main__ as scoring
-from harness.hosts import hosts_of_file
+from harness.hosts import hosts_of_cluster, hosts_of_file
 from launch import nodes
 from runlog import named_files
 from tests import jobs
@@ -125,3 +126,12 @@ def test_streams_of_the_shell_and_what_is_not_there_yet_are_accepted() -> None:
         named_files.refuse_unusable(Path(path))
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_file_of_hosts_names_as_many_as_the_job_has_nodes(count: int, tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("a\nb slots=8\n# c\n")
+    said = f"HOSTFILE={hostfile}: names 2 nodes, but DGXNNODES is {count}: set DGXNNODES=2, or correct the file"
+    with pytest.raises(ValueError, match=said):
+        hosts_of_cluster(SimpleNamespace(hostfile=str(hostfile), hosts="", dgxnnodes=count))  # type: ignore[arg-type]

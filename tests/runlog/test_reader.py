@@ -155,6 +155,12 @@ def test_a_stop_ends_the_interval_of_its_number() -> None:
     assert evaluation.start and evaluation.stop and evaluation.stop.time_ms - evaluation.start.time_ms == 1000
 
 
+def test_a_second_stop_ends_no_interval_again() -> None:
+    marks = (("epoch_start", None, {"epoch_num": 1}), *[("epoch_stop", None, {"epoch_num": 1})] * 2)
+    lines = [(e.start.line if e.start else None, e.stop.line if e.stop else None) for e in run_of(*marks).epochs]
+    assert lines == [(1, 2), (None, 3)]
+
+
 @pytest.mark.parametrize("value", [None, 7, "text", [], {"images": {"deep": [1] * 1000}, "time_s": "x" * 1000}])
 def test_values_of_any_kind_stay_small(value: Any) -> None:
     said = (("epoch_throughput", value), ("eval_accuracy", value), ("tracked_stats", {"imgs_sec": value}))

@@ -6,6 +6,7 @@ benchmarks/calibration.py measures more of how often intervals hold what they sa
 import json
 import math
 import random
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -365,3 +366,56 @@ def test_a_batch_that_the_described_devices_do_not_divide_is_not_known(tmp_path:
     description.write_text('{"number_of_nodes": 1, "accelerators_per_node": 6}')
     record = read_described(log)
     assert (record.devices, record.batch_per_device) == (6, None)
+
+
+@pytest.mark.parametrize("is_base", [True, False])
+def test_runs_of_one_host_are_one_repeat_beside_several_hosts_of_the_system(tmp_path: Path, is_base: bool) -> None:
+    """Hosts lie 0.2 % apart. Another is 0.8 % slower: its own runs, however close, do not show the spread.
+
+    By hand: t(2) of 98 % to both sides is 6.9646; 6.9646 * 0.2 % * sqrt(1 + 1 / 3) = 1.61 %.
+    """
+    for host, factor in (("node1", 1.0), ("node2", 1.002), ("node3", 0.998)):
+        near = sorted(folder_of(tmp_path, host, [factor, factor * 1.00001]).iterdir())
+        on_host(tmp_path / "several", host, near)
+    slower = sorted(folder_of(tmp_path, "slower", [1.008, 1.00801, 1.00802]).iterdir())
+    on_host(tmp_path / "one", "node4", slower)
+    sides = [tmp_path / "one", tmp_path / "several"] if is_base else [tmp_path / "several", tmp_path / "one"]
+    _, result, _ = command("compare", *sides, "--protocol", "window")
+    row = result["rows"][1]
+    assert row["different"] is False
+    assert row["basis"] == "one host against 3: the spread of 3 hosts of this system"
+    low, high = row["ratio_interval_95"]
+    assert math.log(high / low) / 2 == pytest.approx(6.9646 * 0.002 * math.sqrt(4 / 3), rel=1e-3)
+    assert math.sqrt(low * high) == pytest.approx(row["ratio"], rel=1e-6)
+
+
+def test_no_interval_is_narrower_than_the_runs_of_one_host_justify(tmp_path: Path) -> None:
+    """Three hosts agree to 0.001 %, the runs of another lie 4 % apart. Hosts of another system say nothing of it."""
+    for host, factor in (("node1", 1.0), ("node2", 1.00001), ("node3", 0.99999)):
+        on_host(tmp_path / "several", host, sorted(folder_of(tmp_path, host, [factor, factor]).iterdir()))
+    uneven = sorted(folder_of(tmp_path, "uneven", [1.0, 1.04, 0.96]).iterdir())
+    on_host(tmp_path / "one", "node4", uneven)
+    other_system = sorted(folder_of(tmp_path, "few", [1.0, 1.001], devices=4).iterdir())
+    on_host(tmp_path / "other", "node5", other_system)
+    sides = (tmp_path / "several", tmp_path / "one", tmp_path / "other")
+    _, result, _ = command("compare", *sides, "--protocol", "window")
+    _, one, other = result["rows"]
+    assert one["basis"] == "Welch's t over 3 hosts and 3 runs"
+    assert other["basis"] == "Welch's t over 3 hosts and 2 runs"
+    low, high = one["ratio_interval_95"]
+    assert math.log(high / low) / 2 == pytest.approx(4.3027 * 0.04 / math.sqrt(3), rel=0.02)
+
+
+@pytest.mark.parametrize("batch", [64, 100])
+def test_a_batch_that_the_description_contradicts_is_refused(tmp_path: Path, batch: int) -> None:
+    """The log says 4096 images over all devices. They would be 64 devices of 64 images, the description has 8."""
+    [folder] = submission(tmp_path, {"a100_n1": 8}, described=True)
+    said = (
+        rf"result_0\.txt: --batch says {batch} images .*"
+        r"4096 images of a step over the 8 devices of .*a100_n1\.json are 512 each: leave out --batch"
+    )
+    status, _, error = scoring("compare", folder, folder, "--protocol", "mlperf", "--batch", batch)
+    assert status == 2
+    assert re.search(said, error)
+    record = read_described(folder / "result_0.txt", batch_per_device=512)
+    assert (record.devices, record.batch_per_device) == (8, 512)

@@ -1,6 +1,8 @@
 """The history of runs: added once, compared with the last ones, drawn and exported; and what other tools read back."""
 
+import contextlib
 import csv
+import functools
 import json
 import os
 import sqlite3
@@ -10,11 +12,13 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from scoring.figure import history_file
 from scoring.importers import read_record
+from scoring.record import InputError
 from tests import make_log
 from tests.jobs import Done, need, refused
 from tests.scoring import samples
@@ -335,3 +339,36 @@ def test_a_missing_package_is_named(pair: list[str], tmp_path: Path, monkeypatch
     done = scoring("export", pair[0], "--tensorboard", tmp_path / "b")
     refused(done, "export needs the package tensorboardX: pip install '.[export]' brings it")
     refused(scoring("export", pair[0]), "no form given")
+
+
+def test_an_error_that_is_not_of_what_the_file_holds_says_what_happened(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with history_file.opened(path, new=True):
+        pass
+    with pytest.raises(
+        InputError, match=r"cannot use the file \(unable to open .*\); see that it is a file in a folder"
+    ):
+        opened_for(tmp_path / "none" / "history.sqlite", "SELECT 1")
+    with pytest.raises(
+        InputError, match=r"cannot use the file \(.* readonly database\); make the file and its folder wri"
+    ):
+        opened_for(path, "DELETE FROM run", new=False)
+    with pytest.raises(InputError, match=r"cannot use the file \(database or disk is full\); make room"):
+        opened_for(path, "PRAGMA max_page_count = 1", f"INSERT INTO run (file) VALUES ('{'x' * 10_000}')")
+    with pytest.raises(InputError, match=r"not a history that can be used \(no such table: full\); name another"):
+        opened_for(path, "SELECT * FROM full")
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with (
+            mock.patch.object(sqlite3, "connect", functools.partial(sqlite3.connect, timeout=0)),
+            pytest.raises(
+                InputError, match=r"cannot use the file \(database is locked\); another process writes to it"
+            ),
+        ):
+            opened_for(path, "DELETE FROM run")
+
+
+def opened_for(path: Path, *statements: str, new: bool = True) -> None:
+    with history_file.opened(path, new=new) as connection:
+        for statement in statements:
+            connection.execute(statement)

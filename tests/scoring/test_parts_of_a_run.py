@@ -70,6 +70,18 @@ def test_runs_of_the_same_epochs_are_repeats(tmp_path: Path, name: str) -> None:
     assert not records[1].is_continuation_of(records[0])
 
 
+def test_a_oneflow_log_that_was_cut_before_the_row_of_step_0_is_in_parts(tmp_path: Path) -> None:
+    """That row has the steps since the row before it, in the epoch before."""
+    text = samples.oneflow(samples.run_of(samples.steady(240)))
+    first_of_second = text.index("train: epoch 0, iter 120,")
+    second = text[first_of_second:]
+    for step in range(120, 241, 10):
+        second = second.replace(f"epoch 0, iter {step},", f"epoch 1, iter {step - 120},")
+    lines = [*text[:first_of_second].splitlines(keepends=True), *second.splitlines(keepends=True)]
+    assert any("epoch 1, iter 0," in line for line in lines)
+    refuse_parts(records_of_parts(tmp_path, lines, text[:first_of_second].count("\n")))
+
+
 @pytest.mark.parametrize("name", samples.WRITERS)
 def test_the_ends_of_two_runs_are_two_runs(tmp_path: Path, name: str) -> None:
     """Both starts are missing in the log: the rows of the first run are not passed over."""

@@ -63,6 +63,37 @@ def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path, before: str, s
         score([read(tmp_path, clock_set(text, -60_000, before))], RUN_TIME)
 
 
+@pytest.mark.parametrize("marks_measured", [True, False])
+@pytest.mark.parametrize(
+    ("protocol", "to_skip", "refuses_all"),
+    [("window", 0, False), ("fleetx", 0, False), ("dlperf", 5, True)],
+)
+def test_no_window_that_is_marked_as_warm_up_is_measured(
+    protocol: str, to_skip: int, refuses_all: bool, marks_measured: bool, tmp_path: Path
+) -> None:
+    """A warm-up of 50 steps is longer than the 20 that the protocols skip; then a step is four times as fast."""
+    text = samples.mllog(samples.run_of([1.0] * 50 + [0.25] * 100), mode="throughput", warm_up=50)
+    if not marks_measured:
+        text = text.replace('"phase": "measured"', '"phase": "train"')
+    log = write(tmp_path, "a.txt", text)
+    options = (log, "--protocol", protocol, "--runs", 1)
+    if refuses_all or not marks_measured:
+        code, _, error = command("score", *options)
+        says = f"protocol {protocol} would measure windows that the log marks as warm-up"
+        assert code == 2 and re.search(rf"{says} \(lines \d+ to \d+\); give --skip N", error)
+        options = (*options, "--skip", to_skip)
+    code, result, _ = command("score", *options)
+    assert code == 0 and result["value"] == pytest.approx(1024, rel=1e-3)
+
+
+@pytest.mark.parametrize("protocol", ["window", "dlperf"])
+def test_a_marked_warm_up_within_the_skipped_steps_is_no_error(protocol: str, tmp_path: Path) -> None:
+    text = samples.mllog(samples.run_of([1.0] * 20 + [0.25] * 100), mode="throughput", warm_up=20)
+    log = write(tmp_path, "a.txt", text.replace('"phase": "measured"', '"phase": "train"'))
+    code, result, _ = command("score", log, "--protocol", protocol, "--runs", 1)
+    assert code == 0 and result["value"] == pytest.approx(1024, rel=1e-3)
+
+
 ROW = "train: epoch {}, iter {}, loss: 1.0, top_1: 0.0, top_k: 0.0, samples/s: {:.3f}\n"
 
 

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -326,7 +328,15 @@ def test_an_nvml_that_hangs_ends_no_doctor(
     command = ["gcc", "-w", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.c"]
     subprocess.run(command, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(child, "NVML_S", 1.0)
+    listen = child._listen
+
+    def listen_from_first_word(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
+        select.select([descriptor], [], [])  # how long Python takes to start is the machine's load
+        return listen(descriptor, silent_s)
+
+    monkeypatch.setattr(child, "_listen", listen_from_first_word)
+    if "no answer in 1 s" in said:  # the others answer or die, however late
+        monkeypatch.setattr(child, "NVML_S", 1.0)
     monkeypatch.setattr(child, "hanging_call_of_nvml", functools.cache(child.hanging_call_of_nvml.__wrapped__))
     assert child.hanging_call_of_nvml() == said
     # A rank asks too, before it counts its GPUs, and is told what NVML has answered already.
@@ -377,6 +387,19 @@ def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(5)\n")
     said = child.talk(tmp_path / "silent.py", environ={}, silent_s=0.5)
     assert said.hang_or_death == "no answer in 0.5 s" and len(kills) == 1
+
+
+def test_a_killed_child_that_had_closed_its_output_leaves_no_zombie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[subprocess.Popen[bytes]] = []  # held here, as Python may reap one that nobody holds
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: (killed.append(process), kill(process)))
+    (tmp_path / "closing.py").write_text("import os, time\nos.close(1)\nos.close(2)\ntime.sleep(60)\n")
+    said = child.talk(tmp_path / "closing.py", environ={}, silent_s=2)
+    assert said.hang_or_death == "no answer in 2 s"
+    (process,) = killed
+    assert process.returncode == -signal.SIGKILL, "its status was read, so it is gone"
 
 
 def test_files_that_set_nccls_variables_are_shown() -> None:

@@ -210,6 +210,18 @@ def test_the_interval_of_how_much_slower_holds_the_truth() -> None:
     assert 88 <= inside <= 100
 
 
+def test_both_ends_of_the_interval_are_widened_by_the_error_of_the_fleets_median() -> None:
+    """By hand: of five turns the least and the greatest, whose distances from the level grow by sqrt(1 + pi / 16)."""
+    turns = [1.0, 1.01, 1.02, 1.03, 1.05]
+    series = {"node0": turns} | {f"node{i}": [1.0] * 5 for i in range(1, 8)}
+    logs = np.log(turns)
+    level = outliers.level_of(logs.tolist())
+    widening = math.sqrt(1 + math.pi / 16)
+    expected = [math.expm1(level + (end - level) * widening) for end in (logs[0], logs[-1])]
+    verdict = fleet_verdicts.judge_metric("step", series, alpha=0.001)[0]
+    assert verdict.figures["interval_95"] == pytest.approx(expected, rel=1e-9)
+
+
 def test_what_was_not_measured_says_why() -> None:
     turns, reasons = [1.0, 1.1, 1.2], {"c": "not possible here: no DATADIR", "d": "No space left"}
     series = {"a": turns, "b": turns, "c": None, "d": None, "e": turns, "f": [1.01, 1.1, 1.2]}
@@ -265,6 +277,8 @@ def test_a_change_within_the_noise_of_either_record_names_nobody() -> None:
         return change.slower
 
     assert slower(quiet, quiet | slower_by_5) == {"node5": pytest.approx(0.05)}
+    all_slower_by_10 = {f"node{i}": [1.1] * 6 for i in range(8)}
+    assert slower(quiet, all_slower_by_10 | {"node5": [1.155] * 6}) == {"node5": pytest.approx(0.05)}  # than the fleet
     assert slower(noisy, quiet | slower_by_5) == {}
 
 

@@ -24,7 +24,7 @@ from tests.program import programs
 from tools.tune import __main__ as tune
 from tools.tune.candidates import CONTROL, SERIAL, Candidate, candidates
 from tools.tune.runs import Runner
-from tools.tune.verdicts import allowed_loss, finalists
+from tools.tune.verdicts import allowed_loss, batch_verdict, finalists
 
 CPU = job_of()
 COMMAND = [sys.executable, "-m", "tools.tune"]
@@ -316,6 +316,19 @@ def test_without_a_base_or_a_control_nothing_is_chosen(
 def test_the_allowed_difference_is_that_of_the_bases_own_runs_and_of_the_controls() -> None:
     allowed = allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
     assert allowed.tolist() == pytest.approx([0.01 + 2e-6, 5.0 + 1e-6])
+    # Rounding errors grow, so a window where two runs happen to agree allows no less than those before it.
+    allowed = allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.1, 1.0))])
+    assert allowed.tolist() == pytest.approx([1.0 + 2e-6, 1.0 + 1e-6])
+
+
+def test_the_memory_of_a_batch_is_that_of_the_measured_windows() -> None:
+    """In the warm-up, cuDNN tries algorithms that take more."""
+    windows = []
+    for phase, memory_mib in (("warmup", 9000.0), ("measured", 5000.0), ("measured", 6000.0)):
+        window = Window(line=1, steps=10, images=640, seconds=1.0, phase=phase, gpu_memory_mib=memory_mib)
+        windows.append(window)
+    record = Record(file="a", sha256="a", lines=3, format="mllog", windows=tuple(windows))
+    assert batch_verdict("batch 64", [record]).found.endswith("no interval: one turn, 6000 MiB of GPU memory")
 
 
 # ---- the real thing

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
+from scoring.record import Record, Window
 from tests import jobs, make_log
 from tools import summarize, watch
 
@@ -57,6 +58,19 @@ def test_a_run_that_goes_on(tmp_path):
         assert part in shown
     assert "287 W" in shown and "power cap" in shown and "silent" not in shown
     assert "dgx1 (silent for 60 s)" in later and ", nothing new for " in later
+
+
+def test_the_slowest_rank_of_a_step_that_is_done_again_after_a_resume_is_the_one_shown(tmp_path):
+    """Not that of a later step, which was done before."""
+    wait = {"data_wait_least_s": 0.1, "data_wait_median_s": 0.1, "data_wait_most_s": 0.2, "data_wait_host": "dgx1"}
+    not_measured = dict.fromkeys(f"compute_{name}" for name in ("least_s", "median_s", "most_s", "rank", "host"))
+    times = wait | not_measured
+    ranks = [
+        event("rank_times", times | {"data_wait_rank": rank}, step=step) for step, rank in ((22, 1), (44, 2), (22, 3))
+    ]
+    (tmp_path / "result_0.txt").write_text(BEGUN + "".join(ranks))
+    shown = text(watch.View(tmp_path).look(), NOW_S)
+    assert "data wait 0.200 s (rank 3 on dgx1" in shown
 
 
 def test_the_end_of_a_run(tmp_path):
@@ -204,3 +218,12 @@ def test_a_log_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> Non
         1,
         f"error: {tmp_path}/absent.txt: no such file or folder: check the path\n",
     )
+
+
+def test_the_wait_for_data_of_the_warm_up_does_not_count() -> None:
+    """Only of the windows that a run marks so: 0.2 s of 4 s."""
+    windows = []
+    for phase, wait_s in (("warmup", 1.0), ("measured", 0.1), (None, 0.1)):
+        windows.append(Window(line=1, steps=10, images=640, seconds=2.0, data_wait_s=wait_s, phase=phase))
+    record = Record(file="a", sha256="a", lines=3, format="mllog", windows=tuple(windows))
+    assert summarize._data_wait([record]) == "5.00 % of the step time"
