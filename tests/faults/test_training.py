@@ -278,3 +278,14 @@ def test_a_read_only_log_folder_is_wrong_use(tmp_path, made):
     done = on_a_disk_of("1m", logdir, "bash", "-c", script, LOGDIR=logdir, **jobs.TINY)
     said = f"error: {logdir}/CPU/rn50 cannot be written: set LOGDIR to a writable folder with room in it\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+@RANKS
+def test_a_path_that_the_system_refuses_to_look_at(tmp_path: Path) -> None:
+    """As root, whom no permission stops: a name that is too long for a folder."""
+    data = small.data_set(tmp_path / "data")
+    (data / "train_list.txt").write_text(f"{'x' * 300}/a.jpeg 0\n")
+    done = small.train(tmp_path / "result_0.txt", data, ranks=1)
+    said = "this path is longer than the system allows: name a shorter one"
+    assert f"error: {data}/{'x' * 300}: {said}\n" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2
