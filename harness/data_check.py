@@ -15,6 +15,7 @@ from harness.decoder import Decoder
 from harness.job import Job
 from harness.passport import Contents, contents_of, notes_on, passport
 from harness.processes import STDERR
+from runlog import named_files
 from runlog.errors import RunError
 from runlog.schema import as_json
 
@@ -37,7 +38,9 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
         try:
             samples = data_module.find(Path(job.data.folder), part, job.hyperparameters.classes)
             contents[part] = contents_of(samples, f"files of {part}", _show_on_stderr)
-        except (ValueError, OSError) as error:
+        except OSError as error:
+            by_part[part] = {"error": named_files.explain(error)}
+        except ValueError as error:
             by_part[part] = {"error": str(error)}
         else:
             by_part[part] = _describe_part(part, data_module, samples, contents[part], seed)
@@ -91,7 +94,9 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
         for number in chosen:
             try:
                 files = samples.encoded(number)
-            except (RunError, OSError) as error:
+            except OSError as error:
+                return named_files.explain(error)
+            except RunError as error:
                 return str(error)
             for name, content in files:
                 fault = encoded.fault(content) or decoder.fault(content)  # cut off, or refused by DALI

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 TRUNCATED = "it is truncated"
 
@@ -39,6 +39,12 @@ LEAST_SEGMENT = 4  # bytes of a JPEG's segment: marker and length
 BITS_IN_FRAME = 4  # where a frame says its bits a channel, from the start of its marker
 LEAST_FRAME = 10  # bytes of a JPEG's frame: marker, length, bits, height, width, channels
 WEBP_HEAD = 12  # bytes: RIFF, length, WEBP
+
+
+TIFF_COLOURS, TIFF_COMPRESSION = 262, 259  # tags
+TIFF_JPEG = (6, 7)  # compressions
+WHITE_IS_ZERO, YCBCR = 0, 6
+MISTAKEN_TIFF_COLOURS = {WHITE_IS_ZERO: "grey whose 0 is white", 5: "CMYK", YCBCR: "YCbCr", 8: "Lab"}
 
 
 class Segment(NamedTuple):
@@ -216,13 +222,33 @@ def _webp_fault(content: bytes) -> str:
 def _fault_by_decoding(content: bytes) -> str:
     """Say why Pillow cannot decode an image of a rarer kind: it may be truncated. Return an empty text if it can.
 
+    A TIFF of colours that DALI would mistake has a fault, too.
+
     An image of a kind that Pillow does not know gives an empty text, too, because DALI may know it.
     """
     try:
         with Image.open(io.BytesIO(content)) as opened:
             opened.load()
+            if isinstance(opened, TiffImagePlugin.TiffImageFile):
+                return _tiff_fault(opened)
     except UnidentifiedImageError:  # a kind that Pillow does not know
         return ""
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         return " ".join(str(error).split())
     return ""
+
+
+def _tiff_fault(opened: TiffImagePlugin.TiffImageFile) -> str:
+    """Say that a TIFF's numbers are no RGB or grey; empty if they are.
+
+    DALI takes three or more numbers of a pixel for RGB, and one of 8 bits or more for grey whose 0 is black. JPEG data
+    in YCbCr are made RGB on the way.
+    """
+    colours = opened.tag_v2.get(TIFF_COLOURS)
+    is_wide = opened.mode != "1"  # more than a bit a pixel
+    is_jpeg = opened.tag_v2.get(TIFF_COMPRESSION) in TIFF_JPEG
+    if colours not in MISTAKEN_TIFF_COLOURS or (colours == WHITE_IS_ZERO and not is_wide):
+        return ""
+    if colours == YCBCR and is_jpeg:
+        return ""
+    return f"it is a TIFF of {MISTAKEN_TIFF_COLOURS[colours]}, which is not supported"

@@ -248,14 +248,18 @@ class Trainer:
             **measured,
         )
         self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
-        clock_moved_s = self.clock.set_by_s()  # 0, unless somebody has set the system's clock since the last window
-        if clock_moved_s:
-            self.log.event(schema.CLOCK_SET, round(clock_moved_s, 3), schema.AtStep(step=step))
+        self.report_clock(step)
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if loss == 0:
             self.progress.warn(self.log, NOTHING_TO_LEARN)
         if not math.isfinite(loss):
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
+
+    def report_clock(self, step: int) -> None:
+        """Log it if somebody has set the system's clock since the last call. `step` is the last one that was done."""
+        moved_s = self.clock.set_by_s()
+        if moved_s:
+            self.log.event(schema.CLOCK_SET, round(moved_s, 3), schema.AtStep(step=step))
 
     def _report_ranks(self, data_wait_s: float, compute_s: float, *, step: int) -> None:
         """Log how far the ranks' times in a window of steps lie apart; every rank must call this.

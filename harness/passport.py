@@ -94,7 +94,8 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each oddity of a data set's two parts that a user should know of before a run.
 
-    Odd are a file that a part names more than once, a part of one class alone, and a file that is in both parts.
+    Odd are a file that a part names more than once, a part of one class alone, a class that is evaluated and not
+    trained on, and a file that is in both parts.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -106,12 +107,31 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
         labels = contents.labels  # an array where they are class numbers
         if isinstance(labels, np.ndarray) and len(np.unique(labels)) == 1:
             notes.append(f"the {part} set has one class alone, {labels[0]}: there is nothing to tell apart")
+    notes += _note_on_untrained_classes(train, evaluation)
     if _are_record_numbers(train.names):  # both parts count their records from 0, so equal names mean nothing
         return notes
     in_both = sorted(set(train_names) & set(eval_names))
     if in_both:
         notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
     return notes
+
+
+def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[str]:
+    """Return a sentence on the classes that are evaluated and not trained on, or nothing if there are none.
+
+    Labels that count from 1 in one part and from 0 in the other are found by it. Nothing is said where labels are no
+    numbers.
+    """
+    if not isinstance(train.labels, np.ndarray) or not isinstance(evaluation.labels, np.ndarray):
+        return []
+    untrained = np.setdiff1d(evaluation.labels, train.labels)  # sorted, each once
+    if not len(untrained):
+        return []
+    sample = int(np.flatnonzero(evaluation.labels == untrained[0])[0])
+    return [
+        f"the evaluation set has {len(untrained)} classes that the training set has no image of, the first is "
+        f"{untrained[0]} ({evaluation.names[sample]}): see that the labels of both count from the same number"
+    ]
 
 
 def _are_record_numbers(names: Sequence[str]) -> bool:

@@ -1,5 +1,7 @@
 """Finds what a job trains, before a log is begun: its workload, its data set and its schedule."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from harness.passport import Samples, Surveyed, survey
 from harness.ranks import Ranks
 from harness.workload import Workload
 from program.optimizers import Schedule
-from runlog import schema
+from runlog import named_files, schema
 
 LOOK_S = 3600.0  # that the first rank may look at a data set on a slow disk; meanwhile it watches itself
 
@@ -44,13 +46,15 @@ def task_of(job: Job, me: Ranks) -> Task:
     model = workload.of_job(job)
     recipe = model.recipe
     name, folder = data_set(job.data, me, model.EMBEDDED)
-    train_samples = model.DATA.find(folder, "train", recipe.classes)
-    eval_samples = model.DATA.find(folder, "val", recipe.classes)
+    with _unreadable_refused():
+        train_samples = model.DATA.find(folder, "train", recipe.classes)
+        eval_samples = model.DATA.find(folder, "val", recipe.classes)
     notes = [*train_samples.notes, *eval_samples.notes]
     train_passport = None
     eval_passport = None
     if not job.data.is_synthetic:
-        surveyed = survey_on_first(me, train_samples, eval_samples)
+        with _unreadable_refused():
+            surveyed = survey_on_first(me, train_samples, eval_samples)
         train_passport = surveyed.train
         eval_passport = surveyed.evaluation
         notes += surveyed.notes
@@ -85,6 +89,15 @@ def task_of(job: Job, me: Ranks) -> Task:
         ),
         notes=tuple(notes),
     )
+
+
+@contextlib.contextmanager
+def _unreadable_refused() -> Iterator[None]:
+    """Within it the data set is looked at: raise ValueError, which names the file, where the system refuses to read."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(named_files.explain(error)) from error
 
 
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:

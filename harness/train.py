@@ -251,6 +251,7 @@ def train_to_target(
         quality = evaluate_all(evaluator, eval_batches, run)
         log.mark(schema.EVAL_STOP, in_epoch)
         log.event(schema.EVAL_ACCURACY, quality, in_epoch)
+        trainer.report_clock(epoch * run.steps_per_epoch)  # no window follows the last evaluation
         log.mark(schema.BLOCK_STOP, block)
         run.progress.say(f"epoch {epoch} evaluation {quality:.4f} (target {recipe.target:.4f})")
         if quality >= recipe.target:

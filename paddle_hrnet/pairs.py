@@ -158,9 +158,15 @@ def find(root: Path, part: str, classes: int) -> PairList:
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)
-    listed_pairs = _pairs_in_list(list_file) if list_file is not None else _pairs_in_folders(root, part)
+    notes: tuple[str, ...] = ()
+    if list_file is not None:
+        listed_pairs = _pairs_in_list(list_file)
+    else:
+        images, others = _files_of_cities(root / "leftImg8bit" / part)
+        listed_pairs = _pairs_in_folders(root, part, images)
+        notes = _notes_on_others(root / "leftImg8bit" / part, others)
     pairs = tuple(_existing_pair(listed, folders, root) for listed in listed_pairs)
-    return PairList(root=root, part=part, pairs=pairs, classes=classes)
+    return PairList(root=root, part=part, pairs=pairs, classes=classes, notes=notes)
 
 
 def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[str, str]:
@@ -214,14 +220,49 @@ def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
         yield Listed(where, lists.unquoted(paths[0]), lists.unquoted(paths[1]))
 
 
-def _pairs_in_folders(root: Path, part: str) -> Iterator[Listed]:
+def _files_of_cities(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the images `CITY/NAME_leftImg8bit.png` of a part's folder, and all else that lies there, both sorted.
+
+    Hidden files and folders are left out. Without the folder both are empty. Raises OSError if one cannot be read.
+    """
+    images: list[Path] = []
+    others: list[Path] = []
+    if not folder.is_dir():
+        return images, others
+    for city in _not_hidden(folder):
+        if not city.is_dir():  # such as a link to a folder that is absent
+            others.append(city)
+            continue
+        for file in _not_hidden(city):
+            if file.name.endswith(IMAGE_END):
+                images.append(file)
+            else:
+                others.append(file)
+    return sorted(images), sorted(others)
+
+
+def _not_hidden(folder: Path) -> list[Path]:
+    """Return what lies in a folder, but for what is hidden, as the `._NAME` that macOS adds."""
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+def _notes_on_others(folder: Path, others: list[Path]) -> tuple[str, ...]:
+    """Return a note on what lies in a part's folder and is no image in the folder of a city; none if all are."""
+    if not others:
+        return ()
+    return (
+        f"{folder} has {len(others)} files or folders that are not CITY/NAME{IMAGE_END} and are passed over, the first "
+        f"is {others[0]}",
+    )
+
+
+def _pairs_in_folders(root: Path, part: str, images: list[Path]) -> Iterator[Listed]:
     """Yield the pairs of `part` (train or val) in Cityscapes' folders, each with the image's path for messages.
 
     The label of `leftImg8bit/PART/CITY/NAME_leftImg8bit.png` is `gtFine/PART/CITY/NAME_gtFine_labelTrainIds.png`,
-    whether there is such a file or not. Raises ValueError if there are no images.
+    whether there is such a file or not. Raises ValueError if there are no `images`.
     """
     folder = root / "leftImg8bit" / part
-    images = sorted(folder.glob(f"*/*{IMAGE_END}"))
     if not images:
         raise ValueError(
             f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "

@@ -25,6 +25,7 @@ NOT_INTERLACED = (0, 0, 0)  # the methods; the first two have no other value
 COLOUR_TYPE_IN_HEADER = 9  # its place in the header's 13 bytes; those of the three methods follow
 ORIENTATION = 0x0112  # EXIF's tag
 UPRIGHT = 1
+LENGTH_BYTES = 4  # of a PNG's chunk, before its kind
 HEAD_BYTES = 1 << 18  # of a file, in which a JPEG states its size behind a thumbnail
 FIX = "convert it or remove it from the list"
 
@@ -133,10 +134,15 @@ def as_grey(content: bytes) -> bytes:
 
 
 def _grey_by_header(content: bytes) -> bytes:
-    """Return a palette PNG of 8 bits as a greyscale PNG: another header, no palette, the same compressed pixels."""
+    """Return a palette PNG of 8 bits as a greyscale PNG: another header, no palette, the same compressed pixels.
+
+    Raises ValueError for a chunk whose checksum is wrong, as the new chunks get checksums of their own.
+    """
     grey = bytearray(encoded.PNG_START)
     for chunk in encoded.png_chunks(content):
         body = content[chunk.body_start : chunk.body_end]
+        if content[chunk.kind_start : chunk.end] != _chunk(chunk.kind, body)[LENGTH_BYTES:]:
+            raise ValueError(f"it is damaged: the checksum at its byte {chunk.body_end} is wrong")
         if chunk.kind == b"IHDR":
             body = body[:COLOUR_TYPE_IN_HEADER] + bytes([GREY]) + body[COLOUR_TYPE_IN_HEADER + 1 :]
         if chunk.kind in (b"IHDR", b"IDAT", b"IEND"):

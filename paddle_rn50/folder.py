@@ -21,7 +21,7 @@ from runlog import named_files, schema
 LIST = "{}_list.txt"
 KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for once
 # The label is what stands behind the last blank, or behind the comma or semicolon of a spreadsheet.
-LINE = re.compile(r'(?P<path>.*[^\s,;])[\s,;]+"?(?P<label>[0-9]+)"?')
+LINE = re.compile(r'(?P<path>.*[^\s,;])[\s,;]+"?(?P<label>[0-9]{1,18})"?')
 IMAGE_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 Size = tuple[int, int]  # width and height in pixels
 
@@ -137,6 +137,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         )
     if part != "train":  # the labels of evaluation must mean the classes of training
         _require_same_classes(root, part, listed.names)
+    _require_same_numbers(root, part, listed.names)
     on_fewer_folders = _note_on_fewer_folders(root / part, count, classes)
     passed_over = _note_on_other_files(root, part, listed.others)
     return ImageList(
@@ -175,7 +176,7 @@ def class_folders(root: Path, part: str) -> ClassFolders:
     An image's label is the number of its folder, from 0 in the order of names. Raises ValueError if there is no class
     folder, or one has no image.
     """
-    names = _folder_names(root / part)
+    names = folder_names(root / part)
     if not names:
         raise ValueError(
             f"{root / part}: has no class folders and no {LIST.format(part)} tells its labels: put the images into a "
@@ -184,7 +185,7 @@ def class_folders(root: Path, part: str) -> ClassFolders:
         )
     paths: list[str] = []
     labels: list[int] = []
-    others = [f"{part}/{name}" for name in _file_names(root / part)]
+    others = [f"{part}/{name}" for name in file_names(root / part)]
     for label, name in enumerate(names):
         images, other_files = _files_below(root, f"{part}/{name}")
         others += other_files
@@ -195,13 +196,25 @@ def class_folders(root: Path, part: str) -> ClassFolders:
     return ClassFolders(names, paths, labels, others)
 
 
-def _folder_names(folder: Path) -> list[str]:
-    """Names of the folders in a folder, sorted as Python sorts text; hidden ones are no classes."""
+def folder_names(folder: Path) -> list[str]:
+    """Names of the folders in a folder, sorted as Python sorts text; hidden ones are no classes.
+
+    Raises ValueError for a link that leads nowhere: without the class that it stands for, later ones would have other
+    numbers.
+    """
+    names = []
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                names.append(entry.name)
+            elif entry.is_symlink() and not Path(entry.path).exists():
+                raise ValueError(f"{entry.path}: is a link to a class folder that is absent: restore it or remove it")
+    return sorted(names)
 
 
-def _file_names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     """Names of the files in a folder, sorted; hidden ones are left out."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if not entry.is_dir() and not entry.name.startswith("."))
@@ -210,8 +223,8 @@ def _file_names(folder: Path) -> list[str]:
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder and its subfolders, as sorted paths relative to `root`.
 
-    Hidden files are left out. Raises ValueError if a folder cannot be read, or if a link leads back to a folder that
-    contains it.
+    Hidden files and folders, such as a notebook's `.ipynb_checkpoints` with its copies, are left out. Raises
+    ValueError if a folder cannot be read, or if a link leads back to a folder that contains it.
     """
     images: list[str] = []
     others: list[str] = []
@@ -222,10 +235,10 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
             with os.scandir(root / current) as entries:
                 for entry in entries:
                     path = f"{current}/{entry.name}"
+                    if entry.name.startswith("."):
+                        continue
                     if entry.is_dir():  # or a link to one
                         folders_to_read.append(path)
-                    elif entry.name.startswith("."):
-                        continue
                     elif entry.name.lower().endswith(IMAGE_ENDS) and not _is_pipe_or_device(entry):
                         images.append(path)
                     else:
@@ -249,7 +262,7 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
     """Raise ValueError unless training has the same class folders: labels would mean other classes."""
     if not (root / "train").is_dir():
         return
-    trained = _folder_names(root / "train")
+    trained = folder_names(root / "train")
     if trained and names != trained:
         odd = sorted(set(names) ^ set(trained))[0]
         raise ValueError(
@@ -258,7 +271,36 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
         )
 
 
+def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
+    """Raise ValueError if the other part has a list that numbers one of these class folders otherwise.
+
+    Labels of training would mean other classes than those of evaluation. `names` are the class folders of `part`, in
+    the order of their numbers.
+    """
+    other_part = "val" if part == "train" else "train"
+    list_file = root / LIST.format(other_part)
+    if not named_files.is_file(list_file):
+        return
+    number_of_class = {name: number for number, name in enumerate(names)}
+    folders = Folders(root)
+    for where, text in lines(list_file):
+        line = LINE.fullmatch(text)
+        if line is None:  # reading the list says so
+            continue
+        top, _, below = folders.relative(unquoted(line["path"])).removeprefix("./").partition("/")
+        name, is_in_folder, _ = below.partition("/")
+        label = int(line["label"])
+        if top == other_part and is_in_folder and number_of_class.get(name, label) != label:
+            raise ValueError(
+                f"{where}: gives {name} the label {label}, but {root / part / name} is number {number_of_class[name]} "
+                f"of the class folders by name: write {LIST.format(part)}, too, or remove {list_file.name}"
+            )
+
+
 def list_text(images: ImageList) -> bytes:
-    """Make the text of a list file of these images."""
+    """Make the text of a list file of these images. Raises ValueError for a name that would be two lines of it."""
+    for path in images.paths:
+        if "\n" in path or "\r" in path:
+            raise ValueError(f"{os.fspath(images.root / path)!r}: its name has a line break: rename the file")
     lines = [f"{path} {label}\n" for path, label in zip(images.paths, images.labels.tolist(), strict=True)]
     return os.fsencode("".join(lines))

@@ -4,6 +4,7 @@ A record is a length (8 bytes), its checksum (4), a tf.train.Example and its che
 `offset size`.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from google.protobuf.message import DecodeError
 from harness.passport import Contents
 from paddle_rn50.records import SIZE_COLUMN, Form, Parsed, Records, read_index
 from program.arrays import Array
+from runlog import named_files
 
 # Names that TensorFlow's scripts give the files of a part.
 PATTERNS = {"train": ("train-*-of-*", "train*.tfrecord"), "val": ("validation-*-of-*", "val*.tfrecord")}
+NUMBERED = re.compile(r".*-(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(\.tfrecord)?")  # by TensorFlow's scripts
+GZIP_START = b"\x1f\x8b"
 LENGTH = np.dtype("<u8")
 LENGTH_BYTES = LENGTH.itemsize
 BEFORE_MESSAGE = 12  # bytes: the length and its checksum
@@ -44,25 +48,46 @@ EXAMPLE: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Exam
 
 
 def files_of(root: Path, part: str) -> tuple[Path, ...]:
-    """Find the files of `part` (train or val) in a folder. Raises ValueError if one of a numbered set is absent."""
+    """Find the files of `part` (train or val) in a folder.
+
+    Raises ValueError if one of a numbered set is absent, or if a file is there that is none of the set.
+    """
     for pattern in PATTERNS[part]:
         files = tuple(sorted(path for path in root.glob(pattern) if path.suffix != ".idx"))
-        count = files[0].name.rpartition("-of-")[2] if files else ""
-        if count.isdecimal() and int(count) != len(files):
-            raise ValueError(f"{root}: has {len(files)} of the {int(count)} files {pattern}: restore the others")
         if files:
+            _require_whole_set(root, pattern, files)
             return files
     return ()
+
+
+def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> None:
+    """Raise ValueError unless files, if the first is numbered as `train-00000-of-01024`, are all of one such set.
+
+    A set's names may end in `.tfrecord`. Files without such numbers are a set, as many as there are.
+    """
+    numbers_of_first = NUMBERED.fullmatch(files[0].name)
+    if numbers_of_first is None:
+        return
+    count = int(numbers_of_first["count"])
+    present = set()
+    for file in files:
+        numbers = NUMBERED.fullmatch(file.name)
+        if numbers is None or int(numbers["count"]) != count or int(numbers["number"]) in present:
+            raise ValueError(f"{file}: is none of the {count} files that {files[0].name} is of: move it elsewhere")
+        present.add(int(numbers["number"]))
+    if len(files) != count:
+        raise ValueError(f"{root}: has {len(files)} of the {count} files {pattern}: restore the others")
 
 
 def find(files: tuple[Path, ...], classes: int) -> Records:
     """Return where the records of these TFRecord files lie, by the index of each file, FILE.idx.
 
     A line of an index is `offset size`, in bytes. `classes` is how many classes the labels may have. Raises ValueError
-    if an index is absent or damaged, or if its records do not fill its file exactly.
+    if a file is compressed, if an index is absent or damaged, or if its records do not fill its file exactly.
     """
     places = []
     for file_number, file in enumerate(files):
+        _require_not_compressed(file)
         index = file.with_name(f"{file.name}.idx")
         how_to_make = f"make it by `tfrecord2idx {file} {index}`, which comes with DALI"
         offsets_and_sizes = read_index(index, how_to_make)
@@ -71,6 +96,16 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
         # A column with the file's number is put before the two columns of the index.
         places.append(np.insert(offsets_and_sizes, 0, file_number, axis=1))
     return Records(format=FORM, files=files, places=np.concatenate(places), classes=classes)
+
+
+def _require_not_compressed(file: Path) -> None:
+    """Raise ValueError if a file is a folder, or compressed by gzip: records are read wherever they lie in it."""
+    if not named_files.is_file(file):
+        raise ValueError(f"{file}: no such file: restore it")
+    with file.open("rb") as opened:
+        start = opened.read(len(GZIP_START))
+    if start == GZIP_START:
+        raise ValueError(f"{file}: is compressed by gzip: `gunzip` it, then make its index by `tfrecord2idx`")
 
 
 def _fill_file(offsets_and_sizes: Array, file: Path) -> bool:
@@ -134,9 +169,11 @@ def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:
 def _require_first_is_image(records: Records) -> None:
     """Raise ValueError if the first record is damaged or holds no image with a class; the others are not looked at."""
     try:
-        parse(records.content(0))
+        label = parse(records.content(0)).label
     except ValueError as error:
         raise ValueError(f"{records.name(0)}: {error}: pack the images as TensorFlow's own scripts do") from error
+    if not 0 <= label < records.classes:
+        raise ValueError(records.label_fault(0))
 
 
 FORM = Form(name="tfrecord", first_label=1, head_bytes=LENGTH_BYTES, parse=parse, contents=contents)

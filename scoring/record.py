@@ -278,7 +278,7 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
         epoch 3, step 100 or 95  -> True
         epoch 3, step 110 or 90  -> False
         epoch 4, step 10         -> True, because the program counts anew in each epoch, from the `first_step` 1 on
-        epoch 4, step 0          -> False, because no step is before the `first_step`
+        epoch 4, step 0          -> True, because OneFlow prints a row there, which counts from 1 all the same
         epoch 5, step 10         -> False
     """
     last = rows_before[-1]
@@ -294,7 +294,7 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
     is_counted_anew = epochs_later == 1 and row.step <= last.step
     if is_counted_anew:
         steps_of_new_epoch = row.step - first_step + 1  # from the first step to this one, both included
-        return 0 < steps_of_new_epoch <= steps_of_longest_row
+        return steps_of_new_epoch <= steps_of_longest_row
     steps_since_last_row = row.step - last.step
     return 0 < steps_since_last_row <= steps_of_longest_row
 

@@ -150,6 +150,7 @@ def run(
     steps = samples[0] // global_batch
     print_steps = max(1, (steps + 1) // 2)
     config = {"SEED": seed, "PRINT_STEPS": print_steps, "RECIPE.target_top1": target}
+    config["RECIPE.eval_every_epochs"] = eval_every
     config |= _recipe(hyperparameters) | {"RECIPE.epochs": epochs, "RECIPE.image_size": 64}
     config |= {"SUBMISSION_ORG": org, "SUBMISSION_DIVISION": division}
     config |= {"SUBMISSION_STATUS": "research", "SUBMISSION_PLATFORM": "" if platform == "CPU" else platform}
@@ -197,6 +198,7 @@ def _recipe(said: dict[str, Any]) -> dict[str, Any]:
     return {
         **{f"RECIPE.{name}": said[f"{kind}_opt_{name}"] for name in ("base_learning_rate", "end_learning_rate")},
         **{f"RECIPE.optimizer.{name}": said[f"{kind}_opt_{name}"] for name in ("momentum", "weight_decay")},
+        "RECIPE.power": said[f"{kind}_opt_learning_rate_decay_poly_power"],
         **{"RECIPE.optimizer.kind": kind, "RECIPE.warmup_epochs": warmup},
     }
 

@@ -94,7 +94,7 @@ def pack(source: Path, target: Path, part: str) -> str:
             # open() has just made this file, which is empty. It is missing if another pack of the part ended between
             # open() and the lock, and so has renamed it.
             files.growing.unlink(missing_ok=True)
-            _raise_unless_packed_from(list_sha256, files)
+            _raise_unless_packed_from(images, list_sha256, files)
             return f"{files.packed}: is whole already"
         entries = _write_records(growing, files.journal, images, list_sha256)
         _write_index_and_sizes(files, images, entries, list_sha256)
@@ -103,11 +103,14 @@ def pack(source: Path, target: Path, part: str) -> str:
     return f"{files.packed}: {len(entries)} images, {files.packed.stat().st_size / 2**30:.3f} GiB, each record checked"
 
 
-def _raise_unless_packed_from(list_sha256: str, files: PackFiles) -> None:
-    """Raise ValueError unless a packed part was made from the list with this SHA-256."""
-    if _read_sizes(files.sizes).get("list_sha256") != list_sha256:
-        remedy = "remove it or take another TARGET"
+def _raise_unless_packed_from(images: folder.ImageList, list_sha256: str, files: PackFiles) -> None:
+    """Raise ValueError unless a packed part was made from the list with this SHA-256, and of files of these sizes."""
+    noted = _read_sizes(files.sizes)
+    remedy = "remove it or take another TARGET"
+    if noted.get("list_sha256") != list_sha256:
         raise ValueError(f"{files.packed}: is there, and not packed from this list: {remedy}")
+    if noted.get("source") != as_json(passport.passport(images.contents(lambda done, total: None))):
+        raise ValueError(f"{files.packed}: is there, but files of {images.root} were changed since: {remedy}")
 
 
 def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, list_sha256: str) -> list[Entry]:

@@ -40,7 +40,7 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     Raises ValueError if the list cannot be made.
     """
     if part == "val" and labels is not None:
-        return _flat_list(source / part, labels)
+        return _flat_list(source, labels)
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)
     return folder.list_text(images)
@@ -53,22 +53,37 @@ class _LabelledImage(NamedTuple):
     label: str  # digits, which may begin with zeros
 
 
-def _flat_list(image_folder: Path, labels: Path) -> bytes:
-    """Return the content of a list of the images in `image_folder`: the lines of the file `labels`, in its order.
+def _flat_list(source: Path, labels: Path) -> bytes:
+    """Return the content of a list of the images in the folder val/: the lines of the file `labels`, in its order.
 
-    Each line of the result begins with the folder's name: "val/x.JPEG 7". Raises ValueError if the file `labels` is
-    missing, or if one of its lines has no label or names an image that the folder does not have.
+    Each line of the result begins with the folder's name: "val/x.JPEG 7". A warning tells of images without a line.
+    Raises ValueError if the file `labels` is missing, or if one of its lines has no label or one that no class folder
+    of train/ has, or names an image that the folder val/ does not have.
     """
+    image_folder = source / "val"
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
+    classes = len(folder.folder_names(source / "train"))
     existing_files = Folders(image_folder)
+    unnamed = {name for name in folder.file_names(image_folder) if name.lower().endswith(folder.IMAGE_ENDS)}
     lines = []
     for where, text in list_lines(labels):  # `where` is the line's place, "labels.txt:7", for messages
         image = _labelled_image(where, text)
         fault = existing_files.fault(image.file_name)  # why the file cannot be used, or ""
         if fault:
             raise ValueError(f"{where}: {image_folder / image.file_name} {fault}: restore it or remove the line")
+        if int(image.label) >= classes:
+            raise ValueError(
+                f"{where}: label {int(image.label)} is out of range: {source / 'train'} has {classes} class folders, "
+                "which are numbered from 0"
+            )
+        unnamed.discard(image.file_name)
         lines.append(f"{image_folder.name}/{image.file_name} {int(image.label)}\n")
+    if unnamed:
+        print_warning(
+            f"{labels}: does not name {len(unnamed)} images of {image_folder}, which are left out of the list, the "
+            f"first is {min(unnamed)}"
+        )
     return os.fsencode("".join(lines))
 
 

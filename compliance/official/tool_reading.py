@@ -11,7 +11,7 @@ from typing import Any
 from compliance.official import convergence
 from compliance.official.convergence import NOT_CONVERGED, STABLE_DIFFUSION
 from runlog import schema
-from runlog.reader import Event
+from runlog.reader import LARGEST_FLOAT, Event
 from runlog.text import printable
 
 _EVALUATION_KEYS = (schema.EVAL_ACCURACY.key, "eval_error")
@@ -123,14 +123,19 @@ class ToolReader:
         rcp_checker takes the last evaluation for the one that reached the target; for stable_diffusion, the earliest
         one that did. A run without success gives NOT_CONVERGED. Raises KeyError if run_stop has no status, or no
         evaluation before it. For stable_diffusion it raises, instead of the latter, what `_earliest_at_target` does.
+        Raises ValueError if nothing can be computed with what the evaluation states.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
-            return self._earliest_at_target()
-        if self._last_trained is None:
+            trained = self._earliest_at_target()
+        elif self._last_trained is None:
             raise KeyError("an evaluation before it")  # read as: run_stop without 'an evaluation before it'
-        return self._last_trained
+        else:
+            trained = self._last_trained
+        if not _is_computable(trained):
+            raise ValueError("a usable number of epochs or samples before it")
+        return trained
 
     def _earliest_at_target(self) -> float:
         """Return the samples (or steps) of the earliest evaluation of stable_diffusion that reaches the target.
@@ -140,6 +145,16 @@ class ToolReader:
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
         earliest: float = min(counts_at_target)  # of an empty list, `min` raises the ValueError
         return earliest
+
+
+def _is_computable(trained: Any) -> bool:
+    """Return whether a figure can be computed with the epochs or samples that an evaluation states.
+
+    A log may have a text there, or a whole number that is too large for a float.
+    """
+    if type(trained) is int:
+        return abs(trained) < LARGEST_FLOAT
+    return type(trained) is float
 
 
 def _reaches_target(metrics: dict[Any, Any]) -> bool:

@@ -63,6 +63,7 @@ class Policy:
         self._check_summary()
         self._check_caches()
         self._check_seeds()
+        self._check_clock_settings()
         if benchmark is not None:
             self._check_benchmark(benchmark, division)
 
@@ -155,6 +156,17 @@ class Policy:
                 self._add_breach("seed-present", seed.line, f"seed {printable(seed.value)}")
             elif not {"file", "lineno"} <= seed.metadata.keys():
                 self._add_breach("seed-present", seed.line, "a seed without file and lineno, which seed_checker needs")
+
+    def _check_clock_settings(self) -> None:
+        """Report each clock_set by which the system's clock was set back: the run's time is too short by as much.
+
+        The order of the times need not show it, because the clock may have been set during a longer evaluation.
+        """
+        allowed_s = self.collector.strict_rules["time-order"].bounds["back_ms"] / 1000
+        for event in self.run.all_events[schema.CLOCK_SET.key]:
+            if is_number(event.value) and event.value < -allowed_s:
+                actual = f"the system's clock was set back by {six_digits(-event.value)} s"
+                self._add_breach("time-order", event.line, actual)
 
     # --- rules of this project's benchmarks ---
 

@@ -9,12 +9,14 @@ ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
 
 
 def is_possible_window(window: schema.StepWindow) -> bool:
-    """Return whether a window's counts have 63 bits at most, and its loss is not below 0.
+    """Return whether a window's counts are not below 0 and have 63 bits at most, and its loss is not below 0.
 
     A loss of None is possible: it was not a number.
     """
     is_good_loss = window.loss is None or window.loss >= 0
-    return is_good_loss and max(window.steps, window.images) < 2**63
+    has_good_steps = 0 <= window.steps < 2**63
+    has_good_images = 0 <= window.images < 2**63
+    return is_good_loss and has_good_steps and has_good_images
 
 
 def has_impossible_time(window: schema.StepWindow) -> bool:

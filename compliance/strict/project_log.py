@@ -16,7 +16,7 @@ from compliance.strict.schema_types import fits
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
-from runlog.reader import Event
+from runlog.reader import Event, dataclass_of
 from runlog.text import printable
 
 _MOST_ENERGY_DIFFERENCE = 0.01  # as a share
@@ -35,7 +35,7 @@ class _StatedTelemetry:
     samples: float
     interval_s: float  # from one sample of a node to the next, above 0
     nodes: int
-    run_ms: float  # from run_start to run_stop; 0 without run_stop
+    run_ms: float  # from run_start to run_stop, less what the clock was set ahead; 0 without run_stop
     log_ms: float  # from init_start, or an earlier run_start, to telemetry_summary
 
     def samples_due(self, duration_ms: float) -> float:
@@ -62,6 +62,7 @@ class ProjectLog:
         out.
         """
         faults_of_header = self._sections_unlike_schema()
+        yield from self._other_format()
         faults_of_summary = self._summary_unlike_schema()
         does_header_fit = not faults_of_header
         yield from faults_of_header
@@ -74,6 +75,7 @@ class ProjectLog:
         yield from self.order.measured.faults
         yield from self._rates_beyond_peak()
         yield from self._early_end()
+        yield from self._missing_evaluation()
         yield from self._wrong_number_of_telemetry_samples()
         yield from self._impossible_accuracies()
         if does_header_fit:
@@ -97,6 +99,14 @@ class ProjectLog:
                 what = f"the header section {name} is not as the schema has it: {printable(value)}"
                 faults.append(Fault(None, what))
         return faults
+
+    def _other_format(self) -> Iterator[Fault]:
+        """Yield a fault if the log says that it is of another form or version than the one that is checked here."""
+        stated = dataclass_of(schema.Format, self.run.header_section(schema.LOG))
+        known = schema.Format()
+        if stated is not None and stated != known:
+            shown = f"{printable(stated.format)}, version {printable(stated.version)}"
+            yield Fault(None, f"a log of the form {shown}; this checker reads {known.format}, version {known.version}")
 
     def _summary_unlike_schema(self) -> list[Fault]:
         """Return a fault if the log has a run_summary that does not fit the schema."""
@@ -285,6 +295,34 @@ class ProjectLog:
         if (last_epoch or 0) < epochs and not is_target_reached:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
 
+    def _missing_evaluation(self) -> Iterator[Fault]:
+        """Yield a fault if a trained epoch that the recipe evaluates has no accuracy: for the first such epoch.
+
+        Nothing is checked if the header does not say which epochs the recipe evaluates, nor in a resumed run, of which
+        the log has a part alone, nor if an accuracy is no number, which is reported as such. A run without success may
+        have ended before the evaluation of its last epoch.
+        """
+        period: Any = self.run.settings.get("RECIPE.eval_every_epochs")
+        offset: Any = self.run.settings.get("RECIPE.eval_offset_epochs", 0)
+        is_resumed = self.run.summary is not None and self.run.summary.resumed
+        has_wrong_accuracies = len(self.run.evaluations) < self.run.number_of_events(schema.EVAL_ACCURACY)
+        if period is None or is_resumed or has_wrong_accuracies:
+            return
+        if type(period) is not int or type(offset) is not int or period < 1:
+            shown = f"every {printable(period)} epochs from {printable(offset)} on"
+            yield Fault(None, f"a recipe that evaluates {shown}, which are no numbers of epochs")
+            return
+        last_epoch = self.order.last_epoch or 0
+        last_due = last_epoch if self.run.status == "success" else last_epoch - 1
+        line_by_epoch = {evaluation.epoch: evaluation.line for evaluation in self.run.evaluations}
+        first_due = offset % period or period
+        for epoch in range(first_due, last_due + 1, period):
+            if epoch not in line_by_epoch:
+                lines_after = [line for evaluated, line in line_by_epoch.items() if evaluated > epoch]
+                what = f"epoch {epoch} was not evaluated, which RECIPE.eval_every_epochs {period} asks for"
+                yield Fault(min(lines_after, default=None), what)
+                return
+
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
         """Yield a fault if the log states too few or too many samples of telemetry.
 
@@ -324,9 +362,17 @@ class ProjectLog:
             samples=samples,
             interval_s=interval_s,
             nodes=max(len(self._described_nodes()), 1),  # a run has one at least
-            run_ms=0.0 if run.stop_ms is None else run.stop_ms - run.start_ms,
+            run_ms=0.0 if run.stop_ms is None else run.stop_ms - run.start_ms - self._set_ahead_ms(),
             log_ms=telemetry.time_ms - log_start_ms,
         )
+
+    def _set_ahead_ms(self) -> float:
+        """Return by how much the system's clock was set ahead in all, as the events clock_set say."""
+        set_ahead_s = 0.0
+        for event in self.run.all_events[schema.CLOCK_SET.key]:
+            if is_number(event.value) and event.value > 0:
+                set_ahead_s += event.value
+        return 1000 * set_ahead_s
 
     def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a fault if the program has less than half as many convolutions as the benchmark's model.

@@ -4,18 +4,15 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from runlog.digits import percent, percent_above, significant
 from runlog.verdict import Verdict
+from scoring.figure.level_change import DEVIATIONS_OF_MEDIAN_DISTANCE, LevelChange, change_point
 from scoring.figure.stragglers import warn_of_slow_rank
 from scoring.figure.warnings import MOST_RATE_GAP, warning
 from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.record import Record, Window
 
-# A level change is sought over the whole series. Noise alone reaches a strength of about sqrt(2 ln n), which is 3.7 for
-# a thousand windows; a change must exceed that by a margin.
-LEAST_CHANGE_STRENGTH = 6.0
 WARM_UP_SLOWDOWN = 0.01  # of the first windows, over the rest
 THROTTLING_SLOWDOWN = 0.03  # of the windows after a sudden change, over those before
 LEAST_DRIFT = 0.02  # of the median time, from the first third of the windows to the last
@@ -24,8 +21,6 @@ OUTLIER_DEVIATIONS = 3.5  # from the median: the limit of Iglewicz and Hoaglin's
 OUTLIER_DISTANCE_SHARE = 0.2  # from the median, as a share of it
 MOST_OUTLIERS_SHARE = 0.1  # of the windows
 MOST_MEAN_SHIFT = 0.01  # of the mean time by its outliers
-DEVIATIONS_OF_MEDIAN_DISTANCE = 1.4826  # standard deviations of normal values, in their median absolute distances
-CLIP_DEVIATIONS = 8  # a value farther from the median is clipped to it before a level change is sought
 NORMAL_QUANTILE_99 = 2.576  # of a normal value's distance from its mean, in deviations
 MOST_FOR_TREND = 200  # a longer series is thinned out to 200 to 399 values, as the test for a trend compares all pairs
 MOST_SMOOTH_RATIO = 0.3  # von Neumann's ratio of running averages is below it; that of independent values is about 2
@@ -212,74 +207,6 @@ def _warning_of_level_change(record: Record, windows: Sequence[Window], times: S
         or _warning_of_throttling(record, windows, times)
         or _warning_of_drift(record, windows, times)
     )
-
-
-class LevelChange(NamedTuple):
-    """The index at which a series of values changes from one level to another."""
-
-    at: int  # index of the first value of the new level
-    before: float  # median of the values before that index
-    after: float  # median of the values from that index on
-
-
-def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
-    """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
-
-    An index splits the series into the values before it and those from it on. The change is at the split whose two
-    means lie farthest apart, in standard errors. They must lie more than LEAST_CHANGE_STRENGTH apart. If they lie
-    farther apart at the next index outside the range, the level changes out there.
-    """
-    noise = _noise_deviation(values)
-    clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
-    strengths = _strengths_of_splits(clipped, noise)
-    allowed_indexes = [index for index in strengths if first_index <= index <= last_index]
-    if not allowed_indexes:
-        return None
-    strongest = max(allowed_indexes, key=lambda index: strengths[index])
-    if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
-        return None
-    strongest_beside = max(strengths.get(strongest - 1, 0.0), strengths.get(strongest + 1, 0.0))
-    if strongest_beside > strengths[strongest]:  # no index of the range is stronger
-        return None
-    before = statistics.median(values[:strongest])
-    after = statistics.median(values[strongest:])
-    return LevelChange(at=strongest, before=before, after=after)
-
-
-def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:
-    """Return for each index how far apart the means of values[:index] and values[index:] are, in standard errors.
-
-    Each part has at least one value. `noise` is the standard deviation of a value around its level.
-    """
-    total = math.fsum(values)
-    sums_before = list(itertools.accumulate(values, initial=0.0))  # sums_before[i] is the sum of values[:i]
-    strengths = {}
-    for index in range(1, len(values)):
-        count_before = index
-        count_after = len(values) - index
-        mean_before = sums_before[index] / count_before
-        mean_after = (total - sums_before[index]) / count_after
-        standard_error = noise * math.sqrt(1 / count_before + 1 / count_after)
-        strengths[index] = abs(mean_before - mean_after) / standard_error
-    return strengths
-
-
-def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
-    """Return the values, each moved to within `most_distance` of their median."""
-    median = statistics.median(values)
-    return [min(max(value, median - most_distance), median + most_distance) for value in values]
-
-
-def _noise_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a series around its level, estimated from the differences of neighbours.
-
-    A level change or a slow drift hardly affects their median. The result is always above 0.
-    """
-    differences = [abs(after - before) for before, after in itertools.pairwise(values)]
-    # The difference of two values has sqrt(2) times the deviation of one value.
-    noise = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(differences) / math.sqrt(2)
-    median = statistics.median(values)
-    return max(noise, 1e-4 * abs(median), 1e-12)  # rounded values may be equal although the times were not
 
 
 def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:

@@ -34,7 +34,13 @@ _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
 _PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus"
-_PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|[^\s,')]+)")
+_PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|\d+(?:,\d+)+|[^\s,')]+)")
+# TensorFlow's examples print rows of evaluations in the words of training. MXNet's and they have the parameter `mode`.
+_MODE = r"^(?=.*(?:PARAMETER|Start with arguments)).*[\s(]mode(?: : |=')"
+_EVALUATION_STARTS = re.compile(
+    rf"Starting Model Evaluation|{_MODE}(?P<mode>evaluate|predict|inference_benchmark|val|pred)(?=[\s']|$)"
+)
+_TRAINING_STARTS = re.compile(rf"Starting Model Training|{_MODE}train")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
@@ -80,6 +86,7 @@ class PyTorch(EpochFormatReader):
     )
     evaluation_pattern = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
+    _evaluates = False  # the rows that come are of an evaluation
 
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row, in JSON or not.
@@ -93,11 +100,31 @@ class PyTorch(EpochFormatReader):
                 _, parameters = plain_text.split(head, 1)
                 for name, value in _PARAMETER.findall(parameters):
                     self.set_if_unset(name, value, line)
-                return
+                break
+        self._note_phase(line, plain_text)
 
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row, in JSON or not."""
-        super().read_after_first_row(line, _as_text(text))
+        plain_text = _as_text(text)
+        super().read_after_first_row(line, plain_text)
+        self._note_phase(line, plain_text)
+
+    def _note_phase(self, line: int, plain_text: str) -> None:
+        """Note in `_evaluates` whether the next rows are of an evaluation, if a line says so or says the contrary."""
+        is_evaluation = _EVALUATION_STARTS.search(plain_text)
+        if is_evaluation is None:
+            if _TRAINING_STARTS.search(plain_text):
+                self._evaluates = False
+            return
+
+        self._evaluates = True
+        mode = is_evaluation["mode"]
+        if mode is not None:
+            self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
+
+    def _is_skipped(self, position: RowPosition, row: Columns) -> bool:
+        """Return whether a row is of an evaluation, or is to be skipped for a reason that all formats have."""
+        return self._evaluates or super()._is_skipped(position, row)
 
     def device_counts(self) -> dict[str, Fact]:
         """Map each parameter of the log that states how many devices there are to the number and its line.
@@ -110,8 +137,7 @@ class PyTorch(EpochFormatReader):
             counts["world_size"] = Fact(integer(world_size.value) or None, world_size.line)
         gpus = self.facts_by_name.get("gpus")
         if gpus:
-            listed = re.findall(r"\d+", gpus.value)  # two devices for `[0, 1]`
-            counts["gpus"] = Fact(len(listed) or None, gpus.line)
+            counts["gpus"] = Fact(_number_of_gpus(gpus.value), gpus.line)
         return counts
 
     def finish_facts(self) -> None:
@@ -139,6 +165,18 @@ class PyTorch(EpochFormatReader):
     def _parameter_is(self, name: str, lower_case_value: str) -> bool:
         """Return whether the log states the parameter `name` with this value, in upper or lower case."""
         return str(self.value(name)).lower() == lower_case_value
+
+
+def _number_of_gpus(text: str) -> int | None:
+    """Return how many GPUs the parameter `gpus` states: two for `[0, 1]` or `0,1`. None if it is garbled.
+
+    A number alone is the one GPU of that number, or so many GPUs. Only `0` and `1` mean one GPU in either case.
+    """
+    listed = re.findall(r"\d+", text)
+    is_number_alone = integer(text) is not None
+    if is_number_alone and int(text) > 1:
+        return None
+    return len(listed) or None
 
 
 def _as_text(text: str) -> str:
@@ -230,7 +268,8 @@ class MXNet(PyTorch):
         """Map each place of the log that states how many devices there are to the number and its line.
 
         The places are the parameters, the table that benchmark.py prints last, and mpirun's tags, which put the number
-        of the rank before each line.
+        of the rank before each line. The tags count only beside another place, and only if they show as many ranks or
+        more: a rank that prints nothing has no tag.
         """
         counts = super().device_counts()
         table = self._closing_table()
@@ -242,8 +281,10 @@ class MXNet(PyTorch):
         first_lines = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
         if len(first_lines) > 1:
             highest = max(first_lines)
-            devices = highest + 1  # one for each rank, and ranks count from 0
-            counts["mpirun's ranks"] = Fact(devices, first_lines[highest])
+            devices = highest + 1  # at least: one for each rank, and ranks count from 0
+            stated = [count.value for count in counts.values() if count.value is not None]
+            if stated and devices >= max(stated):
+                counts["mpirun's ranks"] = Fact(devices, first_lines[highest])
         return counts
 
 

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
+from scoring.importers.text import CUT
+
 MAX_LINE_BYTES = 1 << 16  # only the start of a longer line is read
 _BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, if of any
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
-_CUT = "\x03"  # stands after a line whose end is missing: a number right before it may be half of one
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
-# time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
-_RANK_TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
+# time before it. A prefix may stand inside a line, where a process wrote the line in pieces. Horovod with Gloo:
+# `[0]<stdout>:`.
+_RANK_TAG = re.compile(r"\[(?:(?:[\w.-]+@)?\d{1,9},)?(\d{1,9})\]<std(?:out|err|diag)>:")
 # Words that every start of a tool prints exactly once. A second one without a row between shows a start that failed.
 _ONCE_PER_START = (
     "powered by PaddlePaddle",
@@ -76,6 +78,7 @@ class Lines:
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
         self._first_lines: list[int] = []  # of each run that `confirm_run` has confirmed
         self._start = _PossibleStart(span[0])  # the last noted start
+        self._last_start_text = TaggedLine(0, "", None)  # the last line that held words of a start
 
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
@@ -85,9 +88,16 @@ class Lines:
 
         - a row came since the last noted start
         - the line has a word again that each start prints only once; then the last noted start failed before any row
+
+        A line that repeats the line before is a copy, as when two programs write one log.
         """
         word = _start_word(text)
         if word is None:
+            return
+        last = self._last_start_text
+        is_copy = number == last.number + 1 and text == last.text
+        self._last_start_text = TaggedLine(number, text, None)
+        if is_copy:
             return
         row_came_since = self._start.has_row
         last_start_failed = word in _ONCE_PER_START and word in self._start.words
@@ -138,7 +148,7 @@ class Lines:
     def texts(self) -> Iterator[str]:
         """Yield the text of each line of the stream, without its newline, colours and NUL bytes.
 
-        mpirun's prefixes stay. A line whose end is missing, or that is longer than MAX_LINE_BYTES, ends with _CUT.
+        mpirun's prefixes stay. A line whose end is missing, or that is longer than MAX_LINE_BYTES, ends with CUT.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
@@ -146,7 +156,7 @@ class Lines:
                 yield text.removesuffix("\n")
             else:
                 self._skip_rest_of_line()  # nothing of it if the stream has ended
-                yield text + _CUT
+                yield text + CUT
 
     def _skip_rest_of_line(self) -> None:
         """Read the stream up to the next newline, or up to its end."""

@@ -42,7 +42,7 @@ class MMSeg(FormatReader):
         r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
         r"|\bDistributed training: (?P<distributed>True)"
         r"|\bPyTorch: (?P<pytorch>\S+)|\bMMSegmentation: (?P<mmseg>\S+)|\bCuDNN (?P<cudnn>\d[\d.]*)"
-        r"|\bworld_size ?= ?(?P<devices>\d{1,9})"
+        r"|\b(?:world_size ?= ?|GPU number: )(?P<devices>\d{1,9})"  # mmengine's `GPU number` is of all nodes
         r"|\b(?P<precision>fp16(?= ?= ?dict)|use_fp16 ?= ?True|(?:Fp16OptimizerHook|AmpOptimWrapper)(?='))"
     )
     evaluation_pattern = re.compile(r"\bmIoU: (?P<value>[\d.]+)")

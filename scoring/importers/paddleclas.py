@@ -193,7 +193,8 @@ class Dygraph(Launch):
             return "fp16"
         if switches.get("use_amp") == "False":
             return "fp32"
-        is_amp_on = "AMP" in switches or "use_amp" in switches  # `use_amp`, which is not False, or a section `AMP`
+        has_amp_section = switches.get("AMP", "None") != "None"
+        is_amp_on = has_amp_section or "use_amp" in switches  # `use_amp`, which is not False, or a section `AMP`
         if not is_amp_on:
             return None
 

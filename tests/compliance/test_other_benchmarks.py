@@ -10,7 +10,7 @@ from compliance.official.metrics import JoinedMetrics, join_metrics
 from compliance.submission.refusals import refusals_by_missed_target
 from runlog.reader import Event, read_log
 from tests import make_log
-from tests.compliance.altered import Altered, Writer, compliance, foreign
+from tests.compliance.altered import Altered, Writer, answer, compliance, foreign, write
 from tests.compliance.test_check import check, rules_broken
 from tests.compliance.test_official import agreed
 
@@ -35,6 +35,16 @@ def test_nan_refuses_a_log_of_another_benchmark_only_where_the_official_tools_do
     report = agreed(tmp_path, _log().value(key, value).text, "6.1.0")
     assert errors <= {f.rule for f in report.findings if f.severity == "error"} and report.passes_strict == (not errors)
     assert "line-damaged" in {f.rule for f in report.findings if f.severity == "warning"}
+
+
+@pytest.mark.parametrize("samples", [10**400, -(10**400), "many"])
+def test_samples_that_nothing_can_be_computed_with_leave_the_convergence_unknown(samples, tmp_path: Path) -> None:
+    folder = tmp_path / "v6.1/Example/results/SYSTEM/flux1"
+    write(folder, _log().metadata("eval_accuracy", -1, samples_count=samples).text)
+    [row] = answer("audit", tmp_path)["submissions"]
+    assert (row["logs"], row["rcp"]) == (1, "not known")
+    done = compliance("score", "--ruleset", "6.1.0", folder)
+    assert "usable number of epochs or samples" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,10 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
             ('"commit": "0', '"commit": "g', None),
             ('"image_digest": null', '"image_digest": "latest"', None),
             ('"DGXSYSTEM": {', '"SYSTEM": {', None),
+            ('"version": 1', '"version": 2', None),
+            ('"format": "paddle-reference-log"', '"format": "another"', None),
+            ('"RECIPE.power": {"value": 2', '"RECIPE.power": {"value": 3', "sgd_opt_learning_rate_decay_poly_power"),
+            ('"RECIPE.eval_every_epochs": {"value": 1', '"RECIPE.eval_every_epochs": {"value": "1"', None),
         )
     ),
     *(

@@ -36,6 +36,7 @@ def test_any_bytes_and_any_events_in_any_order(seed: int) -> None:
 HUGE, GPU = 10**400, '{"name": "A100", "memory_gib": 40.0, "driver": "1"}'
 FORGED = {
     "images": lambda log: log.inside("step_window", images=HUGE),
+    "images below 0": lambda log: log.inside("step_window", images=-HUGE),
     "energy": lambda log: log.inside("telemetry_summary", energy_j=HUGE),
     "accuracy": lambda log: log.value("eval_samples", 2**62).value("eval_accuracy", 1e299),
     "cores": lambda log: by.replaced(log, ('"cores": 2', f'"cores": {HUGE}')),

@@ -93,6 +93,16 @@ with mock.patch.object(checkpoint.Keeper, "epoch_ended", epoch_ended):
     sys.exit(rank.main())
 """
 SET_BACK = f"    back_s = {BACK_S}"  # somebody sets the clock
+SET_BACK_AT_THE_END = f"""  # somebody sets the clock during the next evaluation, which is the last
+    from harness import train
+    evaluated = train.evaluate_all
+    def evaluate_all(*of_run):
+        global back_s
+        quality = evaluated(*of_run)
+        back_s = {BACK_S}
+        return quality
+    train.evaluate_all = evaluate_all
+"""
 SPOIL = """  # a bad memory cell
     from paddle import CPUPlace
     for name, tensor in state.tensors(main):
@@ -138,6 +148,15 @@ def test_a_clock_set_back(tmp_path: Path) -> None:
     assert len(windows) == 2 * small.STEPS_PER_EPOCH and all(0 < window["time_s"] < BACK_S for window in windows)
     status, checked = jobs.checked(log)
     assert status == 1 and "time-order" in {finding["rule"] for finding in checked["findings"]}
+
+
+@RANKS
+def test_a_clock_set_back_in_the_last_evaluation(tmp_path: Path) -> None:
+    """No window of steps follows it."""
+    _, log = train(tmp_path, SET_BACK_AT_THE_END)
+    (noticed,) = [event for event in jobs.mllog(log) if event["key"] == "clock_set"]
+    assert noticed["value"] == pytest.approx(-BACK_S, abs=1)
+    assert noticed["metadata"]["step"] == 2 * small.STEPS_PER_EPOCH
 
 
 # ---- a long run keeps its memory, file handles and threads, by its own telemetry
@@ -259,3 +278,14 @@ def test_a_read_only_log_folder_is_wrong_use(tmp_path, made):
     done = on_a_disk_of("1m", logdir, "bash", "-c", script, LOGDIR=logdir, **jobs.TINY)
     said = f"error: {logdir}/CPU/rn50 cannot be written: set LOGDIR to a writable folder with room in it\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+@RANKS
+def test_a_path_that_the_system_refuses_to_look_at(tmp_path: Path) -> None:
+    """As root, whom no permission stops: a name that is too long for a folder."""
+    data = small.data_set(tmp_path / "data")
+    (data / "train_list.txt").write_text(f"{'x' * 300}/a.jpeg 0\n")
+    done = small.train(tmp_path / "result_0.txt", data, ranks=1)
+    said = "this path is longer than the system allows: name a shorter one"
+    assert f"error: {data}/{'x' * 300}: {said}\n" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2

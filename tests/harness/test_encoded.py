@@ -111,6 +111,29 @@ def test_what_is_wrong_is_said() -> None:
     assert encoded.fault(WHOLE["WEBP"][:-9]).startswith("it is truncated: it has ")
 
 
+@pytest.mark.parametrize(
+    ("mode", "options", "said"),
+    [
+        ("CMYK", {}, "it is a TIFF of CMYK, which is not supported"),
+        ("YCbCr", {}, "it is a TIFF of YCbCr, which is not supported"),
+        ("LAB", {}, "it is a TIFF of Lab, which is not supported"),
+        ("L", {"tiffinfo": {262: 0}}, "it is a TIFF of grey whose 0 is white, which is not supported"),
+        ("1", {"compression": "group4"}, ""),
+        ("RGB", {"compression": "jpeg"}, ""),
+        ("L", {}, ""),
+        ("P", {}, ""),
+        ("RGBA", {}, ""),
+    ],
+)
+def test_a_tiff_is_refused_whose_colours_dali_mistakes(
+    mode: str, options: dict[str, object], said: str, decoder: Decoder
+) -> None:
+    picture = Image.new("LAB", (8, 8), (50, 9, 9)) if mode == "LAB" else PICTURE.convert(mode)
+    content = written(picture, format="TIFF", **options)
+    assert encoded.fault(content) == said
+    assert decoder.fault(content) == "", "DALI takes it without a word"
+
+
 def test_a_picture_of_12_bits_is_said_to_be_so() -> None:
     frame = BASELINE.index(b"\xff\xc0")
     of_12_bits = BASELINE[: frame + 4] + b"\x0c" + BASELINE[frame + 5 :]

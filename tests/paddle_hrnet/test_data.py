@@ -332,6 +332,27 @@ def test_evaluation_images_have_one_size(root: Path) -> None:
         taken(evaluation(root, batch=6))
 
 
+def test_what_is_passed_over_in_cityscapes_folders_is_noted(root: Path) -> None:
+    found = data.find(root, "train", CLASSES)
+    folder = root / "leftImg8bit/train"
+    (folder / "town/._t0_leftImg8bit.png").write_bytes(b"macOS")
+    assert data.find(root, "train", CLASSES) == found and found.notes == ()
+    (folder / "town/t9_leftImg8bit.jpg").write_bytes(b"image")
+    (folder / "village").symlink_to(root / "absent")
+    said = f"{folder} has 2 files or folders that are not CITY/NAME_leftImg8bit.png and are passed over, the first is "
+    assert data.find(root, "train", CLASSES).notes == (f"{said}{folder}/town/t9_leftImg8bit.jpg",)
+
+
+def test_a_damaged_palette_label_is_refused(root: Path) -> None:
+    """Greyscale ones are by DALI; here the file is made anew, with checksums that would be right."""
+    Image.fromarray(BLOCKS).convert("P").save(root / LABEL)
+    content = bytearray((root / LABEL).read_bytes())
+    content[content.index(b"IDAT") + 20] ^= 0xFF
+    (root / LABEL).write_bytes(content)
+    with pytest.raises(RunError, match=rf"{LABEL}: cannot be decoded \(it is damaged: the checksum at its byte \d+ is"):
+        taken(training(root, augment=PLAIN, height=64, width=96))
+
+
 def test_images_of_several_sizes_are_refused_before_a_run_in_evaluation_alone(root: Path) -> None:
     for part in ("train", "val"):
         write(root, part, "v9", PIXELS[:32, :32], BLOCKS[:32, :32])

@@ -166,6 +166,74 @@ def test_a_flat_val_needs_its_labels(root: Path, tmp_path: Path) -> None:
     assert (root / "val_list.txt").read_text() == wanted
 
 
+def test_hidden_folders_of_a_class_are_left_out(root: Path) -> None:
+    by_class(root)
+    before = data.find(root, "train", 10).paths
+    shutil.copytree(root / "train/n03", root / "train/n03/.ipynb_checkpoints")
+    assert data.find(root, "train", 10).paths == before
+
+
+def test_a_class_whose_link_is_dead_renumbers_no_other(root: Path) -> None:
+    by_class(root)
+    for part in ("train", "val"):
+        shutil.rmtree(root / part / "n03")
+        (root / part / "n03").symlink_to(root / "absent")
+    with pytest.raises(ValueError, match=r"train/n03: is a link to a class folder that is absent: restore it"):
+        data.find(root, "train", 10)
+
+
+@pytest.mark.parametrize("listed", ["train", "val"])
+def test_a_list_and_class_folders_number_the_classes_alike(root: Path, listed: str) -> None:
+    by_class(root)
+    folders = "val" if listed == "train" else "train"
+    text = folder.list_text(folder.by_class_folders(root, listed, 10)).decode()
+    list_file = root / f"{listed}_list.txt"
+    list_file.write_text(text)
+    right = data.find(root, folders, 10)
+    list_file.write_text("".join(f"{line[:-1]}{9 - int(line[-1])}\n" for line in text.splitlines()))
+    with pytest.raises(
+        ValueError,
+        match=rf"{listed}_list\.txt:1: gives n00 the label 9, but \S+/{folders}/n00 is number 0 of the class folders",
+    ):
+        data.find(root, folders, 10)
+    list_file.write_text("/elsewhere/n00/x.jpeg 9\nno label\n")  # of no class folder of this set
+    assert data.find(root, folders, 10).paths == right.paths
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r"])
+def test_a_name_with_a_line_break_is_not_written_to_a_list(root: Path, line_break: str) -> None:
+    by_class(root)
+    (root / "train/n03/13.jpeg").rename(root / f"train/n03/1{line_break}3.jpeg")
+    with pytest.raises(ValueError, match=r"train/n03/1\\\w3\.jpeg': its name has a line break: rename the file"):
+        pack_lists.write_lists(root, None)
+    assert not (root / "train_list.txt").exists()
+
+
+def test_a_label_of_very_many_digits_is_named(root: Path) -> None:
+    (root / "train_list.txt").write_text("train/07.jpeg " + "9" * 5000)
+    with pytest.raises(ValueError, match=r"train_list\.txt:1: 'train/07\.jpeg 9+' has no label: write 'path label'"):
+        data.find(root, "train", 10)
+
+
+def test_images_and_classes_that_a_flat_vals_labels_lack(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_class(root)
+    shutil.rmtree(root / "val")
+    (root / "val").mkdir()
+    for name in ("a.JPEG", "b.JPEG", "c.JPEG"):
+        shutil.copy(root / "train/n03/03.jpeg", root / "val" / name)
+    labels = tmp_path / "labels.txt"
+    labels.write_text("a.JPEG 1\nb.JPEG 10\n")
+    with pytest.raises(ValueError, match=r"labels\.txt:2: label 10 is out of range: \S+/train has 10 class folders"):
+        pack_lists.write_lists(root, labels)
+    labels.write_text("c.JPEG 1\n")
+    pack_lists.write_lists(root, labels)
+    said = f"{labels}: does not name 2 images of {root}/val, which are left out of the list, the first is a.JPEG"
+    assert capsys.readouterr().err == f"warning: {said}\n"
+    assert (root / "val_list.txt").read_text() == "val/c.JPEG 1\n"
+
+
 # ---- the passport
 
 
@@ -196,6 +264,15 @@ def test_what_is_odd_is_noted(root: Path, again: str) -> None:
     (root / "val/03.jpeg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"val/03\.jpeg: is empty: replace"):
         surveyed(root)
+
+
+def test_labels_that_begin_at_1_in_one_part_are_noted(root: Path) -> None:
+    text = (root / "val_list.txt").read_text()
+    lines = [line.split() for line in text.splitlines()]
+    (root / "val_list.txt").write_text("".join(f"{path} {int(label) + 3}\n" for path, label in lines))
+    said = "the evaluation set has 1 classes that the training set has no image of, the first is 10 (val/07.jpeg)"
+    found = passport.survey(data.find(root, "train", 20), data.find(root, "val", 20), print)
+    assert found.notes == [f"{said}: see that the labels of both count from the same number"]
 
 
 def test_sizes_of_many_files_are_kept_until_one_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

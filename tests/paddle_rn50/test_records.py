@@ -1,5 +1,6 @@
 """Packed images: the bytes of MXNet's and TensorFlow's formats, and what is said of files that are not whole."""
 
+import gzip
 import struct
 import subprocess
 import sys
@@ -187,6 +188,43 @@ def test_wrong_tfrecord_files_are_named(tmp_path: Path) -> None:
     assert found is not None
     with pytest.raises(RunError, match="its length is not the index's"):
         found.read(np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["train-00000-of-00002.tfrecord"], r": has 1 of the 2 files train-\*-of-\*: restore the others"),
+        (["train-00000-of-00002", "train-00000-of-00003"], r"/train-00000-of-00003: is none of the 2 files that "),
+        (["train-00000-of-00002", "train-00000-of-00002 (1)"], r" \(1\): is none of the 2 files that train-00000-of-"),
+        (["train-00000-of-00002", "train-0-of-2"], r"/train-00000-of-00002: is none of the 2 files that train-0-of-2 "),
+        (["train-00000-of-00001", "train-00000-of-00001.md5"], r"\.md5: is none of the 1 files that train-00000-of-"),
+    ],
+)
+def test_a_numbered_set_is_whole_and_alone(tmp_path: Path, names: list[str], said: str) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=said):
+        data._packed(tmp_path, "train", 10)
+
+
+def test_compressed_records_are_named_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "train-00000-of-00001"
+    write_tfrecord(file, [b"a"], [1])
+    file.write_bytes(gzip.compress(file.read_bytes()))
+    with pytest.raises(ValueError, match=r"train-00000-of-00001: is compressed by gzip: `gunzip` it"):
+        data._packed(tmp_path, "train", 10)
+    file.unlink()
+    file.symlink_to(tmp_path / "absent")
+    with pytest.raises(ValueError, match=r"train-00000-of-00001: no such file: restore it"):
+        data._packed(tmp_path, "train", 10)
+
+
+def test_labels_from_0_are_found_before_a_run_if_the_first_one_is_0(tmp_path: Path) -> None:
+    write_tfrecord(tmp_path / "train.tfrecord", [b"a", b"b"], [0, 1])
+    found = data._packed(tmp_path, "train", 10)
+    assert found is not None
+    with pytest.raises(ValueError, match=r"record 0 at byte 0: its label is not one of 1 to 10"):
+        found.contents(lambda done, total: None)
 
 
 # ---- all heads, before a run

@@ -8,7 +8,7 @@ import pytest
 from scoring.figure import protocols
 from scoring.figure.score import score
 from scoring.importers import read_record
-from scoring.record import InputError, Record, Window
+from scoring.record import InputError, Record
 from tests.scoring import samples
 from tests.scoring.samples import write
 
@@ -70,15 +70,16 @@ def test_runs_of_the_same_epochs_are_repeats(tmp_path: Path, name: str) -> None:
     assert not records[1].is_continuation_of(records[0])
 
 
-@pytest.mark.parametrize(("first_step", "step", "follows"), [(1, 0, False), (1, -3, False), (1, 1, True), (0, 0, True)])
-def test_no_row_before_the_first_step_goes_on_with_a_run(first_step: int, step: int, follows: bool) -> None:
-    """A row of the next epoch, whose steps are counted anew."""
-    rows = [Window(line=1, epoch=3, step=90, steps=10), Window(line=1, epoch=4, step=step, steps=10)]
-    earlier, later = (
-        Record(file=name, sha256=name, lines=1, format="csv", first_step=first_step, windows=(row,))
-        for name, row in zip("ab", rows, strict=True)
-    )
-    assert later.is_continuation_of(earlier) is follows
+def test_a_oneflow_log_that_was_cut_before_the_row_of_step_0_is_in_parts(tmp_path: Path) -> None:
+    """That row has the steps since the row before it, in the epoch before."""
+    text = samples.oneflow(samples.run_of(samples.steady(240)))
+    first_of_second = text.index("train: epoch 0, iter 120,")
+    second = text[first_of_second:]
+    for step in range(120, 241, 10):
+        second = second.replace(f"epoch 0, iter {step},", f"epoch 1, iter {step - 120},")
+    lines = [*text[:first_of_second].splitlines(keepends=True), *second.splitlines(keepends=True)]
+    assert any("epoch 1, iter 0," in line for line in lines)
+    refuse_parts(records_of_parts(tmp_path, lines, text[:first_of_second].count("\n")))
 
 
 @pytest.mark.parametrize("name", samples.WRITERS)

@@ -39,6 +39,8 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
         *((record_of(noise(n, 0.6) + noise(60)), False, {"warm_up_not_over": f"skip {n} more"}) for n in (1, 3, 15)),
         (record_of(noise(15, 0.502) + noise(60)), False, {}),  # less than the noise
         (record_of(noise(60, 0.56) + noise(40)), False, {"drift": ""}),  # the slow part ends in the second half
+        (record_of(noise(600, 0.51, 0.02) + noise(400, share=0.02)), False, {"drift": ""}),  # likewise, in more noise
+        (record_of(noise(520, 0.51, 0.02) + noise(480, share=0.02)), False, {}),
         (record_of(noise(9) + noise(91, 0.56)), False, {}),  # in the first tenth, which may be warm-up
         (record_of([*noise(20), 5.0, *noise(40)]), False, {"outlying_window": "1 of 61 windows"}),
         (record_of([time * (1 + at / 1000) for at, time in enumerate(noise(100))]), False, {"drift": "drifts by +"}),

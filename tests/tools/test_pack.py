@@ -1,5 +1,6 @@
 """`tools.pack`: what it writes, how it goes on after a kill, and what it refuses."""
 
+import errno
 import hashlib
 import json
 import os
@@ -8,11 +9,13 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from harness import data_check
 from harness.job import job_of
 from paddle_rn50 import data, folder
 from runlog.errors import RunError
@@ -151,6 +154,15 @@ def test_a_target_of_another_list_is_refused(source: Path, tmp_path: Path) -> No
         assert not (tmp_path / "other").exists()  # said before the other list is packed
 
 
+def test_a_target_of_other_files_is_refused(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    pack.pack(source, target, "train")
+    assert "train.rec: is whole already" in pack.pack(source, target, "train")
+    Image.new("RGB", (300, 200)).save(source / "train/00.jpeg")
+    with pytest.raises(ValueError, match=r"train\.rec: is there, but files of \S+/data were changed since: remove it"):
+        pack.pack(source, target, "train")
+
+
 def test_a_name_that_is_not_utf_8_is_the_folders(source: Path, tmp_path: Path) -> None:
     odd = source / os.fsdecode(b"train/\xe9t\xe9\xe2\x80\xa8 1.jpeg")  # Latin-1, a line separator and a space
     (source / "train/00.jpeg").rename(odd)
@@ -205,6 +217,16 @@ def test_sizes_that_are_found_again_are_those_of_the_images_now(source: Path) ->
     Image.new("RGB", (300, 200)).save(source / "train/00.jpeg")
     pack.find_sizes(source, "train")
     assert data.find(source, "train", 10).largest == (300, 200)
+
+
+def test_the_doctor_says_why_the_system_refuses_to_read(source: Path) -> None:
+    (source / "train_list.txt").write_text(f"{'x' * 300}/a.jpeg 0\n")
+    facts = doctor_node.data_facts(job_of(datadir=str(source)), has_packages=True)
+    said = "this path is longer than the system allows: name a shorter one"
+    assert facts["train"] == {"error": f"{source}/{'x' * 300}: {said}"}
+    forbidden = PermissionError(errno.EACCES, "Permission denied", "a.jpeg")
+    samples = mock.Mock(encoded=mock.Mock(side_effect=forbidden))
+    assert data_check._first_undecodable(samples, [0]).startswith("a.jpeg: permission denied: ask its owner")
 
 
 def test_the_doctor_looks_into_packed_images(source: Path, tmp_path: Path) -> None:

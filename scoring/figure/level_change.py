@@ -1,0 +1,94 @@
+"""Where a series of values changes from one level to another, told from its noise."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+# A level change is sought over the whole series. Noise alone reaches a strength of about sqrt(2 ln n), which is 3.7 for
+# a thousand windows; a change must exceed that by a margin.
+LEAST_CHANGE_STRENGTH = 6.0
+DEVIATIONS_OF_MEDIAN_DISTANCE = 1.4826  # standard deviations of normal values, in their median absolute distances
+CLIP_DEVIATIONS = 8  # a value farther from the median is clipped to it before a level change is sought
+
+
+class LevelChange(NamedTuple):
+    """The index at which a series of values changes from one level to another."""
+
+    at: int  # index of the first value of the new level
+    before: float  # median of the values before that index
+    after: float  # median of the values from that index on
+
+
+def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
+    """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
+
+    An index splits the series into the values before it and those from it on. The change is at the split whose two
+    means lie farthest apart, in standard errors. They must lie more than LEAST_CHANGE_STRENGTH apart. If the strengths
+    rise on outside the range, the level changes out there.
+    """
+    noise = _noise_deviation(values)
+    clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
+    strengths = _strengths_of_splits(clipped, noise)
+    allowed_indexes = [index for index in strengths if first_index <= index <= last_index]
+    if not allowed_indexes:
+        return None
+    strongest = max(allowed_indexes, key=lambda index: strengths[index])
+    if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
+        return None
+    if _rises_on(strengths, strongest, -1) or _rises_on(strengths, strongest, +1):
+        return None
+    before = statistics.median(values[:strongest])
+    after = statistics.median(values[strongest:])
+    return LevelChange(at=strongest, before=before, after=after)
+
+
+def _rises_on(strengths: Mapping[int, float], strongest: int, direction: int) -> bool:
+    """Tell whether strengths rise from the strongest index of a range to one outside it, above or (-1) below the range.
+
+    Noise makes them fall a little on the way. If they fall by LEAST_CHANGE_STRENGTH first, it is another change.
+    """
+    index = strongest + direction
+    lowest = strengths[strongest] - LEAST_CHANGE_STRENGTH
+    while strengths.get(index, 0.0) > lowest:
+        if strengths[index] > strengths[strongest]:
+            return True
+        index += direction
+    return False
+
+
+def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:
+    """Return for each index how far apart the means of values[:index] and values[index:] are, in standard errors.
+
+    Each part has at least one value. `noise` is the standard deviation of a value around its level.
+    """
+    total = math.fsum(values)
+    sums_before = list(itertools.accumulate(values, initial=0.0))  # sums_before[i] is the sum of values[:i]
+    strengths = {}
+    for index in range(1, len(values)):
+        count_before = index
+        count_after = len(values) - index
+        mean_before = sums_before[index] / count_before
+        mean_after = (total - sums_before[index]) / count_after
+        standard_error = noise * math.sqrt(1 / count_before + 1 / count_after)
+        strengths[index] = abs(mean_before - mean_after) / standard_error
+    return strengths
+
+
+def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
+    """Return the values, each moved to within `most_distance` of their median."""
+    median = statistics.median(values)
+    return [min(max(value, median - most_distance), median + most_distance) for value in values]
+
+
+def _noise_deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of a series around its level, estimated from the differences of neighbours.
+
+    A level change or a slow drift hardly affects their median. The result is always above 0.
+    """
+    differences = [abs(after - before) for before, after in itertools.pairwise(values)]
+    # The difference of two values has sqrt(2) times the deviation of one value.
+    noise = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(differences) / math.sqrt(2)
+    median = statistics.median(values)
+    return max(noise, 1e-4 * abs(median), 1e-12)  # rounded values may be equal although the times were not

@@ -1,0 +1,61 @@
+"""A log of this project has the evaluations that its recipe asks for, and says it if its clock was set."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.compliance import altered as by
+from tests.compliance.altered import Altered, clock, write
+from tests.compliance.test_check import check, errors, rules_broken
+from tests.make_log import run
+
+
+def _with_clock_set(log: Altered, *, by_s: float) -> Altered:
+    """The clock was set during the first evaluation, of 2 s, and the next window says so. No time goes back."""
+    clock(log, lambda ms: ms + 1000 * by_s, "eval_stop")
+    fields = log.fields(log.at("step_window", 2))
+    fields |= {"key": "clock_set", "value": by_s, "metadata": {"step": 66}}
+    return log.add_after("step_window", by.TOKEN + json.dumps(fields), 2)
+
+
+def _without_evaluation(log: Altered, number: int) -> Altered:
+    """No line is left of an evaluation; the epochs before and after it are."""
+    return log.drop("eval_start", number).drop("eval_stop", number).drop("eval_accuracy", number)
+
+
+def test_a_clock_that_was_set_back_is_refused_where_no_time_goes_back(tmp_path: Path) -> None:
+    log = _with_clock_set(Altered(run()), by_s=-1.5)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == [("time-order", log.at("clock_set") + 1)]
+    assert "set back by 1.5 s" in str(file)
+
+
+@pytest.mark.parametrize("by_s", [1.5, 3600.0])
+def test_a_clock_that_was_set_ahead_makes_no_run_shorter(by_s: float, tmp_path: Path) -> None:
+    status, [file] = check(*write(tmp_path, _with_clock_set(Altered(run()), by_s=by_s).text))
+    assert (status, errors(file)) == (0, [])
+
+
+@pytest.mark.parametrize("evaluated", [{}, {"eval_every": 4}, {"eval_every": 4, "offset": 2}])
+def test_a_run_is_held_to_the_evaluations_that_its_recipe_asks_for(evaluated: dict[str, int], tmp_path: Path) -> None:
+    period, offset = evaluated.get("eval_every", 1), evaluated.get("offset", 0)
+    log = by.settings(Altered(run(epochs=9)), RECIPE_eval_every_epochs=period, RECIPE_eval_offset_epochs=offset)
+    due = [epoch for epoch in range(1, 10) if (epoch - offset) % period == 0]
+    for number in reversed(range(9)):
+        if number + 1 not in due:
+            _without_evaluation(log, number)
+    _, [file] = check(*write(tmp_path, log.text))
+    unmet = {"target-status"} if 9 not in due else set()  # the last one would have reached the target
+    assert rules_broken(file) == unmet and "was not evaluated" not in str(file)
+    _without_evaluation(log, 1)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert f"epoch {due[1]} was not evaluated" in str(file)
+    if due[2:]:
+        assert ("own-log", log.at("eval_accuracy", 1) + 1) in errors(file), "the accuracy after it is blamed"
+
+
+def test_a_run_that_was_stopped_owes_no_evaluation_of_its_last_epoch(tmp_path: Path) -> None:
+    log = _without_evaluation(Altered(run(status="aborted")), 2)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert rules_broken(file) == {"run-status"}

@@ -1,0 +1,138 @@
+"""What an importer must not take for something else: silent ranks, decimal commas, rows of evaluations, copies."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scoring.record import InputError
+from tests.scoring import samples
+from tests.scoring.samples import scoring
+from tests.scoring.test_importers import MMENGINE, read, run, same_rows
+
+
+def mxnet(gpus: str = "") -> str:
+    """A log of eight ranks of which only rank 0 printed: without its closing table, and with `gpus` or without."""
+    text = samples.nvidia_mxnet(run())
+    text = text[: text.index("train.ips\n" + " " * 11)]
+    return text.replace("gpus : [0, 1, 2, 3, 4, 5, 6, 7]  ", gpus)
+
+
+def with_rank(text: str, rank: int) -> str:
+    """The log with one line of another rank, before its rows."""
+    head, rows = text.split("\n", 1)
+    return f"{head}\n[1,{rank}]<stderr>:UserWarning: Cannot decide type\n{rows}"
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_ranks_that_print_are_no_count_of_devices(tmp_path: Path, rank: int) -> None:
+    """Of eight ranks two printed something. The log does not say how many there are."""
+    record = read(tmp_path, with_rank(mxnet(), rank))
+    assert (record.devices, record.batch_per_device, record.global_batch) == (None, None, 256)
+
+
+def test_silent_ranks_contradict_no_count(tmp_path: Path) -> None:
+    """Ranks 0 and 5 print, and the parameters list eight GPUs: that is no contradiction. Rank 15 is one."""
+    text = mxnet("gpus : [0, 1, 2, 3, 4, 5, 6, 7]  ")
+    few = read(tmp_path, with_rank(text, 5))
+    assert few.devices == 8 and [check for check in few.checks if check.what == "devices"] == []
+    all_ranks = read(tmp_path, with_rank(text, 7))
+    assert all_ranks.devices == 8 and [check.agree for check in all_ranks.checks if check.what == "devices"] == [True]
+    more = read(tmp_path, with_rank(text, 15))
+    assert more.devices is None and [check.agree for check in more.checks if check.what == "devices"] == [False]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices"), [("[0, 1]", 2), ("0,1,2,3", 4), ("[3]", 1), ("0", 1), ("8", None), ("None", None)]
+)
+def test_lists_of_gpus(tmp_path: Path, gpus: str, devices: int | None) -> None:
+    """`gpus` lists numbers, in brackets or not. A larger number alone may be a number of GPUs as well as one GPU."""
+    assert read(tmp_path, mxnet(f"gpus : {gpus}  ")).devices == devices
+
+
+def test_a_list_of_gpus_in_quotes(tmp_path: Path) -> None:
+    text = samples.nvidia_mxnet_speed(run()).split("train.total_ips")[0]
+    text = re.sub(r"\[1,\d\]<stderr>:", "", text)
+    listed = text.replace("gpus=[0, 1, 2, 3, 4, 5, 6, 7]", "gpus='0,1,2,3,4,5,6,7'")
+    assert listed != text and read(tmp_path, listed).devices == 8
+
+
+@pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog"}))
+def test_decimal_commas_are_refused(tmp_path: Path, name: str) -> None:
+    """`batch_cost: 1,2500` is not 1 s. No tool prints such numbers; a log that went through another program may."""
+    text = samples.WRITERS[name](samples.run_of([1.25] * 240, epoch_steps=120))
+    assert read(tmp_path, text, name).windows
+    commas = re.sub(r"(?<=\d)\.(?=\d)", ",", text)
+    with pytest.raises(InputError):
+        read(tmp_path, commas, name, format=name)
+
+
+def test_mmengine_says_how_many_devices_run(tmp_path: Path) -> None:
+    """mmengine prints its world size as `GPU number`."""
+    assert read(tmp_path, MMENGINE).devices is None
+    record = read(tmp_path, "    Distributed training: True\n    GPU number: 16\n" + MMENGINE)
+    assert (record.devices, record.field_lines["devices"]) == (16, 2)
+
+
+EVALUATION = "".join(
+    ["Starting Model Evaluation...\n"]
+    + [f"DLL 2022-11-24 05:00:{step:02d}.0 - (0, {step}) total_ips : 99999.5 \n" for step in range(20, 60)]
+    + ["DLL 2022-11-24 05:01:00.0 - () eval_throughput : 99999.5 images/s\nEnding Model Evaluation ...\n"]
+)
+
+
+def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
+    """NVIDIA's TensorFlow example evaluates with the hook that prints the rows of training, in the same words."""
+    text = samples.nvidia_tensorflow(run())
+    clean = read(tmp_path, text)
+    assert same_rows(clean, read(tmp_path, text + EVALUATION))
+    with pytest.raises(InputError, match="without one training row"):
+        read(tmp_path, "PARAMETER arch : resnet50 \n" + EVALUATION)
+    again = text + EVALUATION + "Starting Model Training...\n" + text.replace("- (0, ", "- (3, ")
+    assert len(read(tmp_path, again, segment=1).windows) + len(read(tmp_path, again, segment=2).windows) == 48
+
+
+@pytest.mark.parametrize("name", ["nvidia_tensorflow", "nvidia_json"])
+@pytest.mark.parametrize("mode", ["evaluate", "inference_benchmark"])
+def test_a_run_that_only_evaluates_is_refused(tmp_path: Path, name: str, mode: str) -> None:
+    """The parameter `mode` says it, also in JSON, which has no line in words."""
+    text = samples.WRITERS[name](run())
+    if name == "nvidia_json":
+        text = text.replace('"arch":', '"mode": "training_benchmark", "arch":').replace("train.total_ips", "total_ips")
+    assert read(tmp_path, text).problems == ()
+    log = samples.write(tmp_path, "a.log", text.replace("training_benchmark", mode))
+    status, _, error = scoring("score", log, "--protocol", "window")
+    assert status == 2 and f"line 1: mode {mode}: the rows are of an evaluation, not of training" in error
+
+
+def test_a_log_of_two_programs_keeps_its_start(tmp_path: Path) -> None:
+    """Each line stands twice. The second banner is a copy, and no start that failed."""
+    banner = "==        PaddleClas is powered by PaddlePaddle !        ==\n"
+    text = samples.paddleclas_static(run())
+    launcher, rest = text.split("[2023/07/28 07:49:52]", 1)
+    text = f"{launcher}{banner}[2023/07/28 07:49:52]{rest}"
+    twice = "".join(f"{line}\n{line}\n" for line in text.splitlines())
+    clean, copied = read(tmp_path, text), read(tmp_path, twice)
+    assert same_rows(clean, copied) and (clean.devices, copied.devices) == (8, 8) and copied.segment is None
+    failed = f"{launcher}{banner}OSError\n{banner}[2023/07/28 07:49:52]{rest}"
+    assert read(tmp_path, failed).segment is not None
+
+
+def test_an_empty_section_amp_states_no_precision(tmp_path: Path) -> None:
+    """`AMP : None` is a section that the command line took away."""
+    text = samples.paddleclas_dygraph(run())
+    none = re.sub(r"AMP : \n.*level : O2", "AMP : None", text)
+    assert none != text and read(tmp_path, text).precision == "amp_o2" and read(tmp_path, none).precision is None
+
+
+@pytest.mark.parametrize("name", ["paddleseg", "mmseg"])
+def test_half_a_number_is_no_number(tmp_path: Path, name: str) -> None:
+    """A line end breaks a row inside its time: `1.` and `2500`. The row is left out, and is not read as 1 s."""
+    text = samples.WRITERS[name](samples.run_of([1.25] * 240))
+    clean = read(tmp_path, text)
+    lines = text.splitlines(keepends=True)
+    where = clean.windows[4].line - 1
+    lines[where] = re.sub(r" (time|batch_cost): 1\.", r" \1: 1.\n", lines[where])
+    record = read(tmp_path, "".join(lines))
+    assert "".join(lines) != text and len(record.windows) == len(clean.windows) - 1
+    assert {window.printed_step_time_s for window in record.windows} == {1.25}
