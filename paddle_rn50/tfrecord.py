@@ -20,7 +20,9 @@ from runlog import named_files
 # Names that TensorFlow's scripts give the files of a part.
 PATTERNS = {"train": ("train-*-of-*", "train*.tfrecord"), "val": ("validation-*-of-*", "val*.tfrecord")}
 NUMBERED = re.compile(r".*-(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(\.tfrecord)?")  # by TensorFlow's scripts
-GZIP_START = b"\x1f\x8b"
+GZIP_HEAD_BYTES = 10
+# Its magic, method and last two fields. The magic alone may be the length of a first record: 35,615 + 65,536 n bytes.
+GZIP_HEAD = re.compile(rb"\x1f\x8b\x08.{5}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
 LENGTH = np.dtype("<u8")
 LENGTH_BYTES = LENGTH.itemsize
 BEFORE_MESSAGE = 12  # bytes: the length and its checksum
@@ -103,8 +105,8 @@ def _require_not_compressed(file: Path) -> None:
     if not named_files.is_file(file):
         raise ValueError(f"{file}: no such file: restore it")
     with file.open("rb") as opened:
-        start = opened.read(len(GZIP_START))
-    if start == GZIP_START:
+        head = opened.read(GZIP_HEAD_BYTES)
+    if GZIP_HEAD.fullmatch(head):
         raise ValueError(f"{file}: is compressed by gzip: `gunzip` it, then make its index by `tfrecord2idx`")
 
 

@@ -219,6 +219,17 @@ def test_compressed_records_are_named_as_such(tmp_path: Path) -> None:
         data._packed(tmp_path, "train", 10)
 
 
+def test_a_record_as_long_as_the_magic_of_gzip_says_is_not_taken_for_gzip(tmp_path: Path) -> None:
+    file = tmp_path / "train-00000-of-00001"
+    length = int.from_bytes(b"\x1f\x8b", "little")
+    write_tfrecord(file, [bytes(length - 200)], [1])
+    rest = length - int.from_bytes(file.read_bytes()[:8], "little")
+    write_tfrecord(file, [bytes(length - 200 + rest)], [1])
+    assert file.read_bytes().startswith(b"\x1f\x8b\x00")
+    found = data._packed(tmp_path, "train", 10)
+    assert found is not None and len(found.places) == 1
+
+
 def test_labels_from_0_are_found_before_a_run_if_the_first_one_is_0(tmp_path: Path) -> None:
     write_tfrecord(tmp_path / "train.tfrecord", [b"a", b"b"], [0, 1])
     found = data._packed(tmp_path, "train", 10)
