@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
+from scoring.importers.text import CUT
+
 MAX_LINE_BYTES = 1 << 16  # only the start of a longer line is read
 _BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, if of any
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
-_CUT = "\x03"  # stands after a line whose end is missing: a number right before it may be half of one
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces. Horovod with Gloo:
@@ -147,7 +148,7 @@ class Lines:
     def texts(self) -> Iterator[str]:
         """Yield the text of each line of the stream, without its newline, colours and NUL bytes.
 
-        mpirun's prefixes stay. A line whose end is missing, or that is longer than MAX_LINE_BYTES, ends with _CUT.
+        mpirun's prefixes stay. A line whose end is missing, or that is longer than MAX_LINE_BYTES, ends with CUT.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
@@ -155,7 +156,7 @@ class Lines:
                 yield text.removesuffix("\n")
             else:
                 self._skip_rest_of_line()  # nothing of it if the stream has ended
-                yield text + _CUT
+                yield text + CUT
 
     def _skip_rest_of_line(self) -> None:
         """Read the stream up to the next newline, or up to its end."""

@@ -17,6 +17,9 @@ HALF_ROW_LINES = 5  # if another process's text breaks a row in two, the second 
 NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?(?![\d.]|[eE][-+]?\d|,\d)|-?nan|-?inf)"
 _LEAST, _MOST = 1e-9, 1e12  # every rate and every time lies between
 
+CUT = "\x03"  # stands where a text was cut: a number right before it may be half of one
+_OF_NUMBERS = tuple("0123456789.")  # characters of a number
+
 Values = list["str | None"]  # of a row's groups, as printed
 
 
@@ -105,10 +108,14 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
         5: iter: 10, loss:
         6: another process
         7: 0.5, time: 0.1
+
+    A number at the end of the first half may go on in the later line, and is none.
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None
-    text = f"{first_half.text} {line}"[:MAX_ROW_CHARS]
+    has_cut_number = first_half.text[-1:] in _OF_NUMBERS
+    gap = f"{CUT} " if has_cut_number else " "
+    text = f"{first_half.text}{gap}{line}"[:MAX_ROW_CHARS]
     values = pattern.search(text)
     if values is None:
         return None

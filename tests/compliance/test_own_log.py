@@ -1,4 +1,4 @@
-"""A log of this project has the evaluations that its recipe asks for, and says it if its clock was set."""
+"""A log of this project: its evaluations are those of its recipe and no training, and it says if its clock was set."""
 
 import json
 from pathlib import Path
@@ -59,3 +59,13 @@ def test_a_run_that_was_stopped_owes_no_evaluation_of_its_last_epoch(tmp_path: P
     log = _without_evaluation(Altered(run(status="aborted")), 2)
     _, [file] = check(*write(tmp_path, log.text))
     assert rules_broken(file) == {"run-status"}
+
+
+def test_no_evaluation_within_an_epoch_counts_as_its_training(tmp_path: Path) -> None:
+    """The epoch takes 38 s. It states 36 s, the time beside two evaluations of 1 s each."""
+    log = Altered(run(epochs=1)).move_after("epoch_stop", "eval_accuracy").later("epoch_stop", 2000)
+    for key in ("eval_start", "eval_accuracy", "eval_stop"):  # the last one first
+        log.add_after("eval_start", log.lines[log.at(key, -1)])
+    log.later("eval_stop", -1000).later("eval_accuracy", -1000).later("eval_start", 1000, 1)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == []

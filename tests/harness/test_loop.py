@@ -278,6 +278,27 @@ def test_the_rank_that_computes_longer_and_the_one_that_waits_are_named(tmp_path
     assert any(message.startswith(f"rank 1 on {host} computes ") for message in found), found
 
 
+def test_the_median_of_an_even_number_of_ranks_is_the_lower_of_two_in_the_middle(tmp_path: Path) -> None:
+    """By hand: 1, 2, 3 and 4 s are the times in ascending order, so 2 s is the lower one; rank 2 took 4 s."""
+    nodes = ("n0", "n0", "n1", "n1")
+    with open_log(tmp_path / "log.txt") as log:
+        trainer = loop.Trainer(
+            step=mock.create_autospec(loop.LaunchedStep, instance=True),
+            global_batch=4,
+            print_steps=1,
+            ranks=Ranks(comm=MPI.COMM_SELF, rank=0, size=4, local_rank=0, node="n0", nodes=nodes),
+            log=log,
+            progress=Progress("none", 0),
+        )
+    assert trainer._spread("compute", np.array([3.0, 1.0, 4.0, 2.0])) == {
+        "compute_least_s": 1.0,
+        "compute_median_s": 2.0,
+        "compute_most_s": 4.0,
+        "compute_rank": 2,
+        "compute_host": "n1",
+    }
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Record:
     path = tmp_path_factory.mktemp("log") / "result.txt"

@@ -119,6 +119,24 @@ def test_a_window_starts_at_any_pixel_up_to_the_last_that_holds_it(drawn: float,
     assert windows.starts.tolist() == [[start] * 2] and windows.ends.tolist() == [[start + 25] * 2]
 
 
+def test_a_window_has_the_pixels_that_the_whole_image_gives(tmp_path: Path) -> None:
+    """The windows are compared with those that DALI cuts out of the files as they are, not shortened beforehand.
+
+    At scale 2, half of the windows end where a row of the file ends, and their last row is interpolated with the row
+    below. In an image of noise any two rows differ.
+    """
+    noise = np.random.default_rng(1).integers(0, 256, PIXELS.shape, dtype=np.uint8)
+    for name in ("t0", "t1", "t2", "t3"):
+        write(tmp_path, "train", name, noise)
+    twice = replace(PLAIN, scale_min=2.0, scale_max=2.0)
+    shortened = taken(training(tmp_path, augment=twice, height=64, width=96), 4)
+    with mock.patch.object(pictures, "inflated", side_effect=lambda content, rows: content) as read:
+        whole = taken(training(tmp_path, augment=twice, height=64, width=96), 4)
+    assert read.call_count >= 16
+    for batch, other in zip(shortened, whole, strict=True):
+        np.testing.assert_array_equal(batch.image, other.image)
+
+
 def test_colours_are_turned_as_stated_and_stay_in_range(root: Path) -> None:
     """Saturation about the grey of a pixel, contrast about mid-grey, brightness; what leaves the range is cut off."""
     augment = Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, hue_degrees=0.0, colour_probability=1.0)

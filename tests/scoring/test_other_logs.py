@@ -123,3 +123,16 @@ def test_an_empty_section_amp_states_no_precision(tmp_path: Path) -> None:
     text = samples.paddleclas_dygraph(run())
     none = re.sub(r"AMP : \n.*level : O2", "AMP : None", text)
     assert none != text and read(tmp_path, text).precision == "amp_o2" and read(tmp_path, none).precision is None
+
+
+@pytest.mark.parametrize("name", ["paddleseg", "mmseg"])
+def test_half_a_number_is_no_number(tmp_path: Path, name: str) -> None:
+    """A line end breaks a row inside its time: `1.` and `2500`. The row is left out, and is not read as 1 s."""
+    text = samples.WRITERS[name](samples.run_of([1.25] * 240))
+    clean = read(tmp_path, text)
+    lines = text.splitlines(keepends=True)
+    where = clean.windows[4].line - 1
+    lines[where] = re.sub(r" (time|batch_cost): 1\.", r" \1: 1.\n", lines[where])
+    record = read(tmp_path, "".join(lines))
+    assert "".join(lines) != text and len(record.windows) == len(clean.windows) - 1
+    assert {window.printed_step_time_s for window in record.windows} == {1.25}

@@ -9,28 +9,31 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import paddle
 import pytest
+from mpi4py import MPI
 from nvidia.dali import fn
 from paddle import static
 
 from harness import state, workload
 from harness.job import job_of
 from harness.loader import ReaderConfig
+from harness.ranks import Ranks
 from paddle_rn50 import config, data
 from program.passes import gradients
 from runlog import schema
 from runlog.errors import RunError
-from runlog.verdict import FATAL, OK, UNKNOWN, judged
+from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, judged
 from tests import jobs
 from tests.null_gpu import door
 from tools.acceptance import CHECKS
 from tools.acceptance import __main__ as acceptance_command
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.machine import NotPossible, VerdictWriter, as_fed
+from tools.acceptance.machine import NotPossible, VerdictWriter, as_fed, run_on_all_ranks
 from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
@@ -233,6 +236,16 @@ def test_each_check_fails_by_itself(tmp_path: Path) -> None:
     ]
     assert "OSError: no kernel" in done.stderr  # with its stack, for whoever mends it
     assert re.search(r"^unknown +lacks +fp32 +no GPU$", done.stdout, re.M), done.stdout
+
+
+@pytest.mark.parametrize(("status", "found"), [(FATAL, "rank 1: no GPU"), (UNKNOWN, "no GPU")])
+def test_a_failure_of_some_ranks_names_the_rank_but_what_the_machine_lacks_names_none(status: str, found: str) -> None:
+    """This rank, rank 0, passes; what rank 1 has found stands in the place of MPI's."""
+    comm = mock.create_autospec(MPI.Comm, instance=True)
+    comm.allgather.side_effect = lambda mine: [mine, Verdict(check="any", status=status, found="no GPU")]
+    me = Ranks(comm=comm, rank=0, size=2, local_rank=0, node="node0")
+    verdict = run_on_all_ranks(me, "any", lambda: judged("any", True, "all is well"))
+    assert (verdict.status, verdict.found) == (status, found)
 
 
 @pytest.mark.xdist_group("ranks")
