@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from runlog import run, schema
+from runlog.digits import six_digits
 from runlog.json_types import JsonObject
-from runlog.reader import Entry, Event, Header, Problem, read_stream
+from runlog.reader import Entry, Event, Header, Problem, dataclass_of, read_stream
 from runlog.run import Mark, Run, real
+from runlog.text import printable
 from scoring.importers.lines import Lines
 from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import FormatReader
@@ -110,6 +112,15 @@ class MLLog(FormatReader):
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:
             self.events.take(entry)
+            if isinstance(entry, Event) and entry.key == schema.CLOCK_SET.key:
+                self._note_clock_set_back(entry)
+
+    def _note_clock_set_back(self, entry: Event) -> None:
+        """Note a problem if an event clock_set says that the clock was set back: stamps lie too close together then."""
+        set_by_s = real(entry.value)
+        if set_by_s is not None and set_by_s < 0:
+            back = f"the clock was set back by {six_digits(-set_by_s)} s"
+            self.note_problem(f"line {entry.line}: {back}: the time of the run is too short by as much")
 
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` that a run may begin here, if this event or section is one of those that open a log.
@@ -141,6 +152,7 @@ class MLLog(FormatReader):
             if isinstance(version, str):  # else it cannot be read
                 self.software[name] = version
         self._note_null_gpus()
+        self._note_other_format()
 
     def _note_null_gpus(self) -> None:
         """Note a problem if the run used null GPUs, which stand in for real ones in tests and compute nothing."""
@@ -150,6 +162,16 @@ class MLLog(FormatReader):
             self.note_problem(
                 f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
             )
+
+    def _note_other_format(self) -> None:
+        """Note a problem if a log of ours says that it is of another form or version than the one that is read here."""
+        section = self.events.headers.get(schema.LOG.name)
+        stated = dataclass_of(schema.Format, section.value) if section else None
+        known = schema.Format()
+        if section is None or stated is None or stated == known:
+            return
+        form = f"a log of the form {printable(stated.format)}, version {printable(stated.version)}"
+        self.note_problem(f"line {section.line}: {form}; this reader knows {known.format}, version {known.version}")
 
     def _read_run_summary(self) -> None:
         """Set devices, batch, precision, framework, model and the like from `run_summary`, an event of our own logs.

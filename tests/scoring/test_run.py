@@ -1,6 +1,7 @@
 """One run's figure where its log is at odds with itself, or holds rows of unequal work, and the warnings of a run."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -32,6 +33,11 @@ def clock_set(text: str, by_ms: int, before: str) -> str:
     return samples.moved(text, by_ms, text.rindex("\n", 0, text.index(before)))
 
 
+def clock_event(by_s: object) -> str:
+    fields = {"key": "clock_set", "value": by_s, "metadata": {"step": 66}, "time_ms": make_log.CLOCK_START_MS}
+    return ":::MLLOG " + json.dumps(fields | {"event_type": "POINT_IN_TIME", "namespace": ""})
+
+
 def test_no_figure_of_time_stamps_that_go_back_and_a_warning_of_those_that_leap(tmp_path: Path) -> None:
     text = samples.mllog(samples.run_of([0.5] * 200))
     record = read(tmp_path, clock_set(text, -30_000, '"step": 60,'))
@@ -61,6 +67,27 @@ def test_no_run_time_of_a_clock_that_was_set_back(tmp_path: Path, before: str, s
     assert score([read(tmp_path, text)], RUN_TIME).value == pytest.approx(100 / 60, rel=1e-3)
     with pytest.raises(InputError, match=says):
         score([read(tmp_path, clock_set(text, -60_000, before))], RUN_TIME)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('# {"log": {"format": "paddle-reference-log", "version": 1}}', ""),
+        ('# {"log": {"format": "paddle-reference-log", "version": 2}}', "version 2; this reader knows"),
+        (clock_event(2.5), ""),
+        (clock_event(-2.5), "the clock was set back by 2.5 s: the time of the run is too short by as much"),
+        (clock_event("late"), ""),
+    ],
+)
+def test_a_log_that_says_that_its_times_or_form_are_others_has_a_problem(tmp_path: Path, line: str, says: str) -> None:
+    text = samples.mllog(samples.run_of([0.5] * 100))
+    before_it = (
+        "" if line.startswith("#") else text.partition(":::MLLOG")[0]
+    )  # a section is above the header's other ones
+    text = f"{before_it}{line}\n{text.removeprefix(before_it)}"
+    figure = score([read(tmp_path, text)], protocols.find("window"))
+    problems = [warning.found for warning in figure.warnings if warning.check == "log_problem"]
+    assert len(problems) == (says != "") and says in "".join(problems)
 
 
 @pytest.mark.parametrize("marks_measured", [True, False])
