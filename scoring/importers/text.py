@@ -150,7 +150,9 @@ def total(windows: Iterable[Window], field: str) -> float:
 
 
 def lines_in_words(windows: Sequence[Window]) -> str:
-    """Return the lines of the log from the first window to the last one: `lines 12 to 480`."""
+    """Return the lines of the log from the first window to the last one: `lines 12 to 480`, or `line 12` of one."""
+    if windows[0].line == windows[-1].line:
+        return f"line {windows[0].line}"
     return f"lines {windows[0].line} to {windows[-1].line}"
 
 

@@ -113,6 +113,13 @@ def test_no_window_that_is_marked_as_warm_up_is_measured(
     assert code == 0 and result["value"] == pytest.approx(1024, rel=1e-3)
 
 
+def test_one_window_of_the_warm_up_is_one_line(tmp_path: Path) -> None:
+    text = samples.mllog(samples.run_of([1.0] * 50 + [0.25] * 100), mode="throughput", warm_up=50)
+    log = write(tmp_path, "a.txt", text)
+    code, _, error = command("score", log, "--protocol", "dlperf", "--runs", 1, "--skip", 4)
+    assert code == 2 and re.search(r"as warm-up \(line \d+\); give --skip N", error)
+
+
 @pytest.mark.parametrize("protocol", ["window", "dlperf"])
 def test_a_marked_warm_up_within_the_skipped_steps_is_no_error(protocol: str, tmp_path: Path) -> None:
     text = samples.mllog(samples.run_of([1.0] * 20 + [0.25] * 100), mode="throughput", warm_up=20)
