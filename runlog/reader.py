@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.strict_json import DuplicateKeyError, parse_json, scan_value
 
@@ -96,6 +97,15 @@ def dataclass_of(kind: type[T], value: Any) -> T | None:
             return None
         fields[name] = item
     return kind(**fields)
+
+
+def other_format(section: Any) -> schema.Format | None:
+    """Return the form that the header section `log` states, if it is not the schema's, or of another version.
+
+    Returns None if it is, or if the section states none.
+    """
+    stated = dataclass_of(schema.Format, section)
+    return None if stated == schema.Format() else stated
 
 
 def _is_of_type(item: Any, hint: Any) -> bool:

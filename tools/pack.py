@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -109,7 +109,7 @@ def _raise_unless_packed_from(images: folder.ImageList, list_sha256: str, files:
     remedy = "remove it or take another TARGET"
     if noted.get("list_sha256") != list_sha256:
         raise ValueError(f"{files.packed}: is there, and not packed from this list: {remedy}")
-    if noted.get("source") != as_json(passport.passport(images.contents(lambda done, total: None))):
+    if noted.get("source") != _passport_of(images):
         raise ValueError(f"{files.packed}: is there, but files of {images.root} were changed since: {remedy}")
 
 
@@ -185,9 +185,13 @@ def _move_to_disk(file: BinaryIO) -> None:
 
 def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
     """Write the file of sizes of a part that was packed, with the list and the files that it was packed from."""
-    source_passport = passport.passport(images.contents(lambda done, total: None))
-    more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
+    more = {"list_sha256": list_sha256, "source": _passport_of(images)}
     _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
+
+
+def _passport_of(images: folder.ImageList) -> Any:
+    """Return the passport of a part's files as JSON: their number, sizes and a digest of their names and labels."""
+    return as_json(passport.passport(images.contents(lambda done, total: None)))
 
 
 def _list_sha256(source: Path, images: folder.ImageList) -> str:

@@ -16,7 +16,7 @@ from compliance.strict.schema_types import fits
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
-from runlog.reader import Event, dataclass_of
+from runlog.reader import Event, other_format
 from runlog.text import printable
 
 _MOST_ENERGY_DIFFERENCE = 0.01  # as a share
@@ -102,9 +102,9 @@ class ProjectLog:
 
     def _other_format(self) -> Iterator[Fault]:
         """Yield a fault if the log says that it is of another form or version than the one that is checked here."""
-        stated = dataclass_of(schema.Format, self.run.header_section(schema.LOG))
-        known = schema.Format()
-        if stated is not None and stated != known:
+        stated = other_format(self.run.header_section(schema.LOG))
+        if stated is not None:
+            known = schema.Format()
             shown = f"{printable(stated.format)}, version {printable(stated.version)}"
             yield Fault(None, f"a log of the form {shown}; this checker reads {known.format}, version {known.version}")
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from runlog import run, schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
-from runlog.reader import Entry, Event, Header, Problem, dataclass_of, read_stream
+from runlog.reader import Entry, Event, Header, Problem, other_format, read_stream
 from runlog.run import Mark, Run, real
 from runlog.text import printable
 from scoring.importers.lines import Lines
@@ -166,10 +166,10 @@ class MLLog(FormatReader):
     def _note_other_format(self) -> None:
         """Note a problem if a log of ours says that it is of another form or version than the one that is read here."""
         section = self.events.headers.get(schema.LOG.name)
-        stated = dataclass_of(schema.Format, section.value) if section else None
-        known = schema.Format()
-        if section is None or stated is None or stated == known:
+        stated = other_format(section.value) if section else None
+        if section is None or stated is None:
             return
+        known = schema.Format()
         form = f"a log of the form {printable(stated.format)}, version {printable(stated.version)}"
         self.note_problem(f"line {section.line}: {form}; this reader knows {known.format}, version {known.version}")
 
