@@ -15,6 +15,7 @@ from compliance.submission.runs import check_logs, logs_named_by
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import drop_output
+from runlog.options import Parser
 from runlog.text import called, printable
 
 
@@ -50,9 +51,7 @@ def _run_command(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with a parser for each command in COMMANDS."""
-    parser = argparse.ArgumentParser(
-        prog=called("compliance"), description="Compliance of training logs and submission packages."
-    )
+    parser = Parser(prog=called("compliance"), description="Compliance of training logs and submission packages.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parsers = [commands.add_parser(name, help=what, description=what) for name, what in COMMANDS.items()]
     for one in parsers:

@@ -1,11 +1,11 @@
 """`python -m runlog`: the schema of our log, and the end of a log whose ranks are gone."""
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
 from runlog.json_schema import json_schema
+from runlog.options import Parser
 from runlog.writer import close_for_dead
 
 
@@ -15,7 +15,7 @@ def main() -> int:
     `schema` prints the JSON Schema of a log's lines. `close` adds the end that a killed run could not write to its log,
     and prints why the run ended. The status is 1 if that log cannot be read or written, else 0.
     """
-    parser = argparse.ArgumentParser(prog="python -m runlog", description=__doc__)
+    parser = Parser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("schema", help="print the schema of a line of a log, as JSON Schema")
     close = commands.add_parser("close", help="close the log of a run whose ranks are gone; print why it ended")

@@ -7,6 +7,7 @@ import sys
 
 from runlog import completion, named_files, text
 from runlog.errors import drop_output
+from runlog.options import Parser
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
 
@@ -54,7 +55,7 @@ def _parser(chosen_name: str | None) -> argparse.ArgumentParser:
     The modules of the other commands are not imported, because some take long to import. If `chosen_name` is None or no
     command's name, no module is imported.
     """
-    parser = argparse.ArgumentParser(prog=text.called("scoring"), description=__doc__, allow_abbrev=False)
+    parser = Parser(prog=text.called("scoring"), description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module_name, help_text) in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)

@@ -20,6 +20,7 @@ from runlog.completion import complete
 from runlog.digits import six_digits
 from runlog.errors import one_line
 from runlog.json_types import JsonObject
+from runlog.options import Parser
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
 from tools.roofline import Operators, operators_in_order, published_scaling, roofline, scaling
 
@@ -176,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
 
     The other options are --network and --json, which `main` takes out before it sets the variables.
     """
-    parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=DESCRIPTION)
+    parser = Parser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
     choices = f"one of {', '.join(workloads.NAMES)}; rn50 if not given"
     parser.add_argument("--workload", dest="WORKLOAD", default="rn50", help=choices)

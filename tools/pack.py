@@ -37,6 +37,7 @@ from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import RunError, one_line
 from runlog.json_types import JsonObject
+from runlog.options import Parser
 from runlog.schema import as_json
 from tools.pack_lists import PARTS, print_warning, write_lists
 
@@ -404,7 +405,7 @@ def _parse() -> argparse.Namespace:
 
     Options that do not go together end the process with a message on how to use them.
     """
-    parser = argparse.ArgumentParser(prog="python -m tools.pack", description=DESCRIPTION)
+    parser = Parser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
     parser.add_argument("target", type=Path, nargs="?", help="folder for train.rec and val.rec")
     parser.add_argument("--sizes", action="store_true", help="only find the largest images of SOURCE, packed or not")

@@ -4,7 +4,6 @@
 and report.html. Exit status: 0, or 1 where a log of a training run fails its check.
 """
 
-import argparse
 import dataclasses
 import statistics
 import sys
@@ -17,6 +16,7 @@ from compliance.forms import as_json
 from compliance.submission.runs import check_logs
 from runlog import named_files, workloads
 from runlog.json_types import JsonObject
+from runlog.options import Parser
 from runlog.reader import HeldLog
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
@@ -209,7 +209,7 @@ def main() -> int:
 
     Returns the exit status: 1 if a log fails its check or an error was printed, else 0.
     """
-    parser = argparse.ArgumentParser(prog="python -m tools.summarize", description=__doc__)
+    parser = Parser(prog="python -m tools.summarize", description=__doc__)
     parser.add_argument("logs", nargs="+", metavar="LOG", type=Path)
     parser.add_argument("--throughput", action="store_true", help="runs of MODE=throughput: no quality, no check")
     args = parser.parse_args()

@@ -23,6 +23,7 @@ from runlog import named_files, schema
 from runlog.completion import complete
 from runlog.errors import drop_output, one_line
 from runlog.json_types import JsonObject
+from runlog.options import Parser
 from runlog.reader import Problem, read_text
 from runlog.run import Run, real
 from runlog.text import called, visible
@@ -349,7 +350,7 @@ def _add_rows_of_node(table: Table, name: str, sample: JsonObject) -> None:
 
 def _parse() -> argparse.Namespace:
     """Read the command line. A named path that no command can use is refused."""
-    parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
+    parser = Parser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
     parser.add_argument("--once", action="store_true", help="print one view and end")
     parser.add_argument("--json", action="store_true", help="print one view as JSON and end")

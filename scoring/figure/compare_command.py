@@ -33,12 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def between_runs_sd(text: str) -> BetweenRuns:
     """Return the spread that the option --between-runs-sd gives: `0.8/5` is 0.8 % over 5 runs.
 
-    Raises ValueError for any other form, for a percentage that is not between 0 and 100, and for fewer than two runs.
+    Raises ArgumentTypeError for any other form, for a percentage that is not between 0 and 100, and for fewer than two
+    runs.
     """
-    deviation, _, runs = text.partition("/")
-    if not (0 < float(deviation) < 100 and count(runs) > 1):
-        raise ValueError(text)
-    return BetweenRuns(float(deviation) / 100, count(runs) - 1, f"a given {deviation} % between {runs} runs")
+    percentage, _, runs = text.partition("/")
+    says = "must be PERCENT/RUNS, as 0.8/5: below 100 percent, over 2 runs or more"
+    wrong = argparse.ArgumentTypeError(f"{text!r}: {says}")
+    try:
+        deviation = float(percentage) / 100
+        number_of_runs = count(runs)
+    except (ValueError, argparse.ArgumentTypeError):
+        raise wrong from None
+    if not 0 < deviation < 1 or number_of_runs < 2:
+        raise wrong
+    return BetweenRuns(deviation, number_of_runs - 1, f"a given {percentage} % between {runs} runs")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -47,10 +47,13 @@ def counts(text: str) -> list[int]:
 
 
 def whole(text: str) -> int:
-    """Return the whole number in an option's text. Raises ValueError if it is below 0, or not a number."""
-    value = int(text)
+    """Return the whole number in an option's text. Raises ArgumentTypeError if it is below 0, or not a number."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
     if value < 0:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 0 or above")
     return value
 
 

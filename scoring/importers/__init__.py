@@ -327,10 +327,13 @@ def _derive_devices_or_batch(reader: FormatReader) -> None:
 
 
 def count(text: str) -> int:
-    """Return `text` as a whole number above 0 and below MOST. Raises ValueError for any other text."""
-    value = int(text)
+    """Return an option's text as a whole number above 0 and below MOST. Raises ArgumentTypeError for any other text."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
     if not 0 < value < MOST:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number above 0")
     return value
 
 

@@ -90,13 +90,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> float:
-    """Return a command-line option as a number between 1e-12 and 1e15. Raises ValueError for any other text.
+    """Return an option's text as a number between 1e-12 and 1e15. Raises ArgumentTypeError for any other text.
 
     Numbers outside these bounds are too small or too large to compute with.
     """
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 1e-12 < value < 1e15:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0 and below 1e15")
     return value
 
 

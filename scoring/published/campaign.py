@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from runlog.options import Parser
 from runlog.text import safe_lines
 from scoring.importers import count, jsonable
 from scoring.published.plan import Campaign, Job, plan_jobs, read_campaign
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m scoring.published.campaign", description=__doc__)
+    parser = Parser(prog="python -m scoring.published.campaign", description=__doc__)
     parser.add_argument("action", choices=["plan", "table"])
     parser.add_argument("name", help="a campaign of campaigns/")
     parser.add_argument("--results", type=Path, required=True, help="folder of all campaigns' runs and tables")

@@ -186,11 +186,11 @@ def test_a_data_set_that_says_no_numbers_says_nothing(logs: list[Path], dataset:
         (["--measured", "{one}", "--protocol", "mlperf"], "measures no throughput"),
         (["--measured", "{one}", "{one}", "--nodes", "2"], "the same run"),
         ([], "give --measured"),
-        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "invalid counts value"),
+        (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "--nodes: 'x': must be a whole number above 0; see "),
         (["--measured", "{one}", "{other}"], "batch of one device differs"),
         (["--measured", "{one}", "{absent}"], "absent"),
         (["--measured", "{one}", "--devices-per-node", "8"], "no node is predicted from a part of it"),
-        (["--measured", "{one}", "--epochs", "1e308"], "invalid positive value"),
+        (["--measured", "{one}", "--epochs", "1e308"], "--epochs: '1e308': must be a number above 0 and below 1e15"),
     ],
 )
 def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, arguments: list[str], text: str) -> None:
@@ -198,4 +198,4 @@ def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, argumen
     names = {"one": logs[0], "eight": logs[1], "other": other, "absent": tmp_path / "absent.txt"}
     done = command(*(argument.format(**names) for argument in arguments))
     assert done.returncode == 2 and text in done.stderr
-    assert (done.stderr.count("\n") == 1) != done.stderr.startswith("usage: ") and not done.stdout
+    assert done.stderr.count("\n") == 1 and not done.stdout

@@ -46,6 +46,23 @@ def test_each_command_is_listed_with_what_it_does_and_has_options() -> None:
         assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: "), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("scoring score log", "the following arguments are required: --protocol"),
+        ("scoring score log --protocol window --devices 8,64", "--devices: '8,64': must be a whole number above 0"),
+        ("scoring score log --protocol window --skip -1", "--skip: '-1': must be a whole number, 0 or above"),
+        ("scoring compare a b --protocol window --between-runs-sd 0.8", "'0.8': must be PERCENT/RUNS, as 0.8/5"),
+        ("compliance check log --ruleset", "--ruleset: expected one argument"),
+        ("tools.watch", "the following arguments are required: LOGDIR"),
+    ],
+)
+def test_wrong_words_are_told_in_one_line(words: str, said: str) -> None:
+    done = run([sys.executable, "-m", *words.split()], jobs.REPOSITORY)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr and done.stderr.endswith(" --help\n")
+
+
 COMPLETED = """
 eval "$(register-python-argcomplete paddle-reference)"
 COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9

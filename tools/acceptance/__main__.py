@@ -21,6 +21,7 @@ from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import one_line
 from runlog.json_types import JsonObject
+from runlog.options import Parser
 from runlog.schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
 from tools.acceptance import CHECKS
@@ -152,7 +153,7 @@ def _precisions_that_can_run() -> list[str]:
 
 def _arguments() -> argparse.Namespace:
     """Read the command line. Raises ValueError if a folder that it names is unusable."""
-    parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
+    parser = Parser(prog="python -m tools.acceptance", description=__doc__)
     # Nothing reads this option, because it asks for what is done without options, too.
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")

@@ -4,7 +4,6 @@ Each node's first rank looks at its node (`probe`), rank 0 judges what all of th
 The job is the environment's, as for a run.
 """
 
-import argparse
 import os
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness import env
 from runlog.completion import complete
 from runlog.errors import one_line
+from runlog.options import Parser
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
 from tools.doctor.node import cores_by_launcher, own_cores, probe
@@ -105,7 +105,7 @@ def main() -> int:
 
     Ranks that mpirun started check all nodes together, and rank 0 prints. Any other process checks this node alone.
     """
-    parser = argparse.ArgumentParser(prog="python -m tools.doctor", description=__doc__)
+    parser = Parser(prog="python -m tools.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")
     complete(parser)
     args = parser.parse_args()

@@ -21,6 +21,7 @@ from runlog.completion import complete
 from runlog.digits import percent, six_digits
 from runlog.errors import RunError, one_line
 from runlog.json_types import JsonObject
+from runlog.options import Parser
 from runlog.verdict import UNKNOWN, Verdict, as_text
 from scoring.importers import count
 from tools.fleet import arithmetic
@@ -196,7 +197,7 @@ def report_as_json(judged: Judged, changes_since: Sequence[Change] | None) -> Js
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(prog="python -m tools.fleet", description=__doc__)
+    made = Parser(prog="python -m tools.fleet", description=__doc__)
     made.add_argument("record", type=Path, metavar="FLEET.JSON", help="what --fleet of a launcher measured")
     made.add_argument("--baseline", type=Path, metavar="FLEET.JSON", help="an earlier one to compare with")
     made.add_argument("--write-hosts", type=Path, metavar="FILE", help="write good nodes there")

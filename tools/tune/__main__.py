@@ -23,6 +23,7 @@ from harness.job import prefix_of
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import one_line
+from runlog.options import Parser
 from runlog.verdict import FATAL, Verdict, as_text
 from scoring.record import Record
 from tools.tune.candidates import BASE, CONTROL, Candidate, candidates
@@ -246,7 +247,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 def _parse() -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tools.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5, help=f"turns, at least {LEAST_REPEATS} for strategies")
