@@ -79,7 +79,7 @@ class Loader(ABC):
         """Build the DALI pipeline that decodes this rank's batches; nothing is read yet.
 
         `plan` says which of the `samples` each batch has. The pipeline is made by the workload's function
-        `make_pipeline`, which gets the `settings` as well as what every workload needs.
+        `make_pipeline`, which gets the `settings` as well as what every workload needs. Raises as `_build` does.
         """
         self._samples = samples
         self._plan = plan
@@ -101,7 +101,7 @@ class Loader(ABC):
             device_id=self._device_id,
             prefetch_queue_depth=PREFETCH_BATCHES,
         )
-        self._pipeline.build()
+        _build(self._pipeline)
 
     @abstractmethod
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
@@ -175,6 +175,19 @@ class Loader(ABC):
     def close(self) -> None:
         """End the reading threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _build(pipeline: Any) -> None:
+    """Build a DALI pipeline, which reserves memory for its decoder.
+
+    Raises MemoryError where there is too little, and RunError with DALI's reason where it cannot be built.
+    """
+    try:
+        pipeline.build()
+    except RuntimeError as error:
+        if memory.DALI_START_ERROR.search(str(error)) or memory.DALI_ERROR.search(str(error)):
+            raise MemoryError(str(error)) from error
+        raise RunError(f"the input pipeline cannot be built: {decoder.reason(str(error))}") from error
 
 
 def undecodable(name: str, fault: str) -> str:

@@ -176,6 +176,8 @@ _PADDLE_ON_GPU = re.compile(
 )
 # DALI's words, within those of the operator that it passes on as a RuntimeError.
 DALI_ERROR = re.compile(r"Can't allocate (?P<bytes>\d+) bytes on (host|device (?P<gpu>\d+))")
+# DALI's words where it cannot reserve memory for its decoder, at the start of a pipeline: neither names an amount.
+DALI_START_ERROR = re.compile(r"CUDA allocation failed|nvJPEG error \(6\)")
 _CUDA_LIBRARY = re.compile(r"CUDA error\(2\), out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED")
 # What C++ says where it cannot allocate: also for an amount that is wrong, however much memory is left.
 _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
@@ -245,6 +247,10 @@ def _exhausted_gpu_memory(message: str, host: str) -> str:
     if dali_error and dali_error["gpu"]:
         more_gib = int(dali_error["bytes"]) / GIB
         return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {dali_error['gpu']} of {host}"
+
+    start_error = DALI_START_ERROR.search(message)
+    if start_error:
+        return f"a GPU of {host} has too little left for the input pipeline's decoder ({start_error[0]})"
 
     library_error = _CUDA_LIBRARY.search(message)
     if library_error:
