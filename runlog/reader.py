@@ -173,39 +173,29 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     is kept until then, and of an overlong line only a part. The first NUL byte gives a Problem, which comes before the
     entries of its block.
     """
-    open_line = _OpenLine(text=b"", number=1, offset=0)
+    number = 1  # of the line that is being read: the line feeds before it, plus 1
+    start = 0  # offset in the stream of this line's first byte
+    kept = b""  # what earlier blocks hold of this line
     bytes_read = 0
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:
             saw_nul = True
-            yield _nul_problem(block, open_line.number, is_start=bytes_read == 0)
+            yield _nul_problem(block, number, is_start=bytes_read == 0)
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
             bytes_read += len(piece)
-            text = open_line.text + piece
-            if piece.endswith(_LINE_ENDS):
-                yield from _entries(text, open_line.number, open_line.offset)
-                open_line = _line_after(text, open_line.number, offset=bytes_read)
-            else:  # the block ends here: the line may go on in the next one
-                open_line = open_line._replace(text=_kept_of_open_line(text))
-    yield from _entries(open_line.text, open_line.number, open_line.offset)  # the last line may lack a line feed
-
-
-class _OpenLine(NamedTuple):
-    """The line that is being read from a stream, whose end has not come yet."""
-
-    text: bytes  # what has been read of it, as `_kept_of_open_line` keeps it
-    number: int  # how many line feeds stand before it, plus 1
-    offset: int  # of its first byte in the stream; behind a carriage return, the text counts as a new line
-
-
-def _line_after(text: bytes, number: int, *, offset: int) -> _OpenLine:
-    """Return the line that begins at `offset`, right after the end of the line `text` with this number.
-
-    A carriage return, as a progress bar writes it, ends an event, but the line keeps its number.
-    """
-    next_number = number + 1 if text.endswith(b"\n") else number
-    return _OpenLine(text=b"", number=next_number, offset=offset)
+            text = kept + piece
+            if not piece.endswith(_LINE_ENDS):  # the block ends here: the line may go on in the next one
+                kept = _kept_of_open_line(text)
+                continue
+            if TOKEN in text or HEADER in text:  # asked here, as most lines of a log hold neither
+                yield from _entries(text, number, start)
+            # A carriage return, as a progress bar writes it, ends an event, but the line keeps its number.
+            if piece.endswith(b"\n"):
+                number += 1
+            start = bytes_read
+            kept = b""
+    yield from _entries(kept, number, start)  # the last line may lack a line feed
 
 
 def _kept_of_open_line(text: bytes) -> bytes:

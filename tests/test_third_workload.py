@@ -13,6 +13,7 @@ from runlog import workloads
 from tests import jobs
 
 FOLDER = Path(__file__).parent / "third_workload" / "paddle_stripes"
+pytestmark = pytest.mark.xdist_group("ranks")
 ROW = {
     "name": "stripes",
     "benchmark": "stripes",

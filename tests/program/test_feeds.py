@@ -23,7 +23,8 @@ from tests.program import programs
 BATCH, RANKS = 2, 2
 RN50 = tuple(name for name in config.RECIPES if name != "recorded")  # whose program is nvidia_cosine's
 # Slow are those that differ from another by its learning rate alone, or by the layout that a user must ask for; and of
-# FCN-HRNetW18, slow to build, those beside each recipe in the GPU systems' precision and each precision of one recipe.
+# FCN-HRNetW18, slow to build, all but three: the null GPUs train each of its recipes and precisions (tests/null_gpu/).
+FAST_OF_HRNET = {("cityscapes_80k", "fp32"), ("cityscapes_80k", "amp_o2"), ("scenes_small", "amp_o2")}
 CASES = [
     pytest.param(
         *("rn50", recipe, name, layout),
@@ -35,7 +36,7 @@ CASES = [
 ] + [
     pytest.param(
         *("hrnet", recipe, name, "NCHW"),
-        marks=[] if name == "amp_o2" or recipe == "cityscapes_80k" else [pytest.mark.slow],
+        marks=[] if (recipe, name) in FAST_OF_HRNET else [pytest.mark.slow],
     )
     for recipe in hrnet_config.RECIPES
     for name in precision.PRECISIONS

@@ -53,8 +53,8 @@ GOALS = {
 }
 
 
-# Slow are HRNet's, and ResNet-50's at sizes between those of the others.
-SLOW = [name for name in PUBLISHED if re.search("hrnet|_b32_|_b64_|_n2|_n4", name)]
+# Slow are all but ResNet-50's largest batch on all GPUs, and on one in the precision that is the fastest.
+FAST = [name for name in PUBLISHED if re.fullmatch(r"\w+_b256_n8|amp_o2_b256_n1", name) and "hrnet" not in name]
 
 
 def counted(name: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def counted(name: str) -> dict[str, Any]:
     return kept | {"buckets": [{key: round(bucket[key], 4) for key in of_bucket} for bucket in found["buckets"]]}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in PUBLISHED])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in FAST)) for n in PUBLISHED])
 def test_a_published_configuration_has_its_golden_counts(name: str) -> None:
     assert counted(name) == GOLDEN[name]
 
@@ -273,8 +273,6 @@ def test_the_command_prints_json() -> None:
     assert all("not measured" in e["kind"] for e in found["estimate"])
     assert all(set(e["traffic_gb"]) >= {"convolution gradient", "optimizer"} for e in found["estimate"])
     assert all([row["gpus"] for row in e["scaling"]] == [8, 16, 32, 64] for e in found["estimate"])
-    refused = jobs.run([sys.executable, "-m", "tools.inspect", "--system", "NONE"])
-    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused.stderr
     shown = yaml.safe_load(inspect.text(found))
     assert shown["verified"] == found["verified"] and shown["estimate"][1]["published"]["images_per_s"] == 10936.8
     assert shown["bytes_gb"] == pytest.approx(found["bytes_gb"], rel=1e-5)
