@@ -90,11 +90,12 @@ class InputMemory:
     """Memory of the input pipelines of one rank on a GPU."""
 
     device_mib: float
+    unit_mib: float  # more of the device, if it has a JPEG unit
     pinned_mib: float  # of the host, pinned: the GPU copies from there
     words: str  # what it is for, as "2 pipelines of 4 threads"
 
 
-NO_INPUT = InputMemory(device_mib=0.0, pinned_mib=0.0, words="no pipeline")
+NO_INPUT = InputMemory(device_mib=0.0, unit_mib=0.0, pinned_mib=0.0, words="no pipeline")
 
 
 def input_memory(job: Job) -> InputMemory:
@@ -113,6 +114,7 @@ def input_memory(job: Job) -> InputMemory:
     ready_bytes = PREFETCH_BATCHES * job.model.batchsize * _image_bytes(job.model, measured)
     return InputMemory(
         device_mib=PIPELINES * (decoder_bytes + ready_bytes) / MIB,
+        unit_mib=PIPELINES * buffers.unit_bytes / MIB,
         pinned_mib=PIPELINES * pinned_bytes / MIB,
         words=f"{PIPELINES} pipelines of {threads} threads{buffers.images_in_words}",
     )
@@ -126,26 +128,28 @@ def _image_bytes(model: ModelSettings, measured: MemoryPeaks) -> int:
 
 
 class _DecoderBuffers(NamedTuple):
-    """Memory that DALI reserves for one thread of its decoder; DALI calls it padding."""
+    """Memory that DALI reserves for the decoder of one pipeline; of a thread DALI calls it padding."""
 
-    device_bytes: int  # on the GPU
-    pinned_bytes: int  # of one of the buffers in the host's pinned memory
+    device_bytes: int  # of a thread, on the GPU
+    pinned_bytes: int  # of one of a thread's buffers in the host's pinned memory
+    unit_bytes: int  # of a JPEG unit, on a GPU that has one
     images_in_words: str  # that the buffers are for; empty if no image is known
 
 
 def _decoder_buffers(job: Job) -> _DecoderBuffers:
-    """Return how much memory DALI reserves for one thread of its decoder: enough for the largest image in DATADIR.
+    """Return how much memory DALI reserves for a pipeline's decoder: enough for the largest image in DATADIR.
 
     It is the least that DALI reserves if the workload does not decode on the GPU, or if DATADIR is not set: the images
     of the embedded data set are small.
     """
     decoder = job.model.traits.decoder
     if decoder is None or not job.data.folder:
-        return _DecoderBuffers(LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, images_in_words="")
+        return _DecoderBuffers(LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, unit_bytes=0, images_in_words="")
     width, height = largest_image(job, decoder)
     return _DecoderBuffers(
         device_bytes=decoder.device_padding(width, height),
         pinned_bytes=decoder.host_padding(width, height),
+        unit_bytes=decoder.unit_memory(width, height, batch=job.model.batchsize),
         images_in_words=f", images to {width} x {height} pixels",
     )
 

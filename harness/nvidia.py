@@ -33,6 +33,7 @@ UNANSWERED = (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynv
 GONE = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # a GPU that answers nothing any more
 TF32_CAPABILITY = 80  # the least compute capability with TF32: 80 is 8.0
 UNIT_CAPABILITIES = range(80, 90)  # that have cuDNN's fused operations, which `resnet_unit` is made of
+JPEG_UNIT_CAPABILITIES = (80, 90)  # A100 and A30, H100 and H200: with a unit that decodes JPEG
 SERVICE_MIB = 64  # of a process that serves others, as MPS does: a context of CUDA takes over 200
 COMPUTING = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2")
 DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v2")

@@ -23,10 +23,12 @@ LEAST_HOST_PADDING = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderMemory:
-    """Memory that a GPU's image decoder takes at its start for each of its threads, by the largest image."""
+    """Memory that a GPU's image decoder takes at its start by the largest image, for each thread and a JPEG unit."""
 
     device_bytes: int  # of a pixel, on the GPU
     host_bytes: int  # of a pixel, pinned in the host's memory
+    unit_bytes: int  # of a pixel, on a GPU with a JPEG unit (nvidia.JPEG_UNIT_CAPABILITIES), whatever the threads
+    unit_bytes_of_batch: int  # of an image of the batch, likewise
     usual_largest: tuple[int, int]  # width and height in pixels, where the data set does not say its own
 
     def device_padding(self, width: int, height: int) -> int:
@@ -36,6 +38,10 @@ class DecoderMemory:
     def host_padding(self, width: int, height: int) -> int:
         """Return the bytes of one of a thread's two pinned buffers."""
         return max(LEAST_HOST_PADDING, self.host_bytes * width * height)
+
+    def unit_memory(self, width: int, height: int, *, batch: int) -> int:
+        """Return the bytes on a GPU with a JPEG unit that the unit takes beside the threads."""
+        return self.unit_bytes * width * height + self.unit_bytes_of_batch * batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -234,10 +234,12 @@ def test_decoders_take_memory_by_the_largest_image_of_the_data(tmp_path: Path) -
     assert usual.device_mib == pytest.approx(2 * (5 * 6 * 5980 * 6430 / 2**20 + ready_mib))
     assert usual.pinned_mib == pytest.approx(2 * 2 * 5 * 4 * 5980 * 6430 / 2**20)
     assert "5 threads, images to 5980 x 6430" in usual.words
+    assert usual.unit_mib == pytest.approx(2 * 3400, rel=0.01), "what an H200's took, 3164 MiB at 8 images, 3436 at 256"
     for part, width, height in (("train", 3000, 1000), ("val", 2000, 2000)):
         (tmp_path / f"{part}.sizes.json").write_text(json.dumps({"width": width, "height": height}))
     assert "images to 3000 x 2000 pixels" in memory.input_memory(job_of(**settings)).words
     small = memory.input_memory(job_of(**settings | {"datadir": ""}))
+    assert small.unit_mib == 0.0
     assert small.pinned_mib == 2 * 2 * 5 * 8 and small.device_mib == pytest.approx(2 * (5 * 16 + ready_mib))
     for nothing in ({"data": "synthetic"}, {"device": "cpu", "precision": "fp32"}):
         assert memory.input_memory(job_of(**settings | nothing)) == memory.NO_INPUT
@@ -268,18 +270,25 @@ def test_a_batch_that_will_not_fit_is_said_before_the_run(
 
 
 @pytest.mark.parametrize(
-    ("system", "memory_gib", "batch", "status"),
+    ("system", "memory_gib", "batch", "status", "input_gib"),
     [
-        ("DGX1", 15.8, {}, "warning"),  # its config file says to halve the batch there
-        ("DGX1", 15.8, {"BATCHSIZE": "128"}, "ok"),
-        ("DGX1", 15.8, {"BATCHSIZE": "128", "PRECISION": "fp32"}, "ok"),  # as published
-        ("DGX1", 31.7, {}, "ok"),
-        ("DGXA100", 39.4, {}, "ok"),
-        ("DGXA100", 39.4, {"BATCHSIZE": "640"}, "warning"),
+        ("DGX1", 15.8, {}, "warning", 2.3),  # its config file says to halve the batch there
+        ("DGX1", 15.8, {"BATCHSIZE": "128"}, "ok", 2.0),
+        ("DGX1", 15.8, {"BATCHSIZE": "128", "PRECISION": "fp32"}, "ok", 2.3),  # as published
+        ("DGX1", 31.7, {}, "ok", 2.3),
+        ("DGXA100", 39.4, {}, "ok", 9.9),  # with 3.3 GiB of a pipeline's JPEG unit, which a V100 does not have
+        ("DGXA100_mlperf", 39.4, {}, "ok", 10.6),
+        ("DGXA100", 39.4, {"BATCHSIZE": "512"}, "warning", 11.1),
+        ("DGXA100", 79.2, {"BATCHSIZE": "512"}, "ok", 11.1),
     ],
 )
-def test_a_systems_own_batch_fits_its_cards(system: str, memory_gib: float, batch: dict[str, str], status: str) -> None:
+def test_a_systems_own_batch_fits_its_cards(
+    system: str, memory_gib: float, batch: dict[str, str], status: str, input_gib: float
+) -> None:
     job = env.of_system(DGXSYSTEM=system, DATADIR="/no/data", **batch)
-    (found,) = judge_memory(nvidia.Gpu(memory_gib=memory_gib), job)
+    capability = 70 if system == "DGX1" else 80
+    (found,) = judge_memory(nvidia.Gpu(memory_gib=memory_gib, capability=capability), job)
     assert found.status == status, found.wanted
+    assert f"input {input_gib} (" in found.wanted
     assert "images to 5980 x 6430 pixels" in found.wanted
+    assert ("JPEG unit as on an H200" in found.wanted) == (capability == 80)

@@ -322,7 +322,12 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     program_mib = memory.program_mib(job)
     if gpu.memory_gib is None or program_mib is None:
         return
-    need = _MemoryNeed(program_mib, _workspace_mib(gpu.memory_gib, job), memory.input_memory(job))
+    need = _MemoryNeed(
+        program_mib,
+        _workspace_mib(gpu.memory_gib, job),
+        memory.input_memory(job),
+        has_jpeg_unit=gpu.capability in nvidia.JPEG_UNIT_CAPABILITIES,
+    )
     margin_gib = memory.MARGIN * gpu.memory_gib
     fits = need.gib + margin_gib <= gpu.memory_gib
     yield judge_check(
@@ -341,18 +346,26 @@ class _MemoryNeed(NamedTuple):
     program_mib: float  # the peak of its program, by measured ones
     workspace_mib: int  # of cuDNN
     input_memory: memory.InputMemory
+    has_jpeg_unit: bool  # which takes memory of its own
+
+    @property
+    def input_mib(self) -> float:
+        """Return the MiB that the input pipelines take."""
+        unit_mib = self.input_memory.unit_mib if self.has_jpeg_unit else 0.0
+        return self.input_memory.device_mib + unit_mib
 
     @property
     def gib(self) -> float:
         """Return the GiB that all parts take together."""
-        return (self.program_mib + self.workspace_mib + self.input_memory.device_mib + memory.BESIDE_MIB) / 1024
+        return (self.program_mib + self.workspace_mib + self.input_mib + memory.BESIDE_MIB) / 1024
 
     @property
     def parts(self) -> str:
         """Return the GiB of each part in words."""
+        unit = ", with the JPEG unit as on an H200" if self.has_jpeg_unit and self.input_memory.unit_mib else ""
         return (
             f"program {self.program_mib / 1024:.1f}, cuDNN's workspace {self.workspace_mib / 1024:.1f}, "
-            f"input {self.input_memory.device_mib / 1024:.1f} ({self.input_memory.words}), "
+            f"input {self.input_mib / 1024:.1f} ({self.input_memory.words}{unit}), "
             f"context and libraries {memory.BESIDE_MIB / 1024:.1f} (assumed)"
         )
 
