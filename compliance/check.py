@@ -23,7 +23,6 @@ from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, read_log
 from runlog.text import as_json, printable, visible
 
-SECTIONS_KEPT = 100
 MOST_REFUSED_LINES = 10_000  # lines that the official parser refuses, until reading is given up
 _DAMAGED = "line-damaged"
 _FORM = "log-form"
@@ -167,13 +166,13 @@ class Checker:
     def _take_header(self, header: Header) -> None:
         """Keep a section of the header, and report it if it names a stand-in for a device.
 
-        A second section of the same name is a fault and is not kept. At most SECTIONS_KEPT are kept, so that the memory
-        for a log is bounded.
+        Other names than those of runlog's schema are lines of the user's own, and mean nothing. A second section of the
+        same name is a fault and is not kept.
         """
+        if header.section not in schema.SECTIONS:
+            return
         self._check_devices(header)
         sections = self._run.headers
-        if len(sections) >= SECTIONS_KEPT:
-            return
         if header.section in sections:
             # A fault only counts in a log of this project, and whether this is one is known after the last entry.
             self._order.measured.keep_fault(header.line, f"a second header section {printable(header.section)}")

@@ -12,7 +12,7 @@ from compliance.logged_run import NOTHING, is_number
 from compliance.official.rule_files import versions
 from compliance.rules import Finding, Ruleset, load
 from compliance.submission import results_tree
-from compliance.submission.description import read_description
+from compliance.submission.description import read_description, read_object
 from compliance.submission.results_tree import Owner, TreeFile, Unreadable
 from runlog import schema
 from runlog.json_types import JsonObject
@@ -229,7 +229,7 @@ def _scale(found: float | Unreadable | None) -> _Scaled:
 
 def _read_scaling(path: Path) -> float:
     """Return the factor in a scaling.json. Raises ValueError if it has none above 0."""
-    factor: Any = read_description(path).get("scaling_factor")
+    factor: Any = read_object(path, "a factor file").get("scaling_factor")
     if not is_number(factor) or factor <= 0:
         raise ValueError(f"{path.name}: no scaling_factor above 0")
     return float(factor)

@@ -36,7 +36,12 @@ STATUS_WORDS = {
 
 
 def read_description(path: Path) -> Description:
-    """Read a system description, a JSON object, from a file.
+    """Read a system description from a file. Raises what `read_object` raises."""
+    return read_object(path, "a system description")
+
+
+def read_object(path: Path, what: str) -> JsonObject:
+    """Read a JSON object from a file. `what` says in messages what the file should hold, such as "a manifest".
 
     Raises ValueError if the file holds anything else or is over 1 MiB, and OSError if it cannot be read.
     """
@@ -45,12 +50,12 @@ def read_description(path: Path) -> Description:
             text = stream.read(LARGEST_JSON_BYTES + 1)  # one more byte shows that the file is too large
         if len(text) > LARGEST_JSON_BYTES:
             raise ValueError(f"over {LARGEST_JSON_BYTES >> 20} MiB")
-        description = parse_json(text.decode())
+        value = parse_json(text.decode())
     except ValueError as error:
-        raise ValueError(f"{path}: no system description: {error}") from None
-    if not isinstance(description, dict):
-        raise ValueError(f"{path}: no system description: not a JSON object")
-    return description
+        raise ValueError(f"{path}: cannot be read as {what}: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: cannot be read as {what}: not a JSON object")
+    return value
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:

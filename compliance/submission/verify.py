@@ -16,7 +16,7 @@ from compliance import mlperf
 from compliance.check import check_file
 from compliance.rules import Ruleset, load, verdict
 from compliance.submission import committed_code, package
-from compliance.submission.description import read_description
+from compliance.submission.description import read_object
 from compliance.submission.group import SubmittedBenchmark
 from compliance.submission.official_answers import official_answers
 from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
@@ -105,7 +105,7 @@ def _read_manifest(folder: Path) -> _Stated:
     Raises ValueError, KeyError or OSError if it cannot be read, or one of these three is wrong. Its figures are not
     checked.
     """
-    manifest = read_description(folder / MANIFEST)
+    manifest = read_object(folder / MANIFEST, "a manifest")
     system = str(manifest["system"])
     name = str(manifest["benchmark"])
     if not package.NAME.fullmatch(system):

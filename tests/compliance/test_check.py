@@ -340,7 +340,7 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
         (["check", "log", "log"], "log: named twice"),
         (["check", "log", "--ruleset", "7.0.0"], "ruleset 7.0.0: no rules for it; take one of 0.7.0, 1.0.0,"),
         (["check", "log", "--benchmark", "vgg"], "benchmark vgg: ruleset 4.0.0 has no rules for it"),
-        (["check", "log", "--system", "log"], "log: no system description"),
+        (["check", "log", "--system", "log"], "log: cannot be read as a system description"),
         (["check", "--explain", "run_strat"], "near it: run_start"),
         (["check", "pipe"], "is a pipe, a socket or a device"),
         (["check", "log", "--junit", "absent/x.xml"], "absent/x.xml"),

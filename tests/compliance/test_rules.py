@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from compliance import rules
-from compliance.check import SECTIONS_KEPT
 from compliance.rules import FINDINGS_PER_RULE
 from tests import make_log
 from tests.compliance import altered as by
@@ -174,8 +173,8 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
 
 
 def _with_many_sections(log: Altered) -> Altered:
-    """More sections before the first one than the checker keeps."""
-    log.lines[:0] = [f'# {{"section_{number}": 1}}' for number in range(SECTIONS_KEPT)]
+    """A hundred lines of a user before the first section."""
+    log.lines[:0] = [f'# {{"section_{number}": 1}}' for number in range(100)]
     return log
 
 
@@ -195,8 +194,9 @@ def _with_two_sources(log: Altered) -> Altered:
         hrnet_run(),
         closed_hrnet_run(),
         Altered(run()).inside("run_summary", of_a_later_schema=1).text,
+        '# {"epoch": 1}\n' * 2 + run(),
     ],
-    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more"],
+    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more", "a user's line twice"],
 )
 def test_a_good_log_passes(text: str, tmp_path: Path) -> None:
     status, [file] = check(*write(tmp_path, text))
