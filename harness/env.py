@@ -21,7 +21,6 @@ from harness.job import PER_WORKLOAD, SETTINGS, Origins, Setting, ValueWithOrigi
 from harness.job import Job as Job  # for those who read the environment and name what they got
 from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, mkl_settings, of_network
 from runlog.errors import print_to_reader
-from runlog.options import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
@@ -342,7 +341,7 @@ def table() -> str:
 def _arguments() -> argparse.Namespace:
     """Read the command line of `python -m harness.env`: one of four options must be given, and says what is printed."""
     says = "Print the job that this environment and its system's config file describe: `python -m harness.env`."
-    parser = Parser(prog="python -m harness.env", description=says)
+    parser = argparse.ArgumentParser(prog="python -m harness.env", description=says)
     form = parser.add_mutually_exclusive_group(required=True)
     form.add_argument("--json", action="store_true", help="{NAME: {value, origin}}")
     form.add_argument(
