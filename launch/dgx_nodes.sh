@@ -5,5 +5,6 @@
 # SPDX-License-Identifier: Apache-2.0
 export OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
 export OMPI_MCA_btl="${OMPI_MCA_btl:-self,sm,tcp}"
-export OMPI_MCA_btl_tcp_if_exclude="${OMPI_MCA_btl_tcp_if_exclude:-lo,docker0}" # docker0 has one address on all hosts
+# docker0 and a DGX's link to its BMC (169.254.3.1) have one address on all hosts, at which a rank reaches its own host.
+export OMPI_MCA_btl_tcp_if_exclude="${OMPI_MCA_btl_tcp_if_exclude:-lo,docker0,169.254.0.0/16}"
 export CONT_DEVICES="${CONT_DEVICES-/dev/infiniband}"
