@@ -23,8 +23,18 @@ from tests.program import programs
 BATCH, RANKS = 2, 2
 RN50 = tuple(name for name in config.RECIPES if name != "recorded")  # whose program is nvidia_cosine's
 # Slow are those that differ from another by its learning rate alone, or by the layout that a user must ask for; and of
-# FCN-HRNetW18, slow to build, all but three: the null GPUs train each of its recipes and precisions (tests/null_gpu/).
+# FCN-HRNetW18, slow to build, all but three: the null GPUs evaluate each of its recipes in amp_o2 (tests/null_gpu/).
 FAST_OF_HRNET = {("cityscapes_80k", "fp32"), ("cityscapes_80k", "amp_o2"), ("scenes_small", "amp_o2")}
+CI_OF_HRNET = {("cityscapes_80k", "amp_o1"), ("cityscapes_80k", "tf32")}
+
+
+def marks_of_hrnet(case: tuple[str, str]) -> list[pytest.MarkDecorator]:
+    """The marks of a recipe in a precision."""
+    if case in FAST_OF_HRNET:
+        return []
+    return [pytest.mark.slow, pytest.mark.ci] if case in CI_OF_HRNET else [pytest.mark.slow]
+
+
 CASES = [
     pytest.param(
         *("rn50", recipe, name, layout),
@@ -34,10 +44,7 @@ CASES = [
     for name in precision.PRECISIONS
     for layout in ("NCHW", "NHWC")
 ] + [
-    pytest.param(
-        *("hrnet", recipe, name, "NCHW"),
-        marks=[] if (recipe, name) in FAST_OF_HRNET else [pytest.mark.slow],
-    )
+    pytest.param("hrnet", recipe, name, "NCHW", marks=marks_of_hrnet((recipe, name)))
     for recipe in hrnet_config.RECIPES
     for name in precision.PRECISIONS
 ]
