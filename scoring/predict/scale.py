@@ -106,9 +106,11 @@ def positive(text: str) -> float:
 def main(args: argparse.Namespace) -> int:
     """Print how well the model predicts published figures (--back-test), or predictions from the logs of --measured.
 
-    Returns 0. Raises InputError if neither option is given, or for the same reasons as `predict_from_logs`.
+    Returns 0. Raises InputError if neither option is given or both are, or for the same reasons as `predict_from_logs`.
     """
     if args.back_test:
+        if args.measured:
+            raise InputError("--back-test predicts published figures alone: leave out --measured, or --back-test")
         _print_back_test(as_json=args.json)
         return 0
     if not args.measured:

@@ -40,6 +40,7 @@ def main(args: argparse.Namespace) -> int:
     Returns the exit status: 1 if a group of runs has a problem, which is then printed on stderr, else 0. The problem is
     that the group has no figure, or not the one that the protocol asks for.
     """
+    _refuse_to_print_several_forms(args)
     report = _build_report(args)
     if args.csv:
         _write(args.csv, as_csv(report))
@@ -81,6 +82,19 @@ def _build_report(args: argparse.Namespace) -> Report:
         findings = read_findings(args.findings, records)
         logs = [replace(log, findings=findings.get(log.record.file)) for log in logs]
     return build(logs, protocol, skip=args.skip)
+
+
+def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:
+    """Raise InputError if more than one form is to be printed, because no reader could tell them apart."""
+    printed = []
+    if args.markdown == "-":
+        printed.append("--markdown -")
+    if args.csv == "-":
+        printed.append("--csv -")
+    if args.json:
+        printed.append("--json")
+    if len(printed) > 1:
+        raise InputError(f"{' and '.join(printed)}: only one form can be printed; write the others to files")
 
 
 def _refuse_to_overwrite_logs(args: argparse.Namespace, records: Sequence[Record]) -> None:

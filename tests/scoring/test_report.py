@@ -131,6 +131,8 @@ def test_a_figure_that_is_missing_is_exit_1_and_still_a_report(
         ["a.txt", "--findings", "deep.json"],
         ["a.txt", "--findings", "other.json"],
         ["a.txt", "--runs", "3"],
+        ["a.txt", "--csv", "-", "--json"],
+        ["a.txt", "--csv", "-", "--markdown", "-"],
         ["a.txt", "--html", "no folder/r.html"],
     ],
 )

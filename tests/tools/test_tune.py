@@ -106,6 +106,8 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
         ("--only bogus", {}, "--only bogus: must be of enable_inplace=1,"),
         ("--repeats 2", {}, "--repeats 2: must be at least 3"),
         ("--batches 32,x", {}, "--batches 32,x: must be whole numbers"),
+        ("--batches 32 --only enable_inplace=1", {}, "--only enable_inplace=1: --batches tries no strategies"),
+        ("--batches --name mine", {}, "--name mine: --batches tries no strategies and writes no config file"),
         ("", {"STRATEGY": "auto"}, "it is measured as one of the strategies where it can run"),
         ("", {"DGXNNODES": "2"}, "runs are started on this node alone"),
         ("", {"BATCHSIZE": "0"}, "BATCHSIZE=0: must be at least 1"),

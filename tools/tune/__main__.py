@@ -260,6 +260,20 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _refuse_options_of_a_search(args: argparse.Namespace) -> None:
+    """Raise ValueError if --batches comes with an option that only a search of strategies reads."""
+    given = []
+    if args.only:
+        given.append(f"--only {args.only}")
+    if args.name:
+        given.append(f"--name {args.name}")
+    if args.folder != env.ROOT:
+        given.append(f"--folder {args.folder}")
+    if args.batches and given:
+        says = "--batches tries no strategies and writes no config file: leave it out, or these"
+        raise ValueError(f"{' '.join(given)}: {says}")
+
+
 def _refuse_wrong_names(job: env.Job) -> None:
     """Raise ValueError if STRATEGY has an unknown knob or RECIPE an unknown name."""
     # Reading these properties parses the names.
@@ -276,6 +290,7 @@ def main() -> int:
     """
     args = _parse()
     named_files.check_options(args)
+    _refuse_options_of_a_search(args)
     least_repeats = 1 if args.batches else LEAST_REPEATS
     if args.repeats < least_repeats:
         raise ValueError(f"--repeats {args.repeats}: must be at least {least_repeats}")
