@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import check_file
-from compliance.logged_run import LoggedRun
+from compliance.logged_run import NOTHING, LoggedRun
 from compliance.rules import load, read_rules
 from compliance.submission.description import MOST_DEVICES, STATUS_WORDS, Node, gpu_names, hardware_nodes
 from runlog import schema
@@ -74,10 +74,13 @@ def _found_fields(log: Path, system_name: str) -> dict[str, str]:
     """Return the fields of a system description that the log states, and those that this machine knows.
 
     The machine is asked only if the run was on it. If both know a field, the log's value is taken. `system_name` is a
-    field itself.
+    field itself. Raises ValueError if the log has no events.
     """
     any_ruleset = load("4.0.0")  # only the facts of the run are taken, which are the same by every ruleset
-    run = check_file(log, any_ruleset).run
+    checked = check_file(log, any_ruleset)
+    if checked.run is NOTHING:  # the log has no events
+        raise ValueError(f"{log}: no log of a run ({checked.findings[0].actual}): give the log of one")
+    run = checked.run
     fields_of_machine: dict[str, str] = {}
     hosts_of_run = [node.get("host") for node in hardware_nodes(run)]
     if socket.gethostname() in hosts_of_run:

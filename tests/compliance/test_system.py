@@ -132,6 +132,13 @@ def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path) -> Non
     refused(done, "cannot be found out here: submitter;")
 
 
+def test_a_file_that_is_no_log_is_refused_for_that(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("hello\n")
+    refused(
+        compliance("system", "--out", tmp_path / "x.json", "--log", tmp_path / "log"), "log: no log of a run (none)"
+    )
+
+
 def test_this_machine() -> None:
     found = from_machine(Path("/"))
     assert set(found) <= set(FIELDS)
