@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from runlog.digits import four_digits
 from scoring.report.svg import INK, MUTED, SERIES_COLORS, VARIABLES
 
 WIDTH_INCHES = 4.4  # 317 points
 HEIGHT_INCHES = 2.6  # 187 points
-LEFT_INCHES = 0.6  # room around the axes
+LEFT_INCHES = 0.6  # room around the axes; on the left for labels of up to six characters
+CHARACTER_INCHES = 0.09  # of a longer label
 RIGHT_INCHES = 0.12
 BELOW_INCHES = 0.55
 ABOVE_INCHES = 0.3
@@ -110,11 +110,12 @@ class Plot:
         The name `y` stands above the vertical axis, as horizontal text from the left edge of the drawing.
         """
         self.axes.set_xlabel(x)
+        self._label_ticks()
+        self._make_room_for_labels()
         # With transAxes, places count in widths and heights of the axes: (1, 1) is their upper right corner.
         left = self._left_edge_in_widths_of_axes() + 0.015
         above_axes = 1.04
         self.axes.text(left, above_axes, y, transform=self.axes.transAxes, color=MUTED, ha="left", va="bottom")
-        self._label_ticks()
 
     def _left_edge_in_widths_of_axes(self) -> float:
         """Return where the left edge of the drawing is, in widths of the axes from their own left edge: below 0."""
@@ -129,6 +130,18 @@ class Plot:
             name_of_formatter = type(axis.get_major_formatter()).__name__
             if name_of_formatter in DEFAULT_FORMATTERS:
                 axis.set_major_formatter(FuncFormatter(_tick_label))
+
+    def _make_room_for_labels(self) -> None:
+        """Move the left end of the axes inwards if a label of the vertical axis has more than six characters."""
+        low, high = self.axes.get_ylim()
+        label_of = self.axes.yaxis.get_major_formatter()
+        longest = 6
+        for tick in self.axes.get_yticks():
+            if low <= tick <= high:
+                longest = max(longest, len(label_of(tick)))
+        more_room = (longest - 6) * CHARACTER_INCHES / WIDTH_INCHES
+        box = self.axes.get_position()  # in shares of the drawing
+        self.axes.set_position((box.x0 + more_room, box.y0, box.width - more_room, box.height))
 
     def start_at_zero(self, values: Sequence[float]) -> None:
         """Let the vertical axis begin at 0, so that a small dip looks small, and end above the highest value."""
@@ -185,15 +198,13 @@ def _drawable(y: float) -> float:
 
 
 def _tick_label(value: float, _: object) -> str:
-    """Return the label of a tick in about six characters, which is the room beside the axis.
+    """Return the label of a tick, without rounding: on a short axis ticks may differ in their last digits alone.
 
-    1,500,000 -> "1.5 M", 250,000 -> "250 k", 12,000 -> "12,000", 0.5 -> "0.5"
+    1,500,000 -> "1.5 M", 1,000,200 -> "1.0002 M", 250,000 -> "250 k", 12,000 -> "12,000", 0.5 -> "0.5"
     """
     size = abs(value)
     if size >= 1e6:
-        return f"{four_digits(value / 1e6)} M"
+        return f"{value / 1e6:.10g} M"
     if size >= 1e5:
-        return f"{four_digits(value / 1e3)} k"
-    if size >= 1000 or value == int(value):
-        return format(value, ",.0f")
-    return format(value, ".10g")
+        return f"{value / 1e3:.10g} k"
+    return format(value, ",.10g")

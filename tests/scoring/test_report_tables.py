@@ -15,7 +15,7 @@ from scoring.record import Record, Window
 from scoring.report import course, overlay, plots, speed
 from scoring.report.blocks import Figure, Fold, Table
 from scoring.report.build import GivenLog, build
-from scoring.report.content import Curve
+from scoring.report.content import Curve, Point
 from scoring.report.scaling import published_curves
 from scoring.report.text import time_unit
 from tests.scoring.pages import page_of, report, values_of, write_log
@@ -184,6 +184,23 @@ def test_an_axis_of_throughput_has_two_labels_or_more(lowest: float, spans: floa
     shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
     labels = [axes.yaxis.get_major_formatter()(tick) for tick in shown]
     assert 2 <= len(labels) == len(set(labels)) <= 9
+
+
+@pytest.mark.parametrize("rate", [19.98, 2497.2, 19_981.0, 155_000.0, 1_057_103.0])
+@pytest.mark.parametrize("deviation", [1e-5, 1e-4, 1e-3])
+def test_the_labels_of_an_axis_that_spans_the_rates_differ_and_are_not_cut(rate: float, deviation: float) -> None:
+    """1.055 M lost its first digit, and 1,000,200 and 1,000,400 images/s were both labelled 1 M."""
+    windows = [Point(step, step + 1, rate * (1 + deviation * (step % 2)), True, ()) for step in range(20)]
+    draw = functools.partial(
+        plots.throughput,
+        runs=[("run 1", windows)],
+        **{"axis_unit": "s", "rate_unit": "images/s", "level": None, "starts_at_zero": False},
+    )
+    plot = plots.drawn(Figure(name="rates", title="", caption="", draw=draw))
+    low, high = plot.axes.get_ylim()
+    shown = [label for label in plot.axes.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert 2 <= len(shown) == len({label.get_text() for label in shown})
+    assert all(label.get_window_extent().x0 >= 0 for label in shown)
 
 
 @pytest.mark.parametrize(
