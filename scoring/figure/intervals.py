@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scoring.figure import medians, spread
 from scoring.figure.calibration import Width, calibration, kind_of, width_for
-from scoring.figure.levels import hosts_of_runs, independent_values
+from scoring.figure.levels import hosts_of_runs, independent_values, one_host_in_words
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
 from scoring.record import Record
@@ -117,8 +117,9 @@ def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Recor
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])
     hosts = hosts_of_runs(records)
-    are_of_one_host = hosts is not None and len(set(hosts)) == 1
-    runs_in_words = f"{len(runs)} runs of one host" if are_of_one_host else f"{len(runs)} runs"
+    runs_in_words = f"{len(runs)} runs"
+    if hosts is not None and len(set(hosts)) == 1:
+        runs_in_words += f" of {one_host_in_words(hosts[0])}"
 
     interval = _interval_by_protocol(values, runs_in_words, hosts, protocol)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):

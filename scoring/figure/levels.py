@@ -53,18 +53,25 @@ def levels_of_repetition(
         host_level = Level(name="host", count=None, unknown=HOSTS_UNSAID)
     else:
         converged_hosts = [host for host, value in zip(hosts, values, strict=True) if not math.isinf(value)]
-        runs_of_hosts = list(values_by_host(converged_values, converged_hosts).values())
-        run_level = _level_of_groups("run", runs_of_hosts, if_no_pair="one run of each host")
-        host_level = _level_of_hosts(runs_of_hosts)
+        runs_by_host = values_by_host(converged_values, converged_hosts)
+        run_level = _level_of_groups("run", list(runs_by_host.values()), if_no_pair="one run of each host")
+        host_level = _level_of_hosts(runs_by_host)
 
     not_converged = len(values) - len(converged_values)
     return Levels(window_level, dataclasses.replace(run_level, not_converged=not_converged), host_level)
 
 
-def _level_of_hosts(runs_of_hosts: Sequence[Sequence[float]]) -> Level:
+def _level_of_hosts(runs_by_host: Mapping[str, Sequence[float]]) -> Level:
     """Return how many hosts there are, and how far the means of their runs vary. Each host has a run at least."""
-    host_means = [statistics.fmean(runs) for runs in runs_of_hosts]
-    return _level_of_groups("host", [host_means], if_no_pair="one host")
+    host_means = [statistics.fmean(runs) for runs in runs_by_host.values()]
+    first_host = next(iter(runs_by_host), "")
+    return _level_of_groups("host", [host_means], if_no_pair=one_host_in_words(first_host))
+
+
+def one_host_in_words(host: str) -> str:
+    """Return `one host`, or `one set of 8 hosts` for runs on so many. `host` is one of `hosts_of_runs`."""
+    nodes = host.count(", ") + 1
+    return "one host" if nodes == 1 else f"one set of {nodes} hosts"
 
 
 def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
@@ -125,7 +132,7 @@ def _counted_in_words(level: Level) -> str:
     if level.count == 0:
         return f"no {level.name}"
     if level.count == 1:
-        return f"one {level.name}"
+        return why_unknown if level.name == "host" else f"one {level.name}"
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
         return f"{counted} ({why_unknown})"

@@ -1,5 +1,6 @@
 """The levels of repetition: windows of a run, runs of a host, hosts of a system."""
 
+import json
 import math
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def test_each_level_has_the_spread_of_its_own_values() -> None:
 def test_what_is_not_known_of_a_level_is_said() -> None:
     one_host = levels.levels_of_repetition([99.0, 101.0], [[], []], ["a", "a"])
     assert in_words(one_host) == "windows: the figure is not made of windows; 2 runs +-1.41%; one host"
+    one_set = levels.levels_of_repetition([99.0, 101.0], [[], []], ["a, b", "a, b"])
+    assert in_words([one_set.host]) == "one set of 2 hosts"
     unsaid = levels.levels_of_repetition([99.0, 101.0], [[1.0], [1.0]], None)
     assert unsaid[2] == Level(name="host", count=None, unknown=levels.HOSTS_UNSAID)
     assert in_words(unsaid) == "2 windows (no run has two windows); 2 runs +-1.41%; hosts: " + levels.HOSTS_UNSAID
@@ -50,6 +53,15 @@ def test_score_says_that_an_aborted_run_is_not_counted(tmp_path: Path) -> None:
     logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]
     shown = scoring("score", *logs, "--protocol", "mlperf").stdout
     assert "4 runs +-" in shown and "(1 run that did not converge is not counted)" in shown
+
+
+def test_runs_on_the_same_hosts_are_not_called_runs_of_one_host(tmp_path: Path) -> None:
+    nodes = [{"host": host, "cpu": "Example CPU", "cores": 4, "gpus": []} for host in ("node1", "node2")]
+    header = f"# {json.dumps({'hardware': {'nodes': nodes}})}\n"
+    texts = [samples.mllog(samples.run_of([0.5 + at / 100] * 200), nodes=2) for at in range(2)]
+    logs = [write(tmp_path, f"{at}.txt", header + text) for at, text in enumerate(texts)]
+    shown = scoring("score", *logs, "--protocol", "window").stdout
+    assert "(t over 2 runs of one set of 2 hosts)" in shown and "; one set of 2 hosts\n" in shown
 
 
 def test_score_and_compare_show_the_levels(tmp_path: Path) -> None:
