@@ -90,13 +90,16 @@ class Protocol:
         return self.by_benchmark and not self.runs_given
 
     def _steps_in_words(self) -> str:
-        """Return how a single run is measured: `skip 20 steps, take 100 steps, between stamps`."""
+        """Return how a single run is measured: `skip 20 steps or a marked warm-up, take 100 steps, mean of rates`."""
         if self.over_steps == "run_time":
             return "run_start to run_stop"
         if self.over_steps == "own_summary":
             return "the figure that the log itself closes with"
         take = f", take {self.take_steps} steps" if self.take_steps else ""
-        return f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
+        skipped = f"skip {self.skip} {self.skip_unit}s"
+        if self.skip_unit == "step" and self.over_steps != "between_stamps":  # see `selection.select`
+            skipped += " or a marked warm-up"
+        return f"{skipped}{take}, {self.over_steps.replace('_', ' ')}"
 
     def _runs_in_words(self, counts: Sequence[int]) -> str:
         """Return how many runs go into a figure: `1 run`, `5 runs` or `5 to 7 runs`.

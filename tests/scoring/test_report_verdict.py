@@ -26,7 +26,7 @@ def test_a_run_that_the_benchmarks_rules_drop_is_no_end_of_the_result(published_
     text = report(*runs, "--protocol", "window").stdout
     assert "the benchmark's rules drop as many" in text
     assert r"28.65 min: time to train: run\_start to run\_stop, median of 4 runs that ended with success, of 5" in text
-    assert "window: skip 20 steps, images over time; mean of 5 runs" in text
+    assert "window: skip 20 steps or a marked warm-up, images over time; mean of 5 runs" in text
     assert "| devices not said |" in text  # the figure of a device, which was measured
     assert quality(*runs[:4]) == "fatal"
     second = tmp_path / "result_0.txt"
