@@ -117,9 +117,10 @@ def _print_table(rows: Mapping[str, str]) -> None:
 
 
 def _print_notes(job_score: Score) -> None:
-    """Print the warnings and the footnotes of a score, a line each."""
+    """Print the warnings and the footnotes of a score, a line each. A warning about one run names its log."""
     for warning in job_score.warnings:
-        print(f"warning: {warning.check}: {warning.found}")
+        where = f"{Path(warning.where).name}: " if warning.where else ""
+        print(f"warning: {warning.check}: {where}{warning.found}")
     for note in job_score.footnotes:
         print(note)
 

@@ -175,6 +175,16 @@ def test_a_log_without_an_evaluation_is_named(tmp_path: Path) -> None:
     assert f"\nlog            {whole}\n               {cut}\n" in done.stdout  # whole, however long
 
 
+def test_a_warning_about_one_of_several_runs_names_its_log(tmp_path: Path) -> None:
+    logs = [tmp_path / f"result_{number}.txt" for number in range(2)]
+    for log, slow_s in zip(logs, (1.0, 1.2), strict=True):
+        times = ([0.5] * 10 + [slow_s] * 10) * 10
+        log.write_text(make_log.mllog(make_log.run_of(times), mode="throughput"))
+    said = summarized("--throughput", *logs).stdout
+    assert "warning: unsteady: result_0.txt: the slow windows take 2 times" in said
+    assert "warning: unsteady: result_1.txt: the slow windows take 2.4 times" in said
+
+
 COUNTED = """
 import atexit, os, runpy, sys
 log, opened, started = sys.argv.pop(1), [], []
