@@ -17,6 +17,7 @@ from scoring.report.text import efficiency_in_words, number, short_percent
 
 DEVICES_NOT_SAID = "devices not said"
 MOST_HOSTS = 4  # named for a run
+MOST_OF_A_HOST = 64  # characters: the longest name that Linux takes
 
 
 class _Straggler(NamedTuple):
@@ -196,7 +197,7 @@ def hosts_of(run: ReportedRun) -> Inline:
     if not hosts:
         return Text(text="not said", look="absent")
     more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
-    return ", ".join(visible(host, 40) for host in hosts[:MOST_HOSTS]) + more
+    return ", ".join(visible(host, MOST_OF_A_HOST) for host in hosts[:MOST_HOSTS]) + more
 
 
 def _hosts(run: ReportedRun) -> Sequence[str]:

@@ -187,6 +187,14 @@ def test_the_first_screen_says_where_time_and_memory_go(tmp_path: Path) -> None:
     assert re.search(r"run 1 +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d +resnet50_v1.5 ", in_order)
 
 
+def test_hosts_that_differ_in_their_last_characters_can_be_told_apart(tmp_path: Path) -> None:
+    """They were cut at 40 characters; Linux takes 64."""
+    hosts = [f"gpu-node-of-the-cluster-{rack}.eu-west-1.compute.internal-{rack:03}" for rack in (1, 2)]
+    log = write_log(tmp_path / "a.txt")
+    log.write_text(f"# {json.dumps({'hardware': {'nodes': [{'host': host} for host in hosts]}})}\n{log.read_text()}")
+    assert f"{hosts[0]}, {hosts[1]}" in report(log, write_log(tmp_path / "b.txt", seed=2)).stdout
+
+
 def test_the_variance_is_shown_by_level_and_names_what_is_not_known(tmp_path: Path, published_logs: Path) -> None:
     """Windows of a run, runs of a host, and hosts; the deviations are those of the JSON."""
     logs = [write_log(tmp_path / f"{seed}.txt", step_s=step_s, seed=seed) for seed, step_s in ((1, 0.5), (2, 0.51))]
