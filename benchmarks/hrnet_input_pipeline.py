@@ -74,7 +74,7 @@ def ours(folder: Path, batches: int) -> float:
     pairs = data.find(folder, "train", CITYSCAPES_CLASSES)
     plan = sampling.training_plan(len(pairs), batch=BATCH, rank=0, ranks=1, seed=1)
     image, cores = data.ImageFormat(height=512, width=1024), len(os.sched_getaffinity(0))
-    reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=cores, seed=1)
+    reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=None, threads=cores, seed=1)
     loader = data.Loader(pairs, plan, reader, augment=Augmentation())
     with contextlib.closing(loader):
         return ratios.rate_of(loader, batches, batch=BATCH)

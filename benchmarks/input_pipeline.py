@@ -49,7 +49,7 @@ def write_images(folder: Path, count: int, *, progressive: bool = False) -> data
 def loader_of(images: data.ImageList, cores: int) -> data.Loader:
     """Our loader of training images, one thread a core."""
     image = data.ImageFormat(size=224)
-    reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=0, threads=cores, seed=1)
+    reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=None, threads=cores, seed=1)
     plan = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=1)
     return data.Loader(images, plan, reader, augment=Augmentation())
 

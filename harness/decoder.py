@@ -14,7 +14,7 @@ class Decoder:
     """DALI's decoder on the device that trains, for one image at a time."""
 
     def __init__(self, device: str, device_id: int | None) -> None:
-        """`device` is cpu or gpu; `device_id` None on a CPU."""
+        """`device` is cpu or gpu; `device_id` is the rank's GPU, None in a job on CPUs."""
         self._device, self._device_id = device, device_id
         self._pipeline: Any = None
 

@@ -29,8 +29,10 @@ class ReaderConfig:
 
     batch: int  # images
     image: Any  # the workload's ImageFormat
-    device: str  # cpu | gpu
-    device_id: int
+    device: str  # cpu | gpu: which decodes
+    # The rank's GPU; None in a job on CPUs. DALI is told of it where a CPU decodes, too: DALI 1.34 aborts a process
+    # that has had both a pipeline for a GPU and one without a device, when the latter is deleted (seen on an H200).
+    device_id: int | None
     threads: int  # CPU threads of the pipeline
     seed: int  # of the run
 
@@ -47,7 +49,7 @@ class ReaderConfig:
             batch=batch,
             image=image,
             device=cluster.device,
-            device_id=local_rank,
+            device_id=local_rank if cluster.on_gpu else None,
             threads=data.threads or cluster.threads_per_rank,
             seed=seed,
         )
@@ -84,7 +86,7 @@ class Loader(ABC):
         self._samples = samples
         self._plan = plan
         self._reader = reader
-        self._device_id = reader.device_id if reader.device == "gpu" else None  # None: a CPU decodes
+        self._device_id = reader.device_id if reader.device == "gpu" else None  # to which batches go; None: the host
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         # A thread reads a batch, then DALI decodes it. Both work ahead, so each has several batches, the oldest first.
         self._being_read: deque[_BatchBeingRead] = deque()
@@ -98,7 +100,7 @@ class Loader(ABC):
             **settings,
             batch_size=reader.batch,
             num_threads=reader.threads,
-            device_id=self._device_id,
+            device_id=reader.device_id,
             prefetch_queue_depth=PREFETCH_BATCHES,
         )
         _build(self._pipeline)
@@ -163,7 +165,7 @@ class Loader(ABC):
         DALI does not name the file. So the files of all batches in the pipeline are checked, and decoded one by one, up
         to the first that is at fault.
         """
-        dali = decoder.Decoder(self._reader.device, self._device_id)
+        dali = decoder.Decoder(self._reader.device, self._reader.device_id)
         for ids in self._ids_being_decoded:
             for number in ids:
                 for name, content in self._samples.encoded(int(number)):

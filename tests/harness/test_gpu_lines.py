@@ -12,18 +12,21 @@ import numpy as np
 import paddle
 import pynvml
 import pytest
-from nvidia.dali import types
+from nvidia.dali import Pipeline, types
 from nvidia.dali.backend import TensorGPU, TensorListGPU
 
 import harness.__main__
 from harness import loader, loop, nvidia, nvidia_smi, provenance
 from harness.job import job_of
+from harness.ranks import Ranks
 from paddle_hrnet import data as hrnet
 from paddle_rn50 import data as rn50
 from paddle_rn50.config import Augmentation
+from paddle_rn50.folder import ImageList
 from runlog import schema
 from tests import jobs
 from tests.harness.recorded import A100, A100_TOPOLOGY, H100, V100, recorded_nvml
+from tools.acceptance.machine import Machine
 
 STREAM = 12345
 NAME = r"(?:harness|program|paddle_rn50|paddle_hrnet|tools|compliance)\.[\w.]+"
@@ -95,6 +98,19 @@ def test_images_are_decoded_on_the_gpu_and_stay_there(workload: str, augment: bo
     # What a step is fed lies on the GPU; the host reads the labels' highest number alone, which never was there.
     on_host = [output.device for output in pipeline._graph_outputs].count("cpu")
     assert (on_host, len(pipeline._graph_outputs)) == ((0, 3 - augment) if workload == "rn50" else (1, 4 - augment))
+
+
+@pytest.mark.parametrize(("job_device", "gpu"), [("gpu", 3), ("cpu", None)])
+def test_every_pipeline_of_a_job_on_gpus_names_the_ranks_gpu_to_dali(job_device: str, gpu: int | None) -> None:
+    """On an H200 DALI 1.34 aborted a process at the end of a pipeline that named none after one that named a GPU."""
+    machine = mock.create_autospec(Machine, instance=True)
+    machine.job, machine.me = job_of(device=job_device), mock.create_autospec(Ranks, instance=True, local_rank=3)
+    reader = Machine.reader(machine, rn50.ImageFormat(size=64), device="cpu")
+    images = ImageList(root=Path("/no/data"), part="val", paths=(), labels=np.zeros(0, np.int64))
+    with mock.patch.object(Pipeline, "build", autospec=True) as build:
+        rn50.Loader(images, iter(()), reader, resize=64)
+    (pipeline,) = build.call_args.args
+    assert (reader.device, pipeline.device_id) == ("cpu", gpu)
 
 
 def test_memory_is_that_of_the_ranks_own_gpu() -> None:

@@ -38,7 +38,7 @@ WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0,
 
 def reader(batch: int, image: Any) -> ReaderConfig:
     """A rank's on this CPU."""
-    return ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=SEED)
+    return ReaderConfig(batch=batch, image=image, device="cpu", device_id=None, threads=1, seed=SEED)
 
 
 def taken(source: Loader, count: int = 1) -> list[Batch]:

@@ -63,7 +63,9 @@ def test_losses_that_are_no_numbers_or_never_move_fail_by_the_widest_tolerance()
 
 
 def on_cpu(image: data.ImageFormat) -> ReaderConfig:
-    return ReaderConfig(batch=acceptance.BATCH, image=image, device="cpu", device_id=0, threads=1, seed=acceptance.SEED)
+    return ReaderConfig(
+        batch=acceptance.BATCH, image=image, device="cpu", device_id=None, threads=1, seed=acceptance.SEED
+    )
 
 
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

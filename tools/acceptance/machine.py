@@ -145,8 +145,9 @@ class Machine:
 
     def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
         """Return the settings of an input pipeline on a device, with batch and seed of the recorded training."""
-        job = with_values(self.job, device=device)
-        return loader.ReaderConfig.of_rank(job.data, job.cluster, self.me.local_rank, image, batch=BATCH, seed=SEED)
+        job = self.job
+        reader = loader.ReaderConfig.of_rank(job.data, job.cluster, self.me.local_rank, image, batch=BATCH, seed=SEED)
+        return replace(reader, device=device)
 
     def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Batches:
         """Return the batches of the first `steps` steps of a training on `images`; the CPU decodes them.
