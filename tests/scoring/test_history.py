@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import os
+import re
 import sqlite3
 import struct
 import sys
@@ -164,6 +165,17 @@ def test_the_page_and_the_table_hold_each_run_and_nothing_else_is_written_over(
         for out in (runs[0], "history.sqlite", "new.txt", *names):
             assert command(action, tmp_path / out).returncode == 2
     assert kept == {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_the_label_of_the_greatest_figure_is_at_its_height_and_has_a_unit(tmp_path: Path, command: Command) -> None:
+    """It stood at the end of the axis, which is a tenth higher, so that each run seemed slower than it was."""
+    command("add", *logs(tmp_path, "a", PAST))
+    command("show", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    highest = min(float(y) for y in re.findall(r'<circle [^>]*cy="([\d.]+)"', page))
+    (foot,) = re.findall(r'<text class="most" x="46" y="([\d.]+)"', page)
+    assert float(foot) - 4 == pytest.approx(highest, abs=0.1)
+    assert ">images/s</text>" in page
 
 
 NO_DATA_BASE = "no data base, but long enough to be taken for one " * 40
