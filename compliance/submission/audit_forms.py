@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from compliance import mlperf
 from compliance.mlperf import Standing
 from compliance.submission.templates import rendered
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
 from runlog.text import csv_text
 
@@ -149,7 +149,7 @@ def as_text(submissions: Sequence[Submission]) -> str:
     strict = sum(submission.strict_passes for submission in submissions)
     not_judged = sum(submission.not_judged for submission in submissions)
     totals = f"official passes {official}, strict {strict}; {not_judged} not judged"
-    lines.append(f"{len(submissions)} submissions, {logs} logs: {totals}")
+    lines.append(f"{counted(len(submissions), 'submission')}, {counted(logs, 'log')}: {totals}")
     return "\n".join([*lines, *footnotes(submissions)]) + "\n"
 
 
@@ -161,7 +161,7 @@ def _lines_of_submission(submission: Submission) -> list[str]:
     if submission.envelope_in_words:
         lines.append(f"  {submission.envelope_in_words}")
     for question in submission.questions:
-        logs = f"{question.logs} log(s), {question.file}:{question.line or '-'}"
+        logs = f"{counted(question.logs, 'log')}, {question.file}:{question.line or '-'}"
         lines.append(f"  {question.severity}: {question.rule}, {logs}: {question.actual}")
     return lines
 

@@ -54,7 +54,8 @@ def test_a_repository_is_a_row_a_submission(tmp_path: Path) -> None:
     with tarfile.open(archive, "w:xz") as members:
         members.add(folder, ".")
     assert audit(archive) == audit(folder)
-    assert compliance("audit", folder / "v4.0/Example/results/whole").returncode == 0
+    done = compliance("audit", folder / "v4.0/Example/results/whole")
+    assert done.returncode == 0 and "\n1 submission, 5 logs: official passes 5" in f"\n{done.stdout}"
     (tmp_path / "empty").mkdir()
     assert compliance("audit", tmp_path / "empty").returncode == 2
 
