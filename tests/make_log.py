@@ -85,6 +85,7 @@ def _config(summary: schema.RunSummary, **given: Any) -> dict[str, schema.Settin
         "DATA": summary.data,
         "DGXNNODES": summary.nodes,
         "DGXNGPU": summary.devices // summary.nodes,
+        "IMAGE_SIZE": 0,
         "WARMUP_STEPS": 10,
         "MEASURED_STEPS": 50,
         "RESUME": "auto" if summary.resumed else "no",
@@ -112,8 +113,12 @@ def _header(log: Log, summary: schema.RunSummary, config: dict[str, Any], sample
     data = schema.Dataset(name="uci-digits-64", train_samples=samples[0], eval_samples=samples[1], synthetic=synthetic)
     log.section(schema.DATASET, data)
     convolutions = {"resnet50_v1.5": 53, "fcn_hrnetw18": 372}.get(summary.model, 53)
+    operators = {"conv2d": convolutions}
+    if summary.precision.startswith("amp"):
+        operators["cast"] = 2
+    all_reduces = 1 if summary.devices > 1 else 0
     program = schema.Program(
-        operators={"conv2d": convolutions}, all_reduces=1, all_reduce_mib=97.5, fused={}, verified=[]
+        operators=operators, all_reduces=all_reduces, all_reduce_mib=97.5 * all_reduces, fused={}, verified=[]
     )
     log.section(schema.PROGRAM, program)
 

@@ -16,6 +16,7 @@ from compliance.strict.possible_values import (
     is_positive_throughput,
     is_possible_window,
 )
+from compliance.strict.sensors import Sensors
 from runlog import schema
 from runlog.digits import significant, six_digits
 from runlog.reader import Event, dataclass_of
@@ -85,6 +86,7 @@ class Measured:
         self.faults: list[Fault] = []
         self.fastest = Fastest(images_per_s=0.0, line=0)
         self.all_images: int | None = 0  # None: not known, because a window could not be read
+        self.sensors = Sensors()
         self._run = run
         self._collector = collector
         self._plan = Plan()
@@ -221,6 +223,7 @@ class Measured:
         if self.all_images is not None:
             self.all_images += window.images
         self._epoch_sums.add(window)
+        self.sensors.take(event.line, window)
         self._compare_with_plan(event.line, window, position, previous_step)
         self._compare_with_clock(event)
         if window.time_s > 0:

@@ -8,6 +8,7 @@ from typing import Any
 from compliance.logged_run import LoggedRun, is_count, is_number
 from compliance.rules import Benchmark, most_images_per_s
 from compliance.strict.accuracies import are_shares_of_samples, index_of_target
+from compliance.strict.header_claims import faults_of_claims
 from compliance.strict.measured import Fault
 from compliance.strict.own_log import own_log_rules
 from compliance.strict.repeated_values import contradictory_values, missing_settings
@@ -71,6 +72,7 @@ class ProjectLog:
         summary = self.run.summary  # None if the log has no run_summary
         if summary is not None and not faults_of_summary and does_header_fit:
             yield from self._wrong_statements(summary)
+            yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
         yield from self._wrong_ending()
         yield from self.order.measured.faults
         yield from self._rates_beyond_peak()

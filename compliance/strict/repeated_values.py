@@ -3,6 +3,7 @@
 The log must have all settings that `missing_settings` looks for, and its header and run_summary must fit the schema.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,7 +11,11 @@ from compliance.logged_run import LoggedRun, is_number
 from compliance.strict.measured import Fault
 from compliance.strict.own_log import own_log_rules, recipe_settings_of_hyperparameters
 from runlog import schema, workloads
+from runlog.json_types import JsonObject
 from runlog.text import printable
+
+_SIDES_OF_IMAGES = ("RECIPE.image_size", "RECIPE.image_width", "RECIPE.image_height")
+_GRADIENT_MERGE = re.compile(r"(?:^|,)\s*gradient_merge\s*=\s*(\d{1,9})\s*(?:,|$)")  # in the setting STRATEGY
 
 
 class _Expectation(NamedTuple):
@@ -54,6 +59,7 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
         *_consequences_of_sizes(run, summary),
         *_consequences_of_device_and_seed(run, summary),
         *_consequence_of_learning_rate(run, summary),
+        *_consequences_of_image_size(run),
     ):
         stated = _stated_value(run, expectation.value_of)
         if stated.value != expectation.expected:
@@ -118,7 +124,10 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
     is_profiled = settings["PROFILE"] != ""
     is_synthetic = settings["DATA"] == "synthetic"
     platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
+    merged = _GRADIENT_MERGE.search(str(settings["STRATEGY"]))
+    parts_of_batch = int(merged.group(1)) if merged else 1
     expectations = [
+        _Expectation("gradient_accumulation_steps", follows_from="STRATEGY", expected=parts_of_batch),
         _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
         _Expectation("run_summary.profiled", follows_from="PROFILE", expected=is_profiled),
     ]
@@ -132,13 +141,31 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the numbers of samples that follow from the header, and the global batch that follows from run_summary."""
+    """Return the framework and numbers of samples that the header says, and the global batch that run_summary says."""
     dataset = run.header_section(schema.DATASET)
+    release = _release_of_paddle(run.header_section(schema.PACKAGES))
+    framework = None if release is None else f"paddlepaddle {release}"
     return [
+        _Expectation("run_summary.framework", follows_from="packages", expected=framework),
         _Expectation("train_samples", follows_from="dataset", expected=dataset["train_samples"]),
         _Expectation("eval_samples", follows_from="dataset", expected=dataset["eval_samples"]),
         _Expectation("global_batch_size", follows_from="run_summary", expected=_global_batch(summary)),
     ]
+
+
+def _release_of_paddle(packages: JsonObject) -> str | None:
+    """Return the release of the package of Paddle, such as 2.6.2 of 2.6.2.post120; None if it is not listed."""
+    version = packages.get("paddlepaddle-gpu")
+    return None if version is None else re.split(r"\.post|\+", version)[0]
+
+
+def _consequences_of_image_size(run: LoggedRun) -> list[_Expectation]:
+    """Return the sides in pixels that the recipe's images have by IMAGE_SIZE; empty if it is 0, the recipe's size."""
+    side = run.settings["IMAGE_SIZE"]
+    if side == 0:
+        return []
+    names = [name for name in _SIDES_OF_IMAGES if name in run.settings]
+    return [_Expectation(name, follows_from="IMAGE_SIZE", expected=side) for name in names]
 
 
 def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:

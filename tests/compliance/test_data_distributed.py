@@ -20,10 +20,10 @@ UPPER = 1_300_000_000_000  # of a data set that was enlarged
 
 def with_passports(text: str, *, is_exact: bool = True, **bytes_of: int) -> Altered:
     """The log with passports of these sums of bytes in its header."""
-    passports = {
-        name: schema.as_json(schema.Passport(files=1, bytes=total, sha256="ab" * 32, is_exact=is_exact))
-        for name, total in bytes_of.items()
-    }
+    passports = {}
+    for name, total in bytes_of.items():
+        files = Altered(text).fields(Altered(text).at(f"{name.partition('_')[0]}_samples"))["value"]
+        passports[name] = schema.as_json(schema.Passport(files=files, bytes=total, sha256="ab" * 32, is_exact=is_exact))
     more = json.dumps(passports)[1:-1]
     return by.replaced(Altered(text), ('"synthetic": false', f'"synthetic": false, {more}'))
 

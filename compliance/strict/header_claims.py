@@ -1,0 +1,239 @@
+"""The header of a log of this project, held against what the run shows of its machines, program and data.
+
+The header must fit the schema.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from compliance.logged_run import LoggedRun, is_number
+from compliance.strict.measured import Fault
+from compliance.strict.schema_types import fits
+from compliance.strict.sensors import Sensors
+from runlog import schema
+from runlog.digits import six_digits
+from runlog.json_types import JsonObject
+from runlog.text import printable
+
+_MIB_PER_GIB = 1024
+_ROUNDING_OF_MEMORY = 1.01  # the header rounds the memory of a GPU to a tenth of a GiB
+_MOST_OF_NAMED_MEMORY = 1.06  # GiB over the GB in a card's name; all known cards have no more than the number in GiB
+_GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
+_WITHOUT_TF32 = re.compile(r"\b(V100|T4|P100|P40|K80|M60)\b")  # cards before compute capability 8.0
+_TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+_HALF_PRECISIONS = ("amp_o1", "amp_o2")
+_LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
+_MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
+_MOST_TEMPERATURE_C = 150  # cards stop far below
+_FIGURES_OF_GPUS = ("peak_gpu_memory_mib", "peak_gpu_temperature_c", "energy_j", "joules_per_image")
+
+
+def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensors, last_epoch: int) -> Iterator[Fault]:
+    """Yield a fault for each statement of the header that what was logged of the run shows to be wrong.
+
+    `last_epoch` is the number of the last epoch that was trained; 0 if there is none.
+    """
+    hardware = run.header_section(schema.HARDWARE)
+    yield from _impossible_nodes(run, hardware["nodes"])
+    yield from _caches_of_other_nodes(run, hardware["nodes"])
+    if hardware["device"] == "gpu":
+        claims = _GpuClaims(run, sensors, hardware["nodes"])
+        yield from claims.faults(summary.precision)
+    else:
+        yield from _figures_of_absent_gpus(run, sensors)
+    yield from _impossible_readings(run, sensors)
+    yield from _other_program(run, summary)
+    yield from _other_numbers_of_files(run)
+    yield from _epochs_beyond_plan(run, last_epoch)
+
+
+def _line(run: LoggedRun) -> int:
+    """Return the line that is blamed for the header, as the reader does not keep its own: that of run_summary."""
+    return run.first_event(schema.RUN_SUMMARY).line
+
+
+# --- nodes ---
+
+
+def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
+    """Yield a fault for each node without cores or memory, or that is described twice."""
+    hosts: set[str] = set()
+    for node in nodes:
+        host = node["host"]
+        if node["cores"] < 1 or node["memory_gib"] <= 0:
+            size = f"{node['cores']} cores and {node['memory_gib']} GiB"
+            yield Fault(_line(run), f"hardware has a node {printable(host)} of {size}")
+        if host in hosts:
+            yield Fault(_line(run), f"hardware describes the node {printable(host)} twice")
+        hosts.add(host)
+
+
+def _caches_of_other_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
+    """Yield a fault for each described node without a cache_clear, and for each cache_clear of another node."""
+    hosts = {node["host"] for node in nodes}
+    hosts_of_caches = set()
+    for event in run.all_events[schema.CACHE_CLEAR.key]:
+        host = event.metadata.get("node")
+        if isinstance(host, str) and host in hosts:
+            hosts_of_caches.add(host)
+        else:
+            yield Fault(event.line, f"a cache_clear of the node {printable(host)}, which hardware does not describe")
+    for host in sorted(hosts - hosts_of_caches):
+        yield Fault(_line(run), f"no cache_clear of the node {printable(host)}")
+
+
+# --- GPUs ---
+
+
+class _GpuClaims(NamedTuple):
+    """The GPUs that the header describes, and what the run's sensors show of them."""
+
+    run: LoggedRun
+    sensors: Sensors
+    nodes: list[JsonObject]
+
+    def faults(self, precision: str) -> Iterator[Fault]:
+        """Yield what is wrong with the GPUs' memory, arithmetic, temperature and energy."""
+        yield from self._memory_beyond_names()
+        yield from self._memory_beyond_cards()
+        yield from self._other_arithmetic(precision)
+        telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)
+        if fits(schema.TelemetrySummary, telemetry.value):
+            yield from self._energy_beyond_power(telemetry.value["energy_j"], telemetry.line)
+
+    @property
+    def _cards(self) -> list[JsonObject]:
+        cards: list[JsonObject] = []
+        for node in self.nodes:
+            cards += node["gpus"]
+        return cards
+
+    def _memory_beyond_names(self) -> Iterator[Fault]:
+        """Yield a fault for the first card with more memory than its name says."""
+        for card in self._cards:
+            named_gb = _GB_IN_NAME.search(card["name"] or "")
+            memory_gib = card["memory_gib"]
+            if named_gb is None or memory_gib is None:
+                continue
+            if memory_gib > _MOST_OF_NAMED_MEMORY * int(named_gb.group(1)[:6]):
+                yield Fault(
+                    _line(self.run), f"hardware has a {printable(card['name'])} of {six_digits(memory_gib)} GiB"
+                )
+                return
+
+    def _memory_beyond_cards(self) -> Iterator[Fault]:
+        """Yield a fault for the most memory in windows, and in telemetry, that is more than any card has."""
+        memories_gib = [card["memory_gib"] for card in self._cards]
+        if not memories_gib or None in memories_gib:
+            return
+        most_mib = max(memories_gib) * _MIB_PER_GIB
+        telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)
+        used = [(self.sensors.most_memory_mib, self.sensors.line_of_memory)]
+        if fits(schema.TelemetrySummary, telemetry.value):
+            used.append((telemetry.value["peak_gpu_memory_mib"], telemetry.line))
+        for used_mib, line in used:
+            if used_mib is not None and used_mib > _ROUNDING_OF_MEMORY * most_mib:
+                yield Fault(line, f"{six_digits(used_mib)} MiB of a GPU; its cards have {six_digits(most_mib)}")
+
+    def _other_arithmetic(self, precision: str) -> Iterator[Fault]:
+        """Yield a fault if the environment or the cards do not let the multiplications be of this precision."""
+        override = self.run.header_section(schema.ENVIRONMENT).get(_TF32_OVERRIDE, "")
+        is_tf32_allowed_for_fp32 = precision == "fp32" and override not in ("", "0")
+        is_tf32_forbidden = precision == "tf32" and override == "0"
+        if is_tf32_allowed_for_fp32 or is_tf32_forbidden:
+            yield Fault(
+                _line(self.run), f"precision {precision}, and {_TF32_OVERRIDE}={printable(override)} in the environment"
+            )
+        if precision != "tf32":
+            return
+        for card in self._cards:
+            if _WITHOUT_TF32.search(card["name"] or ""):
+                yield Fault(_line(self.run), f"precision tf32, which a {printable(card['name'])} does not have")
+                return
+
+    def _energy_beyond_power(self, energy_j: float | None, line: int) -> Iterator[Fault]:
+        """Yield a fault if the energy is far from what the GPUs' power in the windows comes to.
+
+        Energy is that of all nodes, from the first step to the end; power that of the first node's GPUs, at moments.
+        So they only agree roughly. Nothing is compared if there were too few moments.
+        """
+        run = self.run
+        interval_s: Any = run.settings.get("TELEMETRY_S")
+        if energy_j is None or not is_number(interval_s) or run.minutes is None:
+            return
+        run_s = run.minutes * 60
+        if self.sensors.powers < _LEAST_POWERS or run_s < _LEAST_POWERS * interval_s:
+            return
+        least_j = self.sensors.least_power_w * self.sensors.time_s / _MOST_ENERGY_RATIO
+        most_j = self.sensors.most_power_w * run_s * len(self.nodes) * _MOST_ENERGY_RATIO
+        if not least_j <= energy_j <= most_j:
+            power = f"{six_digits(self.sensors.least_power_w)} to {six_digits(self.sensors.most_power_w)} W"
+            yield Fault(line, f"{six_digits(energy_j)} J in {six_digits(run_s)} s; its step_windows have {power}")
+
+
+def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
+    """Yield a fault for each figure of GPUs in a run on CPUs."""
+    if sensors.line_of_gpu:
+        yield Fault(sensors.line_of_gpu, "a step_window with a GPU's memory or power, of a run on CPUs")
+    telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
+    value = telemetry.value if isinstance(telemetry.value, dict) else {}
+    for name in _FIGURES_OF_GPUS:
+        if value.get(name) is not None:
+            yield Fault(telemetry.line, f"telemetry_summary has {name}, of a run on CPUs")
+
+
+def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
+    """Yield a fault for a power below 0, a temperature that no GPU survives, and a share of CPU time below 0."""
+    if sensors.powers and sensors.least_power_w < 0:
+        yield Fault(_line(run), f"a step_window with a power of {six_digits(sensors.least_power_w)} W")
+    telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
+    if not fits(schema.TelemetrySummary, telemetry.value):
+        return
+    temperature_c = telemetry.value["peak_gpu_temperature_c"]
+    if temperature_c is not None and not 0 <= temperature_c <= _MOST_TEMPERATURE_C:
+        yield Fault(telemetry.line, f"a GPU of {six_digits(temperature_c)} degrees C")
+    cpu_share = telemetry.value["sampler_cpu_share"]
+    if cpu_share < 0:
+        yield Fault(telemetry.line, f"a sampler that took {six_digits(cpu_share)} of a CPU")
+
+
+# --- program, data and epochs ---
+
+
+def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
+    """Yield a fault if the program cannot be that of so many devices, or of the precision.
+
+    Gradients are summed where there are several devices, and values are cast to half precision. Nothing is checked if
+    Paddle makes the program (STRATEGY=auto), nor sums if gradients are merged over steps, by a program of their own.
+    """
+    if run.settings.get("STRATEGY") == "auto":
+        return
+    program = run.header_section(schema.PROGRAM)
+    has_sums = program["all_reduces"] > 0
+    are_merged = run.first_event(schema.GRADIENT_ACCUMULATION_STEPS).value != 1
+    if not are_merged and has_sums != (summary.devices > 1):
+        yield Fault(_line(run), f"a program of {program['all_reduces']} all-reduces for {summary.devices} devices")
+    if summary.precision in _HALF_PRECISIONS and program["operators"].get("cast", 0) < 1:
+        yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")
+
+
+def _other_numbers_of_files(run: LoggedRun) -> Iterator[Fault]:
+    """Yield a fault for each part of the data set with other files, one a sample, than the header's samples."""
+    dataset = run.header_section(schema.DATASET)
+    for part in ("train", "eval"):
+        passport = dataset.get(part)
+        samples = dataset[f"{part}_samples"]
+        if passport is not None and not dataset["synthetic"] and passport["files"] != samples:
+            yield Fault(
+                _line(run), f"dataset.{part} has {passport['files']} files; dataset.{part}_samples is {samples}"
+            )
+
+
+def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
+    """Yield a fault for a run of more epochs than MAX_EPOCHS, or if that is 0 or absent, than its recipe has."""
+    setting = "MAX_EPOCHS" if run.settings.get("MAX_EPOCHS") else "RECIPE.epochs"
+    most_epochs: Any = run.settings.get(setting)
+    if is_number(most_epochs) and most_epochs > 0 and last_epoch > most_epochs:
+        line = run.stop.line if run.stop else None
+        yield Fault(line, f"{last_epoch} epochs; {setting} is {printable(most_epochs)}")

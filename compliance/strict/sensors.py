@@ -1,0 +1,34 @@
+"""The figures of GPUs in the step windows of a log: the most memory that was used, and the power at moments."""
+
+import math
+
+from runlog import schema
+
+
+class Sensors:
+    """Follows the windows of a run. The lines are 0, and `most_memory_mib` None, until a window has such a figure."""
+
+    def __init__(self) -> None:
+        self.line_of_gpu = 0  # of the first window with a figure of GPUs
+        self.most_memory_mib: float | None = None
+        self.line_of_memory = 0  # of the window with the most
+        self.powers = 0  # how many windows state a power
+        self.least_power_w = math.inf
+        self.most_power_w = -math.inf
+        self.time_s = 0.0  # of the windows that state a power
+
+    def take(self, line: int, window: schema.StepWindow) -> None:
+        """Take the next window, of this line."""
+        memory_mib = window.gpu_memory_mib
+        power_w = window.power_w
+        has_figure = memory_mib is not None or power_w is not None
+        if has_figure and not self.line_of_gpu:
+            self.line_of_gpu = line
+        if memory_mib is not None and memory_mib > (self.most_memory_mib or 0.0):
+            self.most_memory_mib = memory_mib
+            self.line_of_memory = line
+        if power_w is not None:
+            self.powers += 1
+            self.least_power_w = min(self.least_power_w, power_w)
+            self.most_power_w = max(self.most_power_w, power_w)
+            self.time_s += window.time_s

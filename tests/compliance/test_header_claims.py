@@ -1,0 +1,138 @@
+"""The header of a log of this project is held against what the run shows of machines, program and data."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests import make_log
+from tests.compliance import altered as by
+from tests.compliance.altered import Altered
+from tests.compliance.test_strict import broken_rules
+
+Alter = Callable[[Altered], Altered]
+CARD = {"name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0, "driver": "535.104.05"}
+
+
+def _header(log: Altered, section: str, **values: Any) -> Altered:
+    """Other fields of a section of the header."""
+    at = next(index for index, line in enumerate(log.lines) if line.startswith(f'# {{"{section}"'))
+    value = json.loads(log.lines[at][2:])
+    value[section].update(values)
+    log.lines[at] = f"# {json.dumps(value)}"
+    return log
+
+
+def _node(log: Altered, **values: Any) -> Altered:
+    nodes = json.loads(next(line for line in log.lines if line.startswith('# {"hardware"'))[2:])["hardware"]["nodes"]
+    return _header(log, "hardware", nodes=[node | values for node in nodes])
+
+
+def _on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any] | None = None) -> Altered:
+    """A run on GPUs, each of 300 W and with 20,000 MiB in use."""
+    summary = {"precision": precision, "math_mode": precision}
+    log = Altered(make_log.run(devices=devices, epochs=12, summary=summary))
+    by.settings(_header(log, "hardware", device="gpu"), DEVICE="gpu")
+    _node(log, gpus=[CARD | (card or {})] * devices)
+    power_w = 300.0 * devices
+    by.each(log, "step_window", lambda fields: fields["value"].update(gpu_memory_mib=20_000.0, power_w=power_w))
+    log.inside("telemetry_summary", peak_gpu_memory_mib=30_000.0, peak_gpu_temperature_c=71.0)
+    return _with_energy(log, power_w * 450)
+
+
+def _with_energy(log: Altered, energy_j: float) -> Altered:
+    windows = [log.fields(index)["value"] for index in log.events() if '"step_window"' in log.lines[index]]
+    images = sum(window["images"] for window in windows)
+    return log.inside("telemetry_summary", energy_j=energy_j, joules_per_image=energy_j / images)
+
+
+def _of_64_nodes() -> Altered:
+    log = Altered(make_log.run(devices=128, batch=1, summary={"nodes": 64}))
+    [node] = json.loads(next(line for line in log.lines if line.startswith('# {"hardware"'))[2:])["hardware"]["nodes"]
+    _header(log, "hardware", nodes=[node | {"host": f"node{number}"} for number in range(64)])
+    line = log.lines[log.at("cache_clear")]
+    log.lines[log.at("cache_clear")] = "\n".join(line.replace("node0", f"node{number}") for number in range(64))
+    log = Altered(log.text)
+    samples = log.fields(log.at("telemetry_summary"))["value"]["samples"]
+    return log.inside("telemetry_summary", samples=64 * samples)
+
+
+FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
+    "more memory than the name": (_on_gpus, lambda log: by.replaced(log, ("80GB", "40GB")), "40GB of 80 GiB"),
+    "more in use than there is": (_on_gpus, lambda log: log.inside(
+        "step_window", 3, gpu_memory_mib=90_000.0), "90000 MiB"),
+    "a peak beyond the card": (_on_gpus, lambda log: log.inside(
+        "telemetry_summary", peak_gpu_memory_mib=90_000.0), "90000 MiB"),
+    "a tenth of the energy": (_on_gpus, lambda log: _with_energy(log, 300 * 8 * 45.0), "108000 J in"),
+    "ten times the energy": (_on_gpus, lambda log: _with_energy(log, 300 * 8 * 4500.0), "1.08e+07 J in"),
+    "a power below 0": (_on_gpus, lambda log: log.inside("step_window", 3, power_w=-5.0), "a power of -5 W"),
+    "a GPU of 5000 degrees": (_on_gpus, lambda log: log.inside(
+        "telemetry_summary", peak_gpu_temperature_c=5000.0), "5000 degrees C"),
+    "fp32 of TF32": (lambda: _on_gpus(precision="fp32"), lambda log: _header(
+        log, "environment", NVIDIA_TF32_OVERRIDE="1"), "NVIDIA_TF32_OVERRIDE=1"),
+    "tf32 of FP32": (lambda: _on_gpus(precision="tf32"), lambda log: _header(
+        log, "environment", NVIDIA_TF32_OVERRIDE="0"), "NVIDIA_TF32_OVERRIDE=0"),
+    "tf32 of a V100": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
+        log, ("NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2")), "a Tesla V100-SXM2 does not have"),
+    "half precision of a program in single": (_on_gpus, lambda log: by.replaced(
+        log, (', "cast": 2', "")), "casts nothing"),
+    "energy of a run on CPUs": (lambda: Altered(make_log.run()), lambda log: _with_energy(log, 9.0), "joules_per"),
+    "power of a run on CPUs": (lambda: Altered(make_log.run()), lambda log: log.inside(
+        "step_window", 3, power_w=90.0), "of a run on CPUs"),
+    "a sampler of less than no time": (lambda: Altered(make_log.run()), lambda log: log.inside(
+        "telemetry_summary", sampler_cpu_share=-0.1), "-0.1 of a CPU"),
+    "a node twice": (_of_64_nodes, lambda log: by.replaced(log, ('"host": "node9"', '"host": "node8"')), "node8 twice"),
+    "a node whose cache was not cleared": (_of_64_nodes, lambda log: log.drop("cache_clear", 9), "of the node node9"),
+    "a cache of another node": (lambda: Altered(make_log.run()), lambda log: log.metadata(
+        "cache_clear", node="node7"), "no cache_clear of the node node0"),
+    "no cores": (lambda: Altered(make_log.run()), lambda log: _node(log, cores=0), "of 0 cores"),
+    "ranks that sum no gradients": (_on_gpus, lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
+    "sums of one rank": (lambda: _on_gpus(devices=1), lambda log: _header(log, "program", all_reduces=6), "of 6 all"),
+    "files of a tenth of the samples": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", train={
+        "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
+    "more epochs than the recipe": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, RECIPE_epochs=2), "3 epochs; RECIPE.epochs is 2"),
+    "more epochs than were asked for": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, MAX_EPOCHS=2, RECIPE_epochs=9), "3 epochs; MAX_EPOCHS is 2"),
+    "images of another size": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, IMAGE_SIZE=32), "RECIPE.image_size is 64; by IMAGE_SIZE it is 32"),
+    "parts of a batch that no strategy asks for": (lambda: Altered(make_log.run()), lambda log: log.value(
+        "gradient_accumulation_steps", 2), "by STRATEGY it is 1"),
+    "another framework than the package": (lambda: Altered(make_log.run()), lambda log: log.inside(
+        "run_summary", framework="paddlepaddle 3.0.0"), "by packages it is paddlepaddle 2.6.2"),
+}  # fmt: skip
+
+HONEST: dict[str, Callable[[], Altered]] = {
+    "16 GPUs": lambda: _on_gpus(devices=16),
+    "one GPU, which sums no gradients": lambda: _on_gpus(devices=1),
+    "64 nodes": _of_64_nodes,
+    "tf32": lambda: _on_gpus(precision="tf32"),
+    "fp32, which forbids TF32": lambda: _header(_on_gpus(precision="fp32"), "environment", NVIDIA_TF32_OVERRIDE="0"),
+    "a name with the memory of the processor": lambda: _on_gpus(
+        card={"name": "NVIDIA GH200 480GB", "memory_gib": 95.6}),
+    "a slice of a card": lambda: _on_gpus(card={"name": "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "memory_gib": 39.5}),
+    "a driver that says little": lambda: _on_gpus(card={"name": None, "memory_gib": None, "driver": None}),
+    "no counter of energy": lambda: _on_gpus().inside("telemetry_summary", energy_j=None, joules_per_image=None),
+    "no sensor of power": lambda: by.each(
+        _on_gpus(), "step_window", lambda fields: fields["value"].update(power_w=None)),
+    "gradients merged over four parts": lambda: by.settings(
+        Altered(make_log.run()).value("gradient_accumulation_steps", 4), STRATEGY="enable_addto=0, gradient_merge=4"),
+    "images of the size that was asked for": lambda: by.settings(Altered(make_log.run()), IMAGE_SIZE=64),
+    "a package for another CUDA": lambda: _header(
+        Altered(make_log.run()), "packages", **{"paddlepaddle-gpu": "2.6.2.post120"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_header_that_the_run_contradicts_is_refused(name: str) -> None:
+    make, forge, says = FORGED[name]
+    log = make()
+    assert broken_rules("4.0.0", log.text) == ({},)
+    [found] = broken_rules("4.0.0", forge(log).text)
+    assert says in found["own-log"]
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_header_passes(name: str) -> None:
+    assert broken_rules("4.0.0", HONEST[name]().text) == ({},)
