@@ -195,6 +195,8 @@ class RunOrder:
         if apart_ms:
             is_far = apart_ms > self._collector.strict_rules["run-time"].bounds["repeat_ms"]
             actual = f"another {event.key}, {significant(apart_ms, digits=10)} ms from that of line {first.line}"
+            if event.key == schema.RUN_START.key and self._first_run_stop is not None:
+                actual += " and after its run_stop: the file holds two runs, give each a file of its own"
             self._add_breach("run-time" if is_far else ORDER, event, actual)
 
     # --- blocks, epochs and evaluations ---

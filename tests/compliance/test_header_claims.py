@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import make_log
 from tests.compliance import altered as by
-from tests.compliance.altered import Altered
+from tests.compliance.altered import Altered, foreign, write
+from tests.compliance.test_check import check
 from tests.compliance.test_strict import broken_rules
 
 Alter = Callable[[Altered], Altered]
@@ -131,6 +133,13 @@ def test_a_header_that_the_run_contradicts_is_refused(name: str) -> None:
     assert broken_rules("4.0.0", log.text) == ({},)
     [found] = broken_rules("4.0.0", forge(log).text)
     assert says in found["own-log"]
+
+
+@pytest.mark.parametrize("change", [str, foreign], ids=["own", "foreign"])
+def test_a_file_of_two_runs_is_said_to_be_of_two(change: Callable[[str], str], tmp_path: Path) -> None:
+    status, [file] = check(*write(tmp_path, change(make_log.run()) + change(make_log.run(seed=2))))
+    assert status == 1
+    assert "the file holds two runs, give each a file of its own" in str(file)
 
 
 @pytest.mark.parametrize("name", HONEST)
