@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
     check.add_argument("logs", nargs="*", metavar="LOG", type=Path, help="log of a run, or a folder of result_*.txt")
     check.add_argument("--ruleset", **ruleset)
-    check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
+    check.add_argument("--benchmark", help="what the logs must be of, as resnet or hrnet (default: what each log says)")
     check.add_argument("--system", type=Path, metavar="JSON", help="system description that the logs must agree with")
     check.add_argument("--verdict", choices=("official", "strict"), help=which)
     check.add_argument("--official", action="store_true", help="run mlperf-logging's checker beside this one")

@@ -112,9 +112,10 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
     `system` is the name of a description in the folder systems/, or the path of one. Raises ValueError for wrong use,
     such as an `out`/`org` that exists. Raises RefusedError if the logs may not be published, or if a tool refuses them.
     """
-    for name in (org, Path(system).stem):
+    for option, name in (("--org", org), ("--system", Path(system).stem)):
         if not NAME.fullmatch(name):
-            raise ValueError(f"{printable(name)}: letters, digits and any of _ + . - only, as repo_checker asks")
+            says = "letters, digits and any of _ + . - only, as repo_checker asks"
+            raise ValueError(f"{option} {printable(name) or 'is empty'}: {says}")
     description_path = _description_path(system)
     target = out / org
     if target.exists() or target.is_symlink():

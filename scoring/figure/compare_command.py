@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT/RUNS",
         help="standard deviation between runs, in percent of the figure, and over how many: judges single runs (0.8/5)",
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the systems and their ratios as JSON")
 
 
 def between_runs_sd(text: str) -> BetweenRuns:

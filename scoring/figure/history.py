@@ -249,7 +249,7 @@ def _score_of_runs(args: argparse.Namespace) -> Score:
     protocol that measures run times, and as `score` does.
     """
     if not args.logs:
-        raise InputError(f"history {args.action} takes logs of one system")
+        raise InputError(f"history {args.action}: no log given; name the logs of one system")
     protocol = protocol_of(args)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {protocol.name} measures no throughput, which a history is made of")

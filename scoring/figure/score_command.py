@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logs", nargs="+", metavar="LOG", help="logs of repeated runs of one system")
     add_score_options(parser)
     add_system_option(parser)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the figure and all that it carries as JSON")
     parser.epilog = "Protocols: " + "; ".join(
         f"{name}: {protocol.describe()}" for name, protocol in protocols.load().items()
     )

@@ -345,9 +345,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count) -> None:
-    """Add the options for what a log may not say. `kind` converts the texts of --devices and --batch."""
-    parser.add_argument("--devices", type=kind, help="devices of the run, where the log does not say")
-    parser.add_argument("--batch", type=kind, help="images a step of one device, where the log does not say")
+    """Add the options for what a log may not say.
+
+    `kind` converts the texts of --devices and --batch. If it is not `count`, they take a number for each system.
+    """
+    of_each, numbers = ("", "N") if kind is count else (" (8,64: of two systems)", "N,...")
+    devices = f"devices of the run, where the log does not say{of_each}"
+    batch = f"images a step of one device, where the log does not say{of_each}"
+    parser.add_argument("--devices", type=kind, metavar=numbers, help=devices)
+    parser.add_argument("--batch", type=kind, metavar=numbers, help=batch)
     parser.add_argument("--segment", type=count, metavar="N", help="of a log that holds several runs, the Nth")
     parser.add_argument("--format", choices=sorted(FORMATS), help="read as this format, without recognition")
 

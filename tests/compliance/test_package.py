@@ -194,6 +194,7 @@ def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commi
         (lambda a: a["logs"].pop(), "4 logs given: a submission of resnet has 5"),
         (lambda a: a.update(org="Ex ample"), "letters, digits and any of"),
         (lambda a: a.update(org="../x"), "letters, digits and any of"),
+        (lambda a: a.update(org=""), "--org is empty: letters, digits and any of"),
         (lambda a: a.update(system="ABSENT"), "no system description"),
         (lambda a: (a["out"] / "Example").mkdir(parents=True), "exists; packages are never overwritten"),
         (lambda a: a["logs"].append(a["logs"][0]), "named twice"),

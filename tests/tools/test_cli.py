@@ -63,6 +63,15 @@ def test_wrong_words_are_told_in_one_line(words: str, said: str) -> None:
     assert said in done.stderr and done.stderr.endswith(" --help\n")
 
 
+@pytest.mark.parametrize("name", ["score", "compare", "report", "import", "scale", "export"])
+def test_the_help_says_what_each_option_is(name: str) -> None:
+    shown = run([sys.executable, "-m", "scoring", name, "--help"], jobs.REPOSITORY, COLUMNS="400").stdout
+    on_one_line = re.sub(r"\n {10,}", "  ", shown.partition("options:")[2])
+    options = re.findall(r"^  (--\S+.*)$", on_one_line, re.M)
+    assert len(options) > 4 and [option for option in options if "  " not in option] == []
+    assert ("8,64: of two systems" in shown) == (name in ("compare", "report"))
+
+
 COMPLETED = """
 eval "$(register-python-argcomplete paddle-reference)"
 COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9
