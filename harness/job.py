@@ -254,7 +254,7 @@ class CourseSettings:
     )
     seed: int = _setting("seed of the first trial, later ones count up; -1: from the OS", -1, least=-1, most=LAST_SEED)
     max_epochs: int = _setting(
-        "epochs of a training run and its schedule, but mlperf_lars'; 0: the recipe's", 0, least=0
+        "epochs of training and schedule (mlperf_lars keeps its schedule); 0: the recipe's", 0, least=0
     )
     warmup_steps: int = _setting("throughput mode: steps before the measured ones", 10, least=1)
     measured_steps: int = _setting("throughput mode: measured steps", 50, least=1)
