@@ -181,7 +181,7 @@ def test_the_label_of_the_greatest_figure_is_at_its_height_and_has_a_unit(tmp_pa
 NO_DATA_BASE = "no data base, but long enough to be taken for one " * 40
 REFUSED = [  # what the file holds, the command, and what is said
     ("", "show", "no history there"),
-    ("", "add", "takes logs"),
+    ("", "add", "no log given; name the logs"),
     ("", "add {log} --protocol mlperf", "no throughput"),
     ("", "export", "name it"),
     ("", "check {log}", "no history there"),
