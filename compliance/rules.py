@@ -340,7 +340,7 @@ def _severity_and_line(finding: Finding) -> tuple[int, int]:
     return SEVERITIES.index(finding.severity), finding.line or 0
 
 
-# --- the most that a machine can train of ResNet-50, by the peak of its named devices: a bound, and no estimate ---
+# --- the most that a machine can train, by the peak of its named devices: a bound, and no estimate ---
 
 CORE_FLOP_PER_S = 384e9  # two AVX-512 multiply-adds of 16 numbers a cycle at 6 GHz: more than any core has
 _SHARE_OF_PEAK = 0.6  # of the cards' peak: twice what any of 84 published submissions takes
@@ -352,13 +352,13 @@ def peaks() -> dict[str, float]:
     return dict(read_rules("peaks.yaml"))
 
 
-def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
-    """Return a rate of training ResNet-50, in images/s, that a machine cannot exceed.
+def most_images_per_s(cards: Sequence[str], cores: int, flop_per_image: float) -> float | None:
+    """Return a rate of training in images/s that a machine cannot exceed.
 
-    `cards` are the names of its GPUs. A machine without GPUs is judged by its CPU `cores`. `pixels` is the height of an
-    image. Return None if the peak of a card is not known, or if the machine has neither cards nor cores.
+    `cards` are the names of its GPUs. A machine without GPUs is judged by its CPU `cores`. `flop_per_image` is the work
+    of training on one image. Return None if the peak of a card is not known, or if the machine has neither cards nor
+    cores.
     """
-    flop_per_image = _training_flop_of_resnet(pixels)
     if cards:
         peak_flop_per_s = _peak_of_cards(cards)
         if peak_flop_per_s is None:
@@ -369,12 +369,14 @@ def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> fl
     return None
 
 
-def _training_flop_of_resnet(pixels: int) -> float:
-    """Return the work of training ResNet-50 on one image that is `pixels` high, in FLOP."""
-    resnet = workloads.named("rn50")
-    assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
-    # The row has the work for an image that is `flop_height` pixels high. It grows with the area of the image.
-    return resnet.training_flop * (pixels / resnet.flop_height) ** 2
+def training_flop(workload: workloads.Workload, height: int, width: int) -> float | None:
+    """Return the work of training on one image of this size in pixels, in FLOP; None if the workload's is not counted.
+
+    The workload's row has the work of an image of one size. It grows with the area of the image.
+    """
+    if workload.training_flop is None or workload.flop_height is None or workload.flop_width is None:
+        return None
+    return workload.training_flop * (height / workload.flop_height) * (width / workload.flop_width)
 
 
 def _peak_of_cards(cards: Sequence[str]) -> float | None:

@@ -156,7 +156,11 @@ def run(
     print_steps = max(1, (steps + 1) // 2)
     config = {"SEED": seed, "PRINT_STEPS": print_steps, "RECIPE.target_top1": target}
     config["RECIPE.eval_every_epochs"] = eval_every
-    config |= _recipe(hyperparameters) | {"RECIPE.epochs": epochs, "RECIPE.image_size": 64}
+    config |= _recipe(hyperparameters) | {"RECIPE.epochs": epochs}
+    if benchmark == "resnet":
+        config["RECIPE.image_size"] = 64
+    else:
+        config |= {"RECIPE.image_height": 64, "RECIPE.image_width": 128}
     config |= {"SUBMISSION_ORG": org, "SUBMISSION_DIVISION": division}
     config |= {"SUBMISSION_STATUS": "research", "SUBMISSION_PLATFORM": "" if platform == "CPU" else platform}
     _header(log, said, config, samples, cores)

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.logged_run import LoggedRun, is_count, is_number
-from compliance.rules import Benchmark, most_images_per_s
+from compliance.logged_run import LoggedRun, is_number
+from compliance.rules import Benchmark
 from compliance.strict.accuracies import are_shares_of_samples, index_of_target
 from compliance.strict.header_claims import faults_of_claims
 from compliance.strict.measured import Fault
 from compliance.strict.own_log import own_log_rules
+from compliance.strict.peak_rates import rates_beyond_peak
 from compliance.strict.repeated_values import contradictory_values, missing_settings
 from compliance.strict.run_order import RunOrder
 from compliance.strict.schema_types import fits
@@ -24,7 +25,6 @@ _MOST_ENERGY_DIFFERENCE = 0.01  # as a share
 _LEAST_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the run
 _MOST_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
 _MOST_EXTRA_SAMPLES_PER_NODE = 10  # beyond that share, for short runs
-_FORWARD_SHARE = 1 / 3  # of the arithmetic of a training step; the backward pass takes twice as much
 _LEAST_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators if passes fuse some
 
 
@@ -75,7 +75,7 @@ class ProjectLog:
             yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
         yield from self._wrong_ending()
         yield from self.order.measured.faults
-        yield from self._rates_beyond_peak()
+        yield from rates_beyond_peak(self.run, self.order, self._described_nodes())
         yield from self._early_end()
         yield from self._missing_evaluation()
         yield from self._wrong_number_of_telemetry_samples()
@@ -216,61 +216,6 @@ class ProjectLog:
         """Return the nodes that the header's section `hardware` describes; empty if it does not fit the schema."""
         hardware = self.run.header_section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
-
-    def _rates_beyond_peak(self) -> Iterator[Fault]:
-        """Yield a fault for a window or an evaluation of a ResNet run that is faster than its devices at their peak.
-
-        The peak depends on the image size, so a RECIPE.image_size that is no number of pixels is a fault, too. Nothing
-        is checked for a header without nodes.
-        """
-        nodes = self._described_nodes()
-        if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
-            return
-        pixels: Any = self.run.settings.get("RECIPE.image_size")
-        is_number_of_pixels = type(pixels) is int and is_count(pixels)  # is_count alone would take 224.0, too
-        if is_number_of_pixels:
-            yield from self._rates_beyond_peak_of(nodes, pixels)
-        else:
-            yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
-
-    def _rates_beyond_peak_of(self, nodes: list[JsonObject], pixels: int) -> Iterator[Fault]:
-        """Yield a fault for a window or an evaluation that is faster than the devices of the nodes at their peak.
-
-        The devices are all GPUs of the nodes, or in a run on CPUs all their cores. `pixels` is the height of an image.
-        Nothing is checked if the peak of the devices is not known.
-        """
-        cards = self._cards_of(nodes)
-        cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
-        peak_images_per_s = most_images_per_s(cards, cores, pixels)
-        if peak_images_per_s is None:
-            return
-        devices = f"{len(cards)} cards" if cards else f"{cores} cores"
-        bound = f"the peak of its {devices} is below {six_digits(peak_images_per_s)} at {pixels} px"
-        fastest = self.order.measured.fastest
-        if fastest.images_per_s > peak_images_per_s:
-            yield Fault(fastest.line, f"a window of {six_digits(fastest.images_per_s)} images/s; {bound}")
-        yield from self._evaluation_beyond_peak(peak_images_per_s, bound)
-
-    def _evaluation_beyond_peak(self, peak_images_per_s: float, bound: str) -> Iterator[Fault]:
-        """Yield a fault if the shortest evaluation took less time than eval_samples need at the devices' peak.
-
-        `peak_images_per_s` is that of training; `bound` says it in words. An evaluation has the forward pass alone.
-        """
-        samples = self.run.stated_count(schema.EVAL_SAMPLES)
-        least_ms = 1000 * samples * _FORWARD_SHARE / peak_images_per_s
-        shortest = self.order.shortest_evaluation
-        if shortest is not None and shortest.took_ms + self.run.clock_tolerance_ms < least_ms:
-            took = f"an evaluation of {samples} samples in {shortest.took_ms:.0f} ms"
-            yield Fault(shortest.line, f"{took}; in training {bound}")
-
-    def _cards_of(self, nodes: list[JsonObject]) -> list[str]:
-        """Return the names of the GPUs of the nodes; empty for a run on CPUs."""
-        if self.run.header_section(schema.HARDWARE)["device"] != "gpu":
-            return []
-        cards: list[str] = []
-        for node in nodes:
-            cards += [str(gpu["name"]) for gpu in node["gpus"]]
-        return cards
 
     def _impossible_accuracies(self) -> Iterator[Fault]:
         """Yield each accuracy of a ResNet run that is not a whole number of right samples over eval_samples."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from compliance.logged_run import LoggedRun, is_count, is_number
-from compliance.rules import Finding, StrictRule, breach, most_images_per_s
-from runlog import schema
+from compliance.rules import Finding, StrictRule, breach, most_images_per_s, training_flop
+from runlog import schema, workloads
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.reader import open_log
@@ -171,7 +171,9 @@ def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRul
     images_per_s = _images_per_s(run)
     model = str(description.get("accelerator_model_name"))
     accelerators = _number_of_accelerators(description)
-    peak_of_one = most_images_per_s([model], cores=0)  # without CPUs
+    flop_per_image = training_flop(workloads.named("rn50"), height=224, width=224)
+    assert flop_per_image is not None, "its row has it"
+    peak_of_one = most_images_per_s([model], cores=0, flop_per_image=flop_per_image)  # without CPUs
     if images_per_s is None or not accelerators or peak_of_one is None:
         return []
     peak_of_all = peak_of_one * accelerators

@@ -101,6 +101,9 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, IMAGE_SIZE=32), "RECIPE.image_size is 64; by IMAGE_SIZE it is 32"),
     "parts of a batch that no strategy asks for": (lambda: Altered(make_log.run()), lambda log: log.value(
         "gradient_accumulation_steps", 2), "by STRATEGY it is 1"),
+    "a twentieth of HRNet's time": (lambda: Altered(make_log.run(
+        benchmark="hrnet", samples=(2000, 50), batch=2)), lambda log: by.rates(by.scaled(log, 0.05), 0.05),
+        "images/s; the peak of its 2 cores is below 222.761 at 128 x 64 px"),
     "another framework than the package": (lambda: Altered(make_log.run()), lambda log: log.inside(
         "run_summary", framework="paddlepaddle 3.0.0"), "by packages it is paddlepaddle 2.6.2"),
 }  # fmt: skip

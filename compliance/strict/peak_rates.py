@@ -1,0 +1,93 @@
+"""The rates of a log of this project, held against what its devices can compute at their peak."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from compliance.logged_run import LoggedRun, is_count
+from compliance.rules import most_images_per_s, training_flop
+from compliance.strict.measured import Fault
+from compliance.strict.own_log import own_log_rules
+from compliance.strict.run_order import RunOrder
+from runlog import schema, workloads
+from runlog.digits import six_digits
+from runlog.json_types import JsonObject
+from runlog.text import printable
+
+_SIDE = "RECIPE.image_size"
+_HEIGHT_AND_WIDTH = ("RECIPE.image_height", "RECIPE.image_width")
+_FORWARD_SHARE = 1 / 3  # of the arithmetic of a training step; the backward pass takes twice as much
+
+
+class _Peak(NamedTuple):
+    """A rate of training that the run's devices cannot exceed."""
+
+    images_per_s: float
+    words: str
+
+
+def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> Iterator[Fault]:
+    """Yield a fault for a window or an evaluation that is faster than the devices of the nodes at their peak.
+
+    The peak depends on the image's size, so settings of it that are no numbers of pixels are a fault, too. Nothing is
+    checked without nodes, or if the workload's arithmetic or the peak of a device is not known. `nodes` are those that
+    the header describes.
+    """
+    workload = workloads.find(str(run.settings.get("WORKLOAD")))
+    if not nodes or workload is None or workload.training_flop is None:
+        return
+    has_one_size = _SIDE in own_log_rules().recipe_settings.get(workload.name, ())  # which an evaluation has, too
+    sizes = []
+    for name in (_SIDE, _SIDE) if has_one_size else _HEIGHT_AND_WIDTH:
+        pixels: Any = run.settings.get(name)
+        if type(pixels) is not int or not is_count(pixels):  # is_count alone would take 224.0, too
+            yield Fault(None, f"{name} is {printable(pixels)}, no number of pixels")
+            return
+        sizes.append(pixels)
+    height, width = sizes
+    flop_per_image = training_flop(workload, height, width)
+    assert flop_per_image is not None, "asked for above"
+    peak = _peak_of(run, nodes, flop_per_image, f"{height} px" if has_one_size else f"{width} x {height} px")
+    if peak is None:
+        return
+    fastest = order.measured.fastest
+    if fastest.images_per_s > peak.images_per_s:
+        yield Fault(fastest.line, f"a window of {six_digits(fastest.images_per_s)} images/s; {peak.words}")
+    if has_one_size:
+        yield from _evaluation_beyond_peak(run, order, peak)
+
+
+def _peak_of(run: LoggedRun, nodes: list[JsonObject], flop_per_image: float, size: str) -> _Peak | None:
+    """Return the peak of all GPUs of the nodes, or in a run on CPUs of all their cores; None if it is not known.
+
+    `size` says how large an image is.
+    """
+    cards = _cards_of(run, nodes)
+    cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
+    images_per_s = most_images_per_s(cards, cores, flop_per_image)
+    if images_per_s is None:
+        return None
+    devices = f"{len(cards)} cards" if cards else f"{cores} cores"
+    return _Peak(images_per_s, f"the peak of its {devices} is below {six_digits(images_per_s)} at {size}")
+
+
+def _cards_of(run: LoggedRun, nodes: list[JsonObject]) -> list[str]:
+    """Return the names of the GPUs of the nodes; empty for a run on CPUs."""
+    if run.header_section(schema.HARDWARE)["device"] != "gpu":
+        return []
+    cards: list[str] = []
+    for node in nodes:
+        cards += [str(gpu["name"]) for gpu in node["gpus"]]
+    return cards
+
+
+def _evaluation_beyond_peak(run: LoggedRun, order: RunOrder, peak: _Peak) -> Iterator[Fault]:
+    """Yield a fault if the shortest evaluation took less time than eval_samples need at the devices' peak.
+
+    The peak is that of training. An evaluation has the forward pass alone.
+    """
+    samples = run.stated_count(schema.EVAL_SAMPLES)
+    least_ms = 1000 * samples * _FORWARD_SHARE / peak.images_per_s
+    shortest = order.shortest_evaluation
+    if shortest is not None and shortest.took_ms + run.clock_tolerance_ms < least_ms:
+        took = f"an evaluation of {samples} samples in {shortest.took_ms:.0f} ms"
+        yield Fault(shortest.line, f"{took}; in training {peak.words}")
