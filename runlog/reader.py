@@ -34,7 +34,10 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LARGEST_FLOAT = 1e300  # of a whole number that is taken as one: a float ends at 1.8e308
 LONGEST_PREFIX = 80  # bytes of what a launcher puts before a line
-_RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
+# The tag of a launcher before a line: mpirun's `[1,3]<stdout>`, newer ones' `[prterun-host-1@1,3]<stdout>`, Gloo's
+# `[3]<stdout>`. The group is the rank.
+RANK_TAG = r"\[(?:(?:[\w.-]+@)?\d{1,9},)?(\d{1,9})\]<std(?:out|err|diag)>"
+_RANK = re.compile(rb"(?:.*%b:?|\s*\[\d+,(\d+)\]:?|\s*\[?(?:rank ?)?(\d+)\]?:)\s*\Z" % RANK_TAG.encode(), re.DOTALL)
 
 
 class Event(NamedTuple):
@@ -257,8 +260,8 @@ def _rank_of(prefix: bytes) -> int | None:
     match = _RANK.match(prefix) if len(prefix) <= LONGEST_PREFIX else None
     if match is None:
         return None
-    rank_by_mpirun, rank_by_others = match.groups()  # only one of them is set
-    return int(rank_by_mpirun or rank_by_others)
+    assert match.lastindex is not None, "each form has a group, of which one alone is set"
+    return int(match[match.lastindex])
 
 
 def _shown(text: bytes) -> str:

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
+from runlog.reader import RANK_TAG
 from scoring.importers.text import CUT
 
 MAX_LINE_BYTES = 1 << 16  # only the start of a longer line is read
 _BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, if of any
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
-# Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
-# time before it. A prefix may stand inside a line, where a process wrote the line in pieces. Horovod with Gloo:
-# `[0]<stdout>:`.
-_RANK_TAG = re.compile(r"\[(?:(?:[\w.-]+@)?\d{1,9},)?(\d{1,9})\]<std(?:out|err|diag)>:")
+# With --timestamp-output the time stands before it. It may stand inside a line that a process wrote in pieces.
+_RANK_TAG = re.compile(f"{RANK_TAG}:")
 # Words that every start of a tool prints exactly once. A second one without a row between shows a start that failed.
 _ONCE_PER_START = (
     "powered by PaddlePaddle",

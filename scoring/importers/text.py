@@ -13,8 +13,9 @@ from scoring.record import Window
 MAX_ROW_CHARS = 2_048  # no row is longer, and a search of a longer text could take very long
 HALF_ROW_LINES = 5  # if another process's text breaks a row in two, the second half follows within so many lines
 
-# A number as any of the tools may print one. A part of `1,2345`, with a decimal comma, or of `1,234.5` is none.
-NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?(?![\d.]|[eE][-+]?\d|,\d)|-?nan|-?inf)"
+# A number as any of the tools may print one. A part of `1,2345`, with a decimal comma, or of `1,234.5` is none, nor is
+# `1e`, whose exponent is cut off; `1.2epoch` has one.
+NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?(?![\d.]|[eE](?![A-Za-z])|,\d)|-?nan|-?inf)"
 _LEAST, _MOST = 1e-9, 1e12  # every rate and every time lies between
 
 CUT = "\x03"  # stands where a text was cut: a number right before it may be half of one

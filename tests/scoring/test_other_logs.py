@@ -5,10 +5,27 @@ from pathlib import Path
 
 import pytest
 
+from scoring.importers.text import CUT, NUMBER
 from scoring.record import InputError
 from tests.scoring import samples
 from tests.scoring.samples import scoring
 from tests.scoring.test_importers import MMENGINE, read, run, same_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1e5", "1e5"),
+        ("1.5e-3 s", "1.5e-3"),
+        ("1.2epoch", "1.2"),
+        ("1e", None),
+        (f"1e{CUT}", None),
+        (f"1e-{CUT}", None),
+    ],
+)
+def test_a_number_whose_exponent_is_cut_off_is_none(text: str, number: str | None) -> None:
+    found = re.match(NUMBER, text)
+    assert (found and found[1]) == number
 
 
 def mxnet(gpus: str = "") -> str:
