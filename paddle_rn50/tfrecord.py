@@ -85,11 +85,11 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
     """Return where the records of these TFRecord files lie, by the index of each file, FILE.idx.
 
     A line of an index is `offset size`, in bytes. `classes` is how many classes the labels may have. Raises ValueError
-    if a file is compressed, if an index is absent or damaged, or if its records do not fill its file exactly.
+    if a file is empty or compressed, if an index is absent or damaged, or if its records do not fill its file exactly.
     """
     places = []
     for file_number, file in enumerate(files):
-        _require_not_compressed(file)
+        _require_plain_records(file)
         index = file.with_name(f"{file.name}.idx")
         how_to_make = f"make it by `tfrecord2idx {file} {index}`, which comes with DALI"
         offsets_and_sizes = read_index(index, how_to_make)
@@ -100,12 +100,14 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
     return Records(format=FORM, files=files, places=np.concatenate(places), classes=classes)
 
 
-def _require_not_compressed(file: Path) -> None:
-    """Raise ValueError if a file is a folder, or compressed by gzip: records are read wherever they lie in it."""
+def _require_plain_records(file: Path) -> None:
+    """Raise ValueError if a file is a folder, empty, or compressed by gzip: records are read wherever they lie in it."""
     if not named_files.is_file(file):
         raise ValueError(f"{file}: no such file: restore it")
     with file.open("rb") as opened:
         head = opened.read(GZIP_HEAD_BYTES)
+    if not head:
+        raise ValueError(f"{file}: is empty: restore it, or if it never held a record pack the set in fewer files")
     if GZIP_HEAD.fullmatch(head):
         raise ValueError(f"{file}: is compressed by gzip: `gunzip` it, then make its index by `tfrecord2idx`")
 

@@ -219,6 +219,14 @@ def test_compressed_records_are_named_as_such(tmp_path: Path) -> None:
         data._packed(tmp_path, "train", 10)
 
 
+def test_an_empty_file_of_a_set_is_named_with_what_helps(tmp_path: Path) -> None:
+    write_tfrecord(tmp_path / "train-00000-of-00002", [b"a"], [1])
+    write_tfrecord(tmp_path / "train-00001-of-00002", [], [])
+    said = r"train-00001-of-00002: is empty: restore it, or if it never held a record pack the set in fewer files"
+    with pytest.raises(ValueError, match=said):
+        data._packed(tmp_path, "train", 10)
+
+
 def test_a_record_as_long_as_the_magic_of_gzip_says_is_not_taken_for_gzip(tmp_path: Path) -> None:
     file = tmp_path / "train-00000-of-00001"
     length = int.from_bytes(b"\x1f\x8b", "little")
