@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from isal import isal_zlib
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from harness import encoded
 
@@ -67,14 +67,18 @@ def label_size(name: str, content: bytes) -> Size:
 def _jpeg_size(name: str, content: bytes) -> Size:
     """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES; `name` is for messages.
 
-    Raises ValueError if no size is stated in it, or if its EXIF data say that the picture is not stored upright.
+    Raises ValueError if no size is stated in it, if Pillow cannot read its head, or if its EXIF data say that the
+    picture is not stored upright.
     """
     size = encoded.jpeg_size(content)
     if size is None:
         raise ValueError(f"{name}: is a JPEG file that does not state its size: replace it or remove it from the list")
     if b"Exif\0" in content[:HEAD_BYTES]:
-        with Image.open(io.BytesIO(content)) as opened:
-            orientation = opened.getexif().get(ORIENTATION, UPRIGHT)
+        try:
+            with Image.open(io.BytesIO(content)) as opened:
+                orientation = opened.getexif().get(ORIENTATION, UPRIGHT)
+        except UnidentifiedImageError as error:  # its text names an object in memory
+            raise ValueError(f"{name}: is a JPEG file whose head cannot be read: {FIX}") from error
         if orientation != UPRIGHT:  # the label, a PNG without EXIF, need not be turned in the same way
             raise ValueError(
                 f"{name}: is stored turned (EXIF orientation {orientation}), so that its label may lie otherwise: turn "
@@ -155,6 +159,8 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
     try:
         with Image.open(io.BytesIO(content)) as opened:
             numbers = np.asarray(opened, dtype=np.uint8)
+    except UnidentifiedImageError as error:  # its text names an object in memory
+        raise ValueError("its head is damaged") from error
     except (OSError, SyntaxError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     rows = np.insert(numbers, 0, 0, axis=1)  # a byte a row names its filter: none

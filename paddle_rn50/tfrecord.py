@@ -101,7 +101,7 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
 
 
 def _require_plain_records(file: Path) -> None:
-    """Raise ValueError if a file is a folder, empty, or compressed by gzip: records are read wherever they lie in it."""
+    """Raise ValueError if a file is a folder, empty or compressed by gzip: records are read wherever they lie in it."""
     if not named_files.is_file(file):
         raise ValueError(f"{file}: no such file: restore it")
     with file.open("rb") as opened:

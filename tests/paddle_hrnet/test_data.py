@@ -353,6 +353,23 @@ def test_a_damaged_palette_label_is_refused(root: Path) -> None:
         taken(training(root, augment=PLAIN, height=64, width=96))
 
 
+def test_a_damaged_head_is_named_without_an_address_in_memory(root: Path) -> None:
+    label = Image.fromarray(BLOCKS % 13).convert("P")
+    label.save(root / LABEL, bits=4)
+    content = bytearray((root / LABEL).read_bytes())
+    content[29] ^= 0xFF  # the checksum of the header
+    with pytest.raises(ValueError, match=r"^its head is damaged$"):
+        pictures.as_grey(bytes(content))
+    turned = Image.Exif()
+    turned[0x0112] = 1
+    picture = io.BytesIO()
+    Image.fromarray(PIXELS).save(picture, format="JPEG", exif=turned)
+    content = bytearray(picture.getvalue())
+    content[content.index(b"\xff\xc0\0\x11") + 4] = 12  # bits a channel
+    with pytest.raises(ValueError, match=r"^photo\.jpg: is a JPEG file whose head cannot be read: convert it"):
+        pictures.image_size("photo.jpg", bytes(content))
+
+
 def test_images_of_several_sizes_are_refused_before_a_run_in_evaluation_alone(root: Path) -> None:
     for part in ("train", "val"):
         write(root, part, "v9", PIXELS[:32, :32], BLOCKS[:32, :32])
