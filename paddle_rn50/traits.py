@@ -14,7 +14,7 @@ PEAKS = MemoryPeaks(
 )
 
 # For a thread: a bound of what NVIDIA's scripts give for ImageNet, 211,025,920 and 140,544,512 bytes with hints of
-# 5980 x 6430 pixels. On an H200 a thread took 223 MiB of the GPU. Its JPEG unit took 3164 MiB at a batch of 8 and 3436 at
+# 5980 x 6430 pixels. On an H200 a thread took 223 MiB of the GPU. Its JPEG unit took 3164 MiB at a batch of 8, 3436 at
 # 256, and 444 with hints of 2048 x 1024. The unit of an A100 has fewer engines; no A100 was measured.
 NVJPEG = DecoderMemory(
     device_bytes=6, host_bytes=4, unit_bytes=87, unit_bytes_of_batch=1_150_000, usual_largest=(5980, 6430)

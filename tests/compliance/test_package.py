@@ -266,8 +266,11 @@ LOG = "results/CPU/resnet/result_0.txt"
         (lambda p: (p / "results/CPU" / os.fsdecode(b"\xff.txt")).write_text("x"), "is a name that no package holds"),
         (lambda p: (p / "results/CPU/empty").mkdir(), "results/CPU/empty is an empty folder"),
         (lambda p: (p / "README.md").write_bytes(b" " * 2**21), "differs from the report that the logs give"),
-        (lambda p: (p / "submission.json").write_bytes(b"[" * 2**21), "submission.json: cannot be read as a manifest: over 1 M"),
-        (lambda p: (p / "systems/CPU.json").write_bytes(b"[" * 2**21), "CPU.json: cannot be read as a system description: over"),
+        (lambda p: (p / "submission.json").write_bytes(b"[" * 2**21), "submission.json: cannot be read as a manifest"),
+        (
+            lambda p: (p / "systems/CPU.json").write_bytes(b"[" * 2**21),
+            "CPU.json: cannot be read as a system description",
+        ),
     ],
 )
 def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path) -> None:

@@ -197,7 +197,10 @@ def _with_two_sources(log: Altered) -> Altered:
         Altered(run()).inside("run_summary", of_a_later_schema=1).text,
         '# {"epoch": 1}\n' * 2 + run(),
     ],
-    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more", "a user's line twice"],
+    ids=[
+        *("open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more"),
+        "a user's line twice",
+    ],
 )
 def test_a_good_log_passes(text: str, tmp_path: Path) -> None:
     status, [file] = check(*write(tmp_path, text))
