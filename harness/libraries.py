@@ -6,10 +6,10 @@ from collections.abc import Mapping
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # 0: no library of CUDA's computes in TF32
 
 # Those that go with the job to every node. Of NVIDIA_* only one does: the container runtime owns the others.
-# CUDA_* stay, as CUDA_VISIBLE_DEVICES is each node's own.
-FORWARDED = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "UCX_", "OMP_", "MKL_")
+# CUDA_* stay, as CUDA_VISIBLE_DEVICES is each node's own, and GLOO_*, as a network's interface may be.
+FORWARDED = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "UCX_", "OMP_", "MKL_", "CUBLAS_", "CUDNN_", "DALI_")
 # NULL_GPU says that the libraries are stand-ins which compute nothing (tests/null_gpu/).
-LIBRARIES = (*FORWARDED, "CUDA_", "CUBLAS_", "CUDNN_", "GLOO_", "DALI_", "NULL_GPU")
+LIBRARIES = (*FORWARDED, "CUDA_", "GLOO_", "NULL_GPU")
 
 # NCCL's settings of the network between nodes. One node has none to choose: its container has loopback alone, where
 # NCCL finds no interface if NCCL_SOCKET_IFNAME leaves lo out.

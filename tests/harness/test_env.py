@@ -217,13 +217,16 @@ def told(form: str, **variables: str) -> dict[str, str]:
 
 def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
     libraries = {"NCCL_DEBUG": "INFO", "NVIDIA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
+    libraries |= {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "GLOO_SOCKET_IFNAME": "eth0"}
     secrets = {"NCCL_API_KEY": "x", "SECRET": "x"}
     given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", **libraries, **secrets)
     assert SETTINGS.keys() < given.keys()
     assert (given["LOGDIR"], given["BATCHSIZE"], given["OMPI_MCA_pml"]) == ("/a folder", "256", "ob1")
     forwarded = given["JOB_FORWARDED"].split()
-    assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", "NCCL_DEBUG", "NCCL_IB_HCA"} < set(forwarded)
-    assert not {*secrets, "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "OMPI_MCA_pml"} & set(forwarded)
+    handed_on = {"NCCL_DEBUG", "NCCL_IB_HCA", "CUBLAS_WORKSPACE_CONFIG"}
+    assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", *handed_on} < set(forwarded)
+    left = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "OMPI_MCA_pml"}
+    assert not {*secrets, *left} & set(forwarded)
     assert (given["JOB_FROM_USER"], set(given["JOB_SECRETS"].split())) == ("DGXSYSTEM LOGDIR", set(secrets))
 
 
