@@ -101,16 +101,16 @@ IS_SHRUNK = "48,000,000,000 bytes of training data"
 @pytest.mark.parametrize(
     ("bytes_of", "shown", "found"),
     [
-        ({"train": ORIGINAL_BYTES}, "training data1 files, 146,900,000,000 bytes", ""),
-        ({"train": SHRUNK_BYTES}, "training data1 files, 48,000,000,000 bytes", IS_SHRUNK),
+        ({"train": ORIGINAL_BYTES}, "training data1,281,167 files, 146,900,000,000 bytes", ""),
+        ({"train": SHRUNK_BYTES}, "training data1,281,167 files, 48,000,000,000 bytes", IS_SHRUNK),
         (
             {"train": ORIGINAL_BYTES, "train_source": ORIGINAL_BYTES},
-            "training data before it was packed1 files, 146,900,000,000 bytes",
+            "training data before it was packed1,281,167 files, 146,900,000,000 bytes",
             "",
         ),
         (
             {"train": ORIGINAL_BYTES, "train_source": SHRUNK_BYTES},
-            "training data before it was packed1 files, 48,000,000,000 bytes",
+            "training data before it was packed1,281,167 files, 48,000,000,000 bytes",
             IS_SHRUNK,
         ),
     ],
