@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.cells import Cell
 from runlog import stats
 from scoring.figure import history, medians, series, spread
-from scoring.figure.levels import independent_values
+from scoring.figure.mean_ratio import Runs
 
 RATE = 100.0  # the true rate of every system
 BETWEEN = 0.01  # standard deviation of the runs, as a share of the rate
@@ -274,6 +274,5 @@ def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
 
 def _called_lower(past: Sequence[float], new: Sequence[float]) -> bool:
     """Say whether `history check` would call new runs lower."""
-    of_unknown_hosts = [independent_values(values, hosts=None) for values in (past, new)]
-    bounds = history.interval_of_new_to_past(*of_unknown_hosts)
+    bounds = history.interval_of_new_to_past(Runs(past, hosts=None), Runs(new, hosts=None))
     return bounds is not None and bounds[1] < 1

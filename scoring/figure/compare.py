@@ -5,14 +5,20 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from compliance import mlperf
 from runlog.json_types import JsonObject
 from runlog.verdict import Verdict
 from scoring.figure import medians, spread, warnings
 from scoring.figure.calibration import smallest_difference
-from scoring.figure.levels import IndependentValues, hosts_of_runs, independent_values, means_of_hosts
+from scoring.figure.levels import IndependentValues, hosts_of_runs
+from scoring.figure.mean_ratio import (
+    RatioInterval,
+    Runs,
+    hosts_beside_one_host,
+    interval_of_means,
+    interval_of_one_host,
+)
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import refuse_same_run_twice
 from scoring.figure.score import Score
@@ -197,8 +203,11 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
     """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
 
     The spread is that of the runs within those of `scores` that repeat this system. Returns None if no score does, or
-    if `base`, `other` and the repeats are not all of one system.
+    if `base`, `other` and the repeats are not all of one system. Also returns None for one host beside several: then
+    `ratio_interval` takes how far the hosts lie apart.
     """
+    if _several_hosts_beside_one(base, other) is not None:
+        return None
     repeats = [candidate for candidate in scores if _repeats_both(candidate, base, other)]
     if not _are_all_of_one_system([base, other, *repeats]):
         return None
@@ -266,13 +275,6 @@ def _said_fact(records: Sequence[Record], name: str) -> object:
     return None
 
 
-class RatioInterval(NamedTuple):
-    """The 95 % interval of a ratio of two figures."""
-
-    bounds: tuple[float, float] | None  # low, high; None if not known
-    basis: str  # what the interval is made of, or why there is none
-
-
 _BASE_ITSELF = RatioInterval(None, "the base itself")
 _SINGLE_RUN_OF_UNKNOWN_SPREAD = RatioInterval(
     None, "one run: how far its repeats lie apart is unknown (--between-runs-sd, or several runs of a system)"
@@ -328,14 +330,17 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, where at least one of the two scores has a single run.
 
-    A single run does not show how far repeats lie apart, but `between_runs` does. If there is no interval, `basis` says
-    why.
+    A single run does not show how far repeats lie apart, but `between_runs` does, or the hosts of the other score. If
+    there is no interval, `basis` says why.
     """
     reason = _why_no_interval_of_single_run(base, other)
     if reason is not None:
         return RatioInterval(None, reason)
     if between_runs is None:
-        return _SINGLE_RUN_OF_UNKNOWN_SPREAD
+        several_hosts = _several_hosts_beside_one(base, other)
+        if several_hosts is None:
+            return _SINGLE_RUN_OF_UNKNOWN_SPREAD
+        return interval_of_one_host(other.value / base.value, several_hosts)
 
     bounds = spread.single_run_interval(
         ratio=other.value / base.value,
@@ -369,66 +374,15 @@ def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
 
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two means of runs, by Welch's t. Each side has two runs or more.
-
-    If the runs of a side are of two hosts or more, and some host has several, each of its hosts counts as one value. If
-    the other side is of one host of the same system, the interval is no narrower than hosts lie apart.
-    """
-    base_repeats = independent_values(_run_values(base), hosts_of_runs(base.records))
-    other_repeats = independent_values(_run_values(other), hosts_of_runs(other.records))
-    base_mean = base_repeats.mean_of_runs
-    other_mean = other_repeats.mean_of_runs
-    assert base_mean is not None and other_mean is not None, "there are two runs, or two hosts, or more"
-    bounds = spread.mean_ratio_interval(base_mean, other_mean)
-    by_runs = RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
-
-    several_hosts = _hosts_beside_one_host(base, other)
-    if several_hosts is None:
-        return by_runs
-    by_hosts = _interval_of_one_host(other.value / base.value, several_hosts)
-    assert by_hosts.bounds is not None, "it has one by the spread of two hosts or more"
-    return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_runs
+    """Return the 95 % interval of the ratio of two means of runs. Each side has two runs or more."""
+    return interval_of_means(_runs_of(base), _runs_of(other), _several_hosts_beside_one(base, other))
 
 
-def _hosts_beside_one_host(base: Score, other: Score) -> IndependentValues | None:
-    """Return the values of the hosts of one side, if there are several and the other side is of one host.
-
-    The runs of one host do not show how far hosts lie apart, but these values do. Returns None for any other sides, and
-    if they are not of one system: its hosts may lie further apart.
-    """
-    hosts_of_base = hosts_of_runs(base.records)
-    hosts_of_other = hosts_of_runs(other.records)
-    if hosts_of_base is None or hosts_of_other is None or not _agree_but_for_hosts(base, other):
+def _several_hosts_beside_one(base: Score, other: Score) -> IndependentValues | None:
+    """Return the means of the hosts of one side, if the other is of one host of the same system; None for others."""
+    if not _agree_but_for_hosts(base, other):
         return None
-    means_of_base = means_of_hosts(_run_values(base), hosts_of_base)
-    means_of_other = means_of_hosts(_run_values(other), hosts_of_other)
-    if len(means_of_base.values) > 1 and len(means_of_other.values) == 1:
-        return means_of_base
-    if len(means_of_other.values) > 1 and len(means_of_base.values) == 1:
-        return means_of_other
-    return None
-
-
-def _interval_of_one_host(ratio: float, several_hosts: IndependentValues) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two means, if one is of a single host and one of `several_hosts`."""
-    hosts = len(several_hosts.values)
-    bounds = spread.single_run_interval(
-        ratio=ratio,
-        relative_sd=spread.relative_sd(several_hosts.values),
-        freedom=hosts - 1,
-        runs=several_hosts.effective_count,
-        other_runs=1,
-    )
-    return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")
-
-
-def _counts_in_words(base: IndependentValues, other: IndependentValues) -> str:
-    """Return how many values two sides have, and of what: `2 and 3 hosts`, `5 and 5 runs` or `2 hosts and 5 runs`."""
-    base_unit = "hosts" if base.are_hosts else "runs"
-    other_unit = "hosts" if other.are_hosts else "runs"
-    if base_unit == other_unit:
-        return f"{len(base.values)} and {len(other.values)} {other_unit}"
-    return f"{len(base.values)} {base_unit} and {len(other.values)} {other_unit}"
+    return hosts_beside_one_host(_runs_of(base), _runs_of(other))
 
 
 def _all_converged(score: Score) -> bool:
@@ -439,3 +393,8 @@ def _all_converged(score: Score) -> bool:
 def _run_values(score: Score) -> list[float]:
     """Return the figure of each run of a score; infinite for a run that did not converge."""
     return [run.value for run in score.runs]
+
+
+def _runs_of(score: Score) -> Runs:
+    """Return the runs of a score, as the interval of a ratio of means takes them."""
+    return Runs(_run_values(score), hosts_of_runs(score.records))

@@ -16,14 +16,8 @@ from scoring.export import to_parquet
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
 from scoring.figure.history_file import COLUMNS, Row, Series, add, hosts_of_rows, opened, row_of, rows_of
-from scoring.figure.levels import (
-    IndependentValues,
-    hosts_of_runs,
-    in_words,
-    independent_values,
-    levels_of_repetition,
-    means_of_hosts,
-)
+from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels_of_repetition
+from scoring.figure.mean_ratio import Runs, hosts_beside_one_host, interval_of_means
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.score import Score, score
 from scoring.importers import count, read_records
@@ -35,24 +29,24 @@ PAGE = Path(__file__).with_name("history.html")
 PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by which its pages are known
 
 
-def interval_of_new_to_past(past: IndependentValues, new: IndependentValues) -> tuple[float, float] | None:
+def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high); None for too few past values.
 
-    A value is that of a run, or the mean of a host's runs. A single new value has no spread of its own. Its interval is
-    made of the spread of the past values alone.
+    A single new run has no spread of its own. Its interval is made of the spread of the past values alone: of runs, or
+    of hosts where these are the repeats.
     """
-    past_mean = past.mean_of_runs
-    if past_mean is None or len(past.values) < LEAST_RUNS:
+    past_repeats = independent_values(past.values, past.hosts)
+    past_mean = past_repeats.mean_of_runs
+    if past_mean is None or len(past_repeats.values) < LEAST_RUNS:
         return None
-    new_mean = new.mean_of_runs
-    if new_mean is not None:  # there are several new values
-        return spread.mean_ratio_interval(past_mean, new_mean)
+    if len(new.values) > 1:
+        return interval_of_means(past, new, hosts_beside_one_host(past, new)).bounds
     [new_value] = new.values
     return spread.single_run_interval(
         ratio=new_value / past_mean.value,
-        relative_sd=spread.relative_sd(past.values),
+        relative_sd=spread.relative_sd(past_repeats.values),
         freedom=past_mean.freedom,
-        runs=past.effective_count,
+        runs=past_repeats.effective_count,
         other_runs=1,
     )
 
@@ -93,36 +87,22 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     `hosts` names the host of each past run; None if not known. If the past runs or their hosts are too few, or the
     figures have too few digits, the line says that it cannot be told, and the result is not called lower.
     """
-    new_mean = statistics.fmean(run.value for run in result.runs)
+    past_runs = Runs([row.images_per_s for row in past], hosts)
+    new_runs = Runs([run.value for run in result.runs], hosts_of_runs(result.records))
+    new_mean = statistics.fmean(new_runs.values)
     new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
-    past_values = [row.images_per_s for row in past]
-    past_repeats = independent_values(past_values, hosts)  # runs of one host are not independent
-    interval = interval_of_new_to_past(past_repeats, _repeats_of_new_runs(result, past_hosts=hosts))
+    interval = interval_of_new_to_past(past_runs, new_runs)
     if interval is None:
-        return _cannot_be_told(new_figure, _too_few_in_words(len(past), len(past_repeats.values)))
+        return _cannot_be_told(new_figure, _too_few_in_words(past_runs))
     if spread.has_no_width(interval):
         return _cannot_be_told(new_figure, "the figures have too few digits to tell how far runs lie apart")
 
-    ratio = new_mean / statistics.fmean(past_values)
+    ratio = new_mean / statistics.fmean(past_runs.values)
     low, high = interval
     verdict = _verdict(ratio, high)
-    counted_past = _past_levels_in_words(past_values, hosts)
+    counted_past = _past_levels_in_words(past_runs)
     compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({counted_past})"
     return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
-
-
-def _repeats_of_new_runs(result: Score, past_hosts: Sequence[str] | None) -> IndependentValues:
-    """Return the values of the new runs that count as independent repeats: of each run, or of each host.
-
-    If the past runs are of several hosts, they show how far hosts differ. Several new runs of a single host then count
-    as one repeat too.
-    """
-    past_is_of_several_hosts = past_hosts is not None and len(set(past_hosts)) > 1
-    values = [run.value for run in result.runs]
-    hosts = hosts_of_runs(result.records)
-    if past_is_of_several_hosts and hosts is not None:
-        return means_of_hosts(values, hosts)
-    return independent_values(values, hosts)
 
 
 def _cannot_be_told(new_figure: str, reason: str) -> Judgement:
@@ -130,18 +110,17 @@ def _cannot_be_told(new_figure: str, reason: str) -> Judgement:
     return Judgement(is_lower=False, text=f"cannot be told: {new_figure}; {reason}")
 
 
-def _past_levels_in_words(past_values: Sequence[float], hosts: Sequence[str] | None) -> str:
+def _past_levels_in_words(past: Runs) -> str:
     """Return how many past runs and hosts there are, and how far they vary: `10 runs +-0.31%; one host`."""
     no_rates: list[Sequence[float]] = []  # the history keeps no windows
-    levels = levels_of_repetition(past_values, no_rates, hosts)
+    levels = levels_of_repetition(past.values, no_rates, past.hosts)
     return in_words([levels.run, levels.host])
 
 
-def _too_few_in_words(runs: int, independent_count: int) -> str:
-    """Return the reason why the past does not suffice for a verdict: too few runs, or enough runs on too few hosts.
-
-    `independent_count` is the number of hosts, if the `runs` are of several hosts, and otherwise the number of runs.
-    """
+def _too_few_in_words(past: Runs) -> str:
+    """Return the reason why the past does not suffice for a verdict: too few runs, or enough runs on too few hosts."""
+    runs = len(past.values)
+    independent_count = len(independent_values(past.values, past.hosts).values)
     if independent_count < LEAST_RUNS <= runs:
         return f"the {runs} earlier runs are of {independent_count} hosts, {LEAST_RUNS} are needed"
     return f"the history holds {runs} earlier runs of it, {LEAST_RUNS} are needed"

@@ -1,0 +1,81 @@
+"""The 95 % interval of the ratio of two means of runs, by the runs or by the hosts that they ran on."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scoring.figure import spread
+from scoring.figure.levels import IndependentValues, independent_values, means_of_hosts
+
+
+class Runs(NamedTuple):
+    """The runs of one side: the figure of each, and where it ran."""
+
+    values: Sequence[float]
+    hosts: Sequence[str] | None  # the host of each run; None if not known
+
+
+class RatioInterval(NamedTuple):
+    """The 95 % interval of a ratio of two figures."""
+
+    bounds: tuple[float, float] | None  # low, high; None if not known
+    basis: str  # what the interval is made of, or why there is none
+
+
+def interval_of_means(base: Runs, other: Runs, several_hosts: IndependentValues | None) -> RatioInterval:
+    """Return the 95 % interval of the ratio mean(other) / mean(base) of two runs or more each, by Welch's t.
+
+    If the runs of a side are of two hosts or more, and some host has several, each of its hosts counts as one value.
+    `several_hosts`, which `hosts_beside_one_host` returns, makes the interval no narrower than hosts lie apart.
+    """
+    base_repeats = independent_values(base.values, base.hosts)
+    other_repeats = independent_values(other.values, other.hosts)
+    base_mean = base_repeats.mean_of_runs
+    other_mean = other_repeats.mean_of_runs
+    assert base_mean is not None and other_mean is not None, "there are two runs, or two hosts, or more"
+    bounds = spread.mean_ratio_interval(base_mean, other_mean)
+    by_runs = RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
+
+    if several_hosts is None:
+        return by_runs
+    by_hosts = interval_of_one_host(other_mean.value / base_mean.value, several_hosts)
+    assert by_hosts.bounds is not None, "it has one by the spread of two hosts or more"
+    return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_runs
+
+
+def hosts_beside_one_host(base: Runs, other: Runs) -> IndependentValues | None:
+    """Return the means of the hosts of one side, if there are several and the other side is of one host, else None.
+
+    The runs of one host do not show how far hosts lie apart, but these means do. Both sides must be of one system: the
+    hosts of another may lie further apart.
+    """
+    if base.hosts is None or other.hosts is None:
+        return None
+    means_of_base = means_of_hosts(base.values, base.hosts)
+    means_of_other = means_of_hosts(other.values, other.hosts)
+    if len(means_of_base.values) > 1 and len(means_of_other.values) == 1:
+        return means_of_base
+    if len(means_of_other.values) > 1 and len(means_of_base.values) == 1:
+        return means_of_other
+    return None
+
+
+def interval_of_one_host(ratio: float, several_hosts: IndependentValues) -> RatioInterval:
+    """Return the 95 % interval of the ratio of two means, if one is of a single host and one of `several_hosts`."""
+    hosts = len(several_hosts.values)
+    bounds = spread.single_run_interval(
+        ratio=ratio,
+        relative_sd=spread.relative_sd(several_hosts.values),
+        freedom=hosts - 1,
+        runs=several_hosts.effective_count,
+        other_runs=1,
+    )
+    return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")
+
+
+def _counts_in_words(base: IndependentValues, other: IndependentValues) -> str:
+    """Return how many values two sides have, and of what: `2 and 3 hosts`, `5 and 5 runs` or `2 hosts and 5 runs`."""
+    base_unit = "hosts" if base.are_hosts else "runs"
+    other_unit = "hosts" if other.are_hosts else "runs"
+    if base_unit == other_unit:
+        return f"{len(base.values)} and {len(other.values)} {other_unit}"
+    return f"{len(base.values)} {base_unit} and {len(other.values)} {other_unit}"
