@@ -47,8 +47,9 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     each node's page cache is flushed. Every rank must call this: the ranks exchange what they know of their nodes.
     """
     node_of_each_rank = ranks.comm.allgather(provenance.node())
-    nodes = {node.host: node for node in node_of_each_rank}  # each node once
-    hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
+    cores_of_each_rank = ranks.comm.allgather(provenance.own_cores())
+    nodes = provenance.nodes_of_ranks(node_of_each_rank, cores_of_each_rank)
+    hardware = schema.Hardware(nodes=nodes, device=job.cluster.device, math_mode=job.model.precision)
     settings_of_recipe = _flat("RECIPE", recipe, f"{job.model.package}/config.py")
     _write_header(log, job, origins | settings_of_recipe, hardware, dataset)
     _write_submission(log, job)

@@ -8,6 +8,8 @@ import platform
 import re
 import socket
 import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,12 +119,30 @@ def node() -> schema.Node:
     return schema.Node(
         host=socket.gethostname(),
         cpu=_cpu_name(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=len(own_cores()),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         kernel=platform.release(),
         gpus=[schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in gpus],
         topology=topology,
     )
+
+
+def own_cores() -> list[int]:
+    """Return the numbers of the cores that this process may use, sorted."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def nodes_of_ranks(node_of_each: Sequence[schema.Node], cores_of_each: Sequence[Sequence[int]]) -> list[schema.Node]:
+    """Return each node of a job once, by what `node` and `own_cores` return on each of its ranks.
+
+    A node's ranks may be bound to different cores (RANK_NUMA), so its cores are those that any of them may use.
+    """
+    nodes: dict[str, schema.Node] = {}
+    cores_of_nodes: dict[str, set[int]] = {}
+    for node_of_rank, cores_of_rank in zip(node_of_each, cores_of_each, strict=True):
+        nodes[node_of_rank.host] = node_of_rank
+        cores_of_nodes.setdefault(node_of_rank.host, set()).update(cores_of_rank)
+    return [replace(one, cores=len(cores_of_nodes[host])) for host, one in nodes.items()]
 
 
 def _cpu_name() -> str:

@@ -1,6 +1,7 @@
 """What only a GPU runs, with a CPU or a recorded machine in its place; tests/null_gpu/README.md lists the functions."""
 
 import ctypes
+import dataclasses
 import os
 import pkgutil
 import re
@@ -194,6 +195,17 @@ def test_a_logs_header_describes_the_gpus() -> None:
     with recorded_nvml(A100, A100):
         gpus = provenance.node().gpus
     assert gpus == [schema.Gpu(name=A100["name"], memory_gib=40.0, driver=A100["driver"])] * 2
+
+
+def test_a_nodes_cores_are_those_of_all_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of a DGX A100 gave a node the cores of its last rank's NUMA node: a quarter of those that it used."""
+    node_of_each, cores_of_each = [], []
+    for host, cores in (("a", {0, 1}), ("a", {2, 3}), ("a", {2, 3}), ("b", {0, 1})):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        node_of_each.append(dataclasses.replace(provenance.node(), host=host))
+        cores_of_each.append(provenance.own_cores())
+    nodes = provenance.nodes_of_ranks(node_of_each, cores_of_each)
+    assert [(node.host, node.cores) for node in nodes] == [("a", 4), ("b", 2)]
 
 
 def test_the_topology_is_what_nvidia_smi_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

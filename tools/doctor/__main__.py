@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import env
+from harness import env, provenance
 from runlog.completion import complete
 from runlog.errors import one_line
 from runlog.options import Parser
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
-from tools.doctor.node import cores_by_launcher, own_cores, probe
+from tools.doctor.node import cores_by_launcher, probe
 from tools.doctor.rows import Facts
 
 if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
@@ -64,7 +64,7 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
 
 def _facts_if_leader(ranks_of_node: "MPI.Comm", node_number: int, job: env.Job) -> Facts | None:
     """Return what this rank finds on its node if it leads the node, else None. Every rank must call this."""
-    cores_of_ranks = ranks_of_node.gather(own_cores())  # the leader gets a list, the other ranks None
+    cores_of_ranks = ranks_of_node.gather(provenance.own_cores())  # the leader gets a list, the other ranks None
     if cores_of_ranks is None:
         return None
     return probe(job, rank_cores=cores_of_ranks, node=node_number)

@@ -249,11 +249,6 @@ def _debian_package(library: str, version: str) -> str:
     return f"{package}{version}"
 
 
-def own_cores() -> list[int]:
-    """Return the cores that this process may use."""
-    return sorted(os.sched_getaffinity(0))
-
-
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
     """Return for each local rank the cores that launch/bind.sh would give it, by the setting RANK_NUMA.
 
@@ -261,7 +256,7 @@ def cores_by_launcher(job: env.Job) -> list[list[int]]:
     missing in the result. Without RANK_NUMA each rank may use all cores of this process.
     """
     if not job.cluster.rank_numa:
-        return [own_cores()] * job.cluster.dgxngpu
+        return [provenance.own_cores()] * job.cluster.dgxngpu
     cores_of_nodes = _numa()  # {"node0": "0-15,32-47"}
     numbers = job.cluster.rank_numa.split(",")[: job.cluster.dgxngpu]
     return [_cores_of_numa_node(number, cores_of_nodes) for number in numbers]
