@@ -21,7 +21,7 @@ if [[ -z "${PROGRESS}" && -t 1 ]]; then
   export PROGRESS COLUMNS
 fi
 if [[ -n "${dry_run}" ]]; then
-  "${JOB_PYTHON}" -m harness.env --json
+  "${JOB_PYTHON}" -m harness.describe --json
   launch/trials.sh --dry-run
   exit 0
 fi

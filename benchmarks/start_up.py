@@ -34,7 +34,7 @@ def main() -> None:
         subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, check=True)
         return 1.0 / (time.perf_counter() - start)
 
-    command = "launch/setup.sh run && .venv/bin/python -m harness.env --shell"
+    command = "launch/setup.sh run && .venv/bin/python -m harness.describe --shell"
     setup = [1.0 / call("bash", "-c", command) for _ in range(repeats)]
     print(
         f"set-up of a second start: {statistics.median(setup):.3f} s ({min(setup):.3f} to {max(setup):.3f}), target 1 s"

@@ -5,22 +5,15 @@ evaluates the config file and leaves in JOB_FROM_USER and JOB_FROM_CONFIG the na
 rank can write into the log where a value came from. The shell gets all of it by `load_job` of launch/common.sh.
 """
 
-import argparse
-import difflib
-import importlib.util
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from harness import exports, refusals
+from harness import refusals
 from harness.job import PER_WORKLOAD, SETTINGS, Origins, Setting, ValueWithOrigin, job_of, names, prefix_of
 from harness.job import Job as Job  # for those who read the environment and name what they got
 from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, mkl_settings, of_network
-from runlog.errors import print_to_reader
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
@@ -105,7 +98,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     them. An empty variable that gives no setting its value is in neither. An environment that has them already is
     returned as it is. Raises ValueError if there is no such file, or bash refuses it.
     """
-    if _is_resolved(environ):
+    if is_resolved(environ):
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
     after_config = _variables_after_config(system, environ)
@@ -129,7 +122,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return dict(environ) | job_has | who_set_them  # `job_has` has all of `environ` but a shell's own, as PWD
 
 
-def _is_resolved(environ: Mapping[str, str]) -> bool:
+def is_resolved(environ: Mapping[str, str]) -> bool:
     """Say whether `resolve` made an environment, so that the system's file has had its say."""
     return "JOB_FROM_CONFIG" in environ
 
@@ -192,6 +185,11 @@ def of_system(**variables: str) -> Job:
     return job
 
 
+def of_process() -> dict[str, str]:
+    """Return the environment of this process."""
+    return dict(os.environ)
+
+
 def without(prefix: str) -> dict[str, str]:
     """Return this process's environment but for the variables that begin with `prefix`."""
     return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
@@ -204,39 +202,6 @@ def refusal(**changed: str) -> str:
     except ValueError as reason:
         return str(reason)
     return ""
-
-
-SIMILARITY = 0.88  # by difflib's ratio
-LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
-
-
-def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable of the environment that looks like a misspelt variable of the job.
-
-    BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
-    leaves out the value, which may be a secret.
-    """
-    variables = names()
-    # Names much like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
-    long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
-    warnings = []
-    for name in environ:
-        if name in variables:
-            continue
-        if name.upper() in variables:  # in small letters, as batchsize
-            meant = [name.upper()]
-        else:  # with a letter or two wrong, as BATCHSZIE
-            meant = difflib.get_close_matches(name, long_names, n=1, cutoff=SIMILARITY)
-        if meant:
-            warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
-    return warnings
-
-
-def _warnings_on_data(job: Job) -> list[str]:
-    """Return a warning where two settings say where the images come from: synthetic ones, and a folder."""
-    if job.data.is_synthetic and job.data.folder:
-        return [f"DATA=synthetic: an epoch is as long as DATADIR={job.data.folder} says, and no image of it is read"]
-    return []
 
 
 # ---- what the libraries and the ranks are told
@@ -320,131 +285,3 @@ def columns() -> int:
     """Return the width of the user's terminal in characters, as the shell passed it on."""
     text = os.environ.get("COLUMNS", "")
     return int(text) if text.isdigit() and int(text) > 20 else 100
-
-
-# ---- the command
-
-
-def table() -> str:
-    """Return the variables as the rows of a Markdown table, for docs/settings.md."""
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for setting in SETTINGS.values():
-        default = "" if setting.default == "" else f"`{setting.default}`"
-        unnamed_choices = [f"`{c}`" for c in setting.choices if c and c not in setting.doc]
-        meaning = setting.doc
-        if unnamed_choices:
-            meaning += f": {', '.join(unnamed_choices)}"
-        rows.append(f"| `{setting.variable}` | {default} | {meaning} |")
-    return "\n".join(rows)
-
-
-def _arguments() -> argparse.Namespace:
-    """Read the command line of `python -m harness.env`: one of four options must be given, and says what is printed."""
-    says = "Print the job that this environment and its system's config file describe: `python -m harness.env`."
-    parser = argparse.ArgumentParser(prog="python -m harness.env", description=says)
-    form = parser.add_mutually_exclusive_group(required=True)
-    form.add_argument("--json", action="store_true", help="{NAME: {value, origin}}")
-    form.add_argument(
-        "--shell", action="store_true", help="NAME=VALUE with a NUL after each: what run_and_time.sh exports"
-    )
-    form.add_argument("--launch", action="store_true", help="the same for a launcher, whose host has Python alone")
-    form.add_argument("--table", action="store_true", help="the variables as a Markdown table")
-    return parser.parse_args()
-
-
-def _refuse_result_file(environ: Mapping[str, str]) -> None:
-    """Raise ValueError where the user, and not the trial loop, has set RESULT_FILE."""
-    if environ.get("RESULT_FILE"):
-        raise ValueError(
-            f"RESULT_FILE={environ['RESULT_FILE']!r}: the trial loop names each log: unset it, and set LOGDIR to the "
-            "folder of the results"
-        )
-
-
-class _Described(NamedTuple):
-    """The job that this process's environment describes."""
-
-    job: Job
-    origins: Origins  # of each of its values
-    environ: dict[str, str]  # the environment with what the system's config file adds to it
-
-
-def _describe() -> _Described:
-    """Return the job that this process's environment and its system's config file describe.
-
-    Raises ValueError as `resolve` and `read` do.
-    """
-    environ = resolve()
-    job, origins = read(environ)
-    return _Described(job, origins, environ)
-
-
-def _describe_for_user() -> _Described:
-    """Return the job as `_describe` does, and check what only the environment of a user can have wrong.
-
-    Raises ValueError, too, if the user has set RESULT_FILE, or if a path that the job names is not usable on this
-    machine.
-    """
-    _refuse_result_file(os.environ)
-    described = _describe()
-    refusals.raise_first(refusals.of_named_paths(described.job))
-    return described
-
-
-def _added_variables(described: _Described) -> dict[str, str]:
-    """Return the variables of a described job that this process's environment does not have with the same value."""
-    return {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
-
-
-def _print_for_shell(variables: Mapping[str, str]) -> None:
-    """Print NAME=VALUE with a NUL after each, because a value may hold a line feed, but no NUL."""
-    for name, value in variables.items():
-        sys.stdout.write(f"{name}={value}\0")
-
-
-def main() -> int:
-    """Print the job that this environment and its system's config file describe: `python -m harness.env`.
-
-    Warnings go to stderr. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong. With --table
-    the settings of any job are printed, and nothing is checked.
-    """
-    args = _arguments()
-    if args.table:
-        print_to_reader(table())
-        return 0
-
-    # run_and_time.sh exports what --shell prints to the processes that it starts, and some of these call this again.
-    # Their environment is not a user's any more: it was checked, and the trial loop has set RESULT_FILE in it.
-    is_of_user = not _is_resolved(os.environ)
-    # Only with its packages can the training program say what it refuses. A launcher's host may lack them, so it leaves
-    # that to the nodes, which call this with --shell.
-    has_packages = importlib.util.find_spec("numpy") is not None
-    try:
-        described = _describe_for_user() if is_of_user else _describe()
-        if has_packages and not args.launch:
-            refusals.raise_first(refusals.of_program(described.job))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-    if is_of_user:
-        for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
-            print(f"warning: {warning}", file=sys.stderr)
-    if args.json and not has_packages:
-        print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
-    _print_described(described, args)
-    return 0
-
-
-def _print_described(described: _Described, args: argparse.Namespace) -> None:
-    """Print a described job in the form that the command line asks for."""
-    if args.json:
-        print_to_reader(json.dumps(described.origins, indent=1))
-    elif args.launch:
-        _print_for_shell(exports.for_launcher(os.environ, _added_variables(described), described.job))
-    elif args.shell:
-        _print_for_shell(exports.for_node(described.environ, _added_variables(described), described.origins))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -105,11 +105,11 @@ find_job_python() {
     refuse "this host has no Python 3.10 or newer, with which a launcher reads the job: install python3"
 }
 
-# Exports what `python -m harness.env $1` says of the job: --shell, or --launch on a host that may have no .venv.
+# Exports what `python -m harness.describe $1` says of the job: --shell, or --launch on a host that may have no .venv.
 load_job() {
   local pairs
   find_job_python
-  mapfile -d '' -t pairs < <("${JOB_PYTHON}" -m harness.env "$1")
+  mapfile -d '' -t pairs < <("${JOB_PYTHON}" -m harness.describe "$1")
   wait $! || exit 2
   unset JOB_DROPPED
   export "${pairs[@]}"

@@ -78,30 +78,6 @@ def test_a_wrong_value_is_named(variables: dict[str, str], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        (FP16 | {"STRATEGY": "cuda_graph=1,gradient_merge=2"}, "STRATEGY: cuda_graph=1: one program is captured"),
-        (FP16 | {"WORKLOAD": "hrnet", "BATCHSIZE": "2", "STRATEGY": "cuda_graph=1"}, ".*fixed loss scale in FP16"),
-        (FP16 | {"WORKLOAD": "hrnet", "RECIPE": "cityscapes_80k", "BATCHSIZE": "9"}, "BATCHSIZE=9: at no loss scale"),
-        ({"STRATEGY": "gradient_merge=3"}, "STRATEGY: gradient_merge=3: must divide BATCHSIZE=16"),
-        ({"STRATEGY": "merged_lars=1"}, "STRATEGY: merged_lars=1: the recipe digits_small does not train by LARS"),
-        ({"STRATEGY": "fuse_grad_size_in_MB=4", "DGXNGPU": "1"}, "STRATEGY: fuse_grad_size_in_MB: one rank has no"),
-        ({"WORKLOAD": "hrnet", "LAYOUT": "NHWC"}, "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only"),
-        ({"RESULT_FILE": "x"}, "RESULT_FILE='x': the trial loop names each log: unset it"),
-    ],
-)
-def test_a_dry_run_says_what_the_program_refuses(variables: dict[str, str], message: str) -> None:
-    """`load_job` of launch/common.sh calls this for --dry-run, --check and a run alike."""
-    done = jobs.called(env.main, "--shell", **{"PATH": os.defpath} | variables)
-    jobs.refused(done, "error: ")
-    assert re.match(f"error: {message}", done.stderr), done.stderr
-
-
-def test_a_misspelt_variables_value_is_not_told() -> None:
-    assert env.misspelt({"SUBMISION_ORG": "hunter2"}) == ["SUBMISION_ORG is read by nothing: is it SUBMISSION_ORG?"]
-
-
-@pytest.mark.parametrize(
     "variables",
     [
         {"SOURCE_COMMIT": "0a1b2c3-dirty", "IMAGE_DIGEST": f"sha256:{'0a' * 32}", "RANK_NUMA": "3,3,1,1"},
@@ -208,39 +184,7 @@ def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         env.of_system(DGXSYSTEM="GOOD")
 
 
-def told(form: str, **variables: str) -> dict[str, str]:
-    """What `python -m harness.env` tells a shell that has these variables alone."""
-    alone = [f"{name}={value}" for name, value in ({"PATH": os.defpath} | variables).items()]
-    printed = jobs.printed("env", "-i", *alone, sys.executable, "-m", "harness.env", form)
-    return dict(pair.split("=", 1) for pair in printed.split("\0") if pair)
-
-
-def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
-    libraries = {"NCCL_DEBUG": "INFO", "NVIDIA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
-    libraries |= {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "GLOO_SOCKET_IFNAME": "eth0"}
-    secrets = {"NCCL_API_KEY": "x", "SECRET": "x"}
-    given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", **libraries, **secrets)
-    assert SETTINGS.keys() < given.keys()
-    assert (given["LOGDIR"], given["BATCHSIZE"], given["OMPI_MCA_pml"]) == ("/a folder", "256", "ob1")
-    forwarded = given["JOB_FORWARDED"].split()
-    handed_on = {"NCCL_DEBUG", "NCCL_IB_HCA", "CUBLAS_WORKSPACE_CONFIG"}
-    assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", *handed_on} < set(forwarded)
-    left = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "OMPI_MCA_pml"}
-    assert not {*secrets, *left} & set(forwarded)
-    assert (given["JOB_FROM_USER"], set(given["JOB_SECRETS"].split())) == ("DGXSYSTEM LOGDIR", set(secrets))
-
-
 NETWORK = {"NCCL_SOCKET_IFNAME": "^lo,docker", "NCCL_IB_HCA": "mlx5_7", "NCCL_NET": "IB", "NCCL_COMM_ID": "10.0.0.1:7"}
-
-
-def test_one_node_is_started_without_nccls_settings_of_the_network() -> None:
-    """Its container has loopback alone, where NCCL would find no interface."""
-    for nodes, network in (("1", set()), ("2", {*NETWORK})):
-        given = told("--shell", DGXSYSTEM="2xDGX1", DGXNNODES=nodes, NCCL_DEBUG="INFO", **NETWORK)
-        assert network | {"NCCL_DEBUG"} == {name for name in given["JOB_FORWARDED"].split() if name[:4] == "NCCL"}
-        assert {*given.get("JOB_DROPPED", "").split()} == {*NETWORK} - network
-        given = told("--launch", DGXSYSTEM="2xDGX1", DGXNNODES=nodes, NCCL_DEBUG="INFO", **NETWORK)
-        assert network | {"NCCL_DEBUG"} == {name for name in given["JOB_GIVEN"].split() if name[:4] == "NCCL"}
 
 
 def test_the_ranks_of_one_node_compute_without_them_too() -> None:
@@ -249,20 +193,6 @@ def test_the_ranks_of_one_node_compute_without_them_too() -> None:
     assert not {*NETWORK} & {*alone} and alone["NCCL_ALGO"] == "Ring"
     assert (alone["CUDA_MODULE_LOADING"], alone["CUDA_DEVICE_ORDER"]) == ("EAGER", "PCI_BUS_ID")
     assert {*NETWORK} < {*env.of_ranks(job_of(device="gpu", dgxnnodes=2), environ)}
-
-
-def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
-    given = told("--launch", DGXSYSTEM="2xDGX1", BATCHSIZE="8", OMPI_MCA_btl="tcp", SECRET="x", CONT_IPC="host")
-    assert given == {
-        "CONT_DEVICES": "/dev/infiniband",
-        "CONT_GPUS": "all",
-        "CONT_MEMLOCK": "-1",
-        "CONT_SHM_SIZE": "8g",
-        "DGXNNODES": "2",
-        "JOB_DEVICE": "gpu",
-        "JOB_GIVEN": "BATCHSIZE DGXSYSTEM OMPI_MCA_btl",
-        "JOB_SECRETS": "SECRET",
-    }
 
 
 def test_only_one_file_of_the_training_half_reads_the_environment() -> None:
@@ -286,10 +216,6 @@ def test_every_variable_of_the_job_has_a_reader() -> None:
         assert read_in_python or read_in_shell, f"nothing reads {name}"
 
 
-def test_the_settings_page_has_every_variable() -> None:
-    assert env.table() in (jobs.REPOSITORY / "docs/settings.md").read_text(), "paste `python -m harness.env --table`"
-
-
 @pytest.mark.parametrize(
     ("vendor", "flags", "expected"),
     [
@@ -302,23 +228,6 @@ def test_the_settings_page_has_every_variable() -> None:
 def test_mkl_is_told_the_kernels_of_an_amd_cpu(vendor, flags, expected):
     """No kernel is asked for that the CPU lacks: it would end the process."""
     assert libraries.mkl_settings(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\nbugs\t\t:\n") == expected
-
-
-def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
-    meant = {"BATCHSZE": "BATCHSIZE", "BATCH_SIZE": "BATCHSIZE", "batchsize": "BATCHSIZE", "PRECISON": "PRECISION"}
-    meant |= {"DGXNGPUS": "DGXNGPU", "DATA_DIR": "DATADIR", "RESUM": "RESUME", "Logdir": "LOGDIR"}
-    done = jobs.run([sys.executable, "-m", "harness.env", "--json"], **dict.fromkeys(meant, "8"))
-    assert done.returncode == 0
-    warnings = [f"warning: {name} is read by nothing: is it {right}?" for name, right in meant.items()]
-    assert sorted(done.stderr.splitlines()) == sorted(warnings)
-    strangers = (
-        *("HISTFILE", "HISTSIZE", "HOSTNAME", "HOSTTYPE", "HOST", "MODEL", "DATE", "LOGNAME", "NODE_NAME", "NODE_ID"),
-        *("PATH", "USER", "HOME", "LANG", "TERM", "SHELL", "PWD", "OLDPWD", "SHLVL", "EDITOR", "PAGER", "DISPLAY"),
-        *("TMPDIR", "LINES", "COLUMNS", "MAIL", "MANPATH", "PS1", "VISUAL", "DEBUG", "VERBOSE", "CI", "JOBS", "NODES"),
-        *("SLURM_NNODES", "SLURM_NODEID", "OMP_NUM_THREADS", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
-        *("XDG_DATA_DIRS", "XDG_SESSION_ID", "VIRTUAL_ENV", "CONDA_PREFIX", "KUBERNETES_PORT", "SSH_TTY", "SSH_CLIENT"),
-    )
-    assert env.misspelt(dict.fromkeys((*strangers, "HRNET_BATCHSIZE", "BATCHSIZE"), "1")) == []
 
 
 def test_paddle_is_told_the_ranks_gpu_before_it_is_loaded() -> None:
@@ -423,16 +332,6 @@ def test_a_page_cache_that_cannot_be_flushed_is_said_with_the_reason(tmp_path: P
 
 
 # ---- how a command ends
-
-
-def test_a_reader_that_has_seen_enough_ends_the_table_quietly() -> None:
-    """What `python -m harness.env --table | head` does, with a `head` that is gone already."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "harness.env", "--table"]
-    done = subprocess.run(command, cwd=jobs.REPOSITORY, stdout=writer, stderr=subprocess.PIPE, text=True)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("package", ["paddle_rn50", "paddle_hrnet"])

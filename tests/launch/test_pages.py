@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import pytest
 
-from harness import env
+from harness import describe
 from tests import jobs
 
 # Why a line that begins so is not tried here.
@@ -151,7 +151,7 @@ def test_a_line_of_a_page_is_one_that_its_program_takes(
     elif program == "./run_and_time.sh":
         assert set(words[1:]) <= OF_A_JOB
         if settings.get("DGXSYSTEM") not in MADE_BY_A_LINE_BEFORE:
-            done = jobs.called(env.main, "--json", **settings)
+            done = jobs.called(describe.main, "--json", **settings)
             assert done.returncode == 0, done.stderr
     elif program in HAVE_A_DRY_RUN:
         script_takes(words, tmp_path, **settings)

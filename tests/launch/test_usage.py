@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import env
+from harness import describe
 from tests import jobs
 from tests.jobs import printed, refused
 
@@ -83,12 +83,12 @@ def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
         ({"LOGDIR": hosts}, f"LOGDIR={hosts}: is no folder: name a folder"),
         ({"WORKLOAD": "hrnet", "PRETRAINED": tmp_path / "pipe"}, pipe),
     ):
-        refused(jobs.called(env.main, "--shell", **variables), message)
+        refused(jobs.called(describe.main, "--shell", **variables), message)
     refused(jobs.run_and_time("--dry-run", HOSTFILE=tmp_path / "pipe"), pipe)
     refused(
         jobs.run_and_time("--dry-run", "--check"), "--dry-run shows a training job: leave out --check, or --dry-run"
     )
-    done = jobs.called(env.main, "--shell", HOSTFILE=hosts, DGXNNODES=2, DATADIR=tmp_path, DATA="synthetic")
+    done = jobs.called(describe.main, "--shell", HOSTFILE=hosts, DGXNNODES=2, DATADIR=tmp_path, DATA="synthetic")
     warning = f"warning: DATA=synthetic: an epoch is as long as DATADIR={tmp_path} says, and no image of it is read\n"
     assert (done.returncode, done.stderr) == (0, warning)
 

@@ -1,0 +1,176 @@
+"""The command that prints a job for its launchers and its user: `python -m harness.describe`.
+
+run_and_time.sh and the launchers call it by `load_job` of launch/common.sh. It says what is wrong with the job before
+anything is started.
+"""
+
+import argparse
+import difflib
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from harness import env, exports, refusals
+from harness.job import SETTINGS, Job, Origins, names
+from runlog.errors import print_to_reader
+from runlog.options import Parser
+
+SIMILARITY = 0.88  # by difflib's ratio
+LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
+
+
+def misspelt(environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable of the environment that looks like a misspelt variable of the job.
+
+    BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
+    leaves out the value, which may be a secret.
+    """
+    variables = names()
+    # Names much like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
+    long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
+    warnings = []
+    for name in environ:
+        if name in variables:
+            continue
+        if name.upper() in variables:  # in small letters, as batchsize
+            meant = [name.upper()]
+        else:  # with a letter or two wrong, as BATCHSZIE
+            meant = difflib.get_close_matches(name, long_names, n=1, cutoff=SIMILARITY)
+        if meant:
+            warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
+    return warnings
+
+
+def _warnings_on_data(job: Job) -> list[str]:
+    """Return a warning where two settings say where the images come from: synthetic ones, and a folder."""
+    if job.data.is_synthetic and job.data.folder:
+        return [f"DATA=synthetic: an epoch is as long as DATADIR={job.data.folder} says, and no image of it is read"]
+    return []
+
+
+def table() -> str:
+    """Return the variables as the rows of a Markdown table, for docs/settings.md."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for setting in SETTINGS.values():
+        default = "" if setting.default == "" else f"`{setting.default}`"
+        unnamed_choices = [f"`{c}`" for c in setting.choices if c and c not in setting.doc]
+        meaning = setting.doc
+        if unnamed_choices:
+            meaning += f": {', '.join(unnamed_choices)}"
+        rows.append(f"| `{setting.variable}` | {default} | {meaning} |")
+    return "\n".join(rows)
+
+
+def _arguments() -> argparse.Namespace:
+    """Read the command line: one of four options must be given, and says what is printed."""
+    says = "Print the job that this environment and its system's config file describe."
+    parser = Parser(prog="python -m harness.describe", description=says)
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--json", action="store_true", help="{NAME: {value, origin}}")
+    form.add_argument(
+        "--shell", action="store_true", help="NAME=VALUE with a NUL after each: what run_and_time.sh exports"
+    )
+    form.add_argument("--launch", action="store_true", help="the same for a launcher, whose host has Python alone")
+    form.add_argument("--table", action="store_true", help="the variables as a Markdown table")
+    return parser.parse_args()
+
+
+def _refuse_result_file(environ: Mapping[str, str]) -> None:
+    """Raise ValueError where the user, and not the trial loop, has set RESULT_FILE."""
+    if environ.get("RESULT_FILE"):
+        raise ValueError(
+            f"RESULT_FILE={environ['RESULT_FILE']!r}: the trial loop names each log: unset it, and set LOGDIR to the "
+            "folder of the results"
+        )
+
+
+class _Described(NamedTuple):
+    """The job that this process's environment describes."""
+
+    job: Job
+    origins: Origins  # of each of its values
+    given: dict[str, str]  # the environment of this process
+    environ: dict[str, str]  # the same with what the system's config file adds to it
+
+    def added(self) -> dict[str, str]:
+        """Return the variables that this process's environment does not have with the same value."""
+        return {name: value for name, value in self.environ.items() if self.given.get(name) != value}
+
+
+def _describe(given: dict[str, str]) -> _Described:
+    """Return the job that an environment and its system's config file describe.
+
+    Raises ValueError as `env.resolve` and `env.read` do.
+    """
+    environ = env.resolve(given)
+    job, origins = env.read(environ)
+    return _Described(job, origins, given, environ)
+
+
+def _describe_for_user(given: dict[str, str]) -> _Described:
+    """Return the job as `_describe` does, and check what only the environment of a user can have wrong.
+
+    Raises ValueError, too, if the user has set RESULT_FILE, or if a path that the job names is not usable on this
+    machine.
+    """
+    _refuse_result_file(given)
+    described = _describe(given)
+    refusals.raise_first(refusals.of_named_paths(described.job))
+    return described
+
+
+def _print_for_shell(variables: Mapping[str, str]) -> None:
+    """Print NAME=VALUE with a NUL after each, because a value may hold a line feed, but no NUL."""
+    for name, value in variables.items():
+        sys.stdout.write(f"{name}={value}\0")
+
+
+def main() -> int:
+    """Print the job that this environment and its system's config file describe.
+
+    Warnings go to stderr. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong. With --table
+    the settings of any job are printed, and nothing is checked.
+    """
+    args = _arguments()
+    if args.table:
+        print_to_reader(table())
+        return 0
+
+    given = env.of_process()
+    # run_and_time.sh exports what --shell prints to the processes that it starts, and some of these call this again.
+    # Their environment is not a user's any more: it was checked, and the trial loop has set RESULT_FILE in it.
+    is_of_user = not env.is_resolved(given)
+    # Only with its packages can the training program say what it refuses. A launcher's host may lack them, so it leaves
+    # that to the nodes, which call this with --shell.
+    has_packages = importlib.util.find_spec("numpy") is not None
+    try:
+        described = _describe_for_user(given) if is_of_user else _describe(given)
+        if has_packages and not args.launch:
+            refusals.raise_first(refusals.of_program(described.job))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+    if is_of_user:
+        for warning in [*misspelt(given), *_warnings_on_data(described.job)]:
+            print(f"warning: {warning}", file=sys.stderr)
+    if args.json and not has_packages:
+        print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
+    _print_described(described, args)
+    return 0
+
+
+def _print_described(described: _Described, args: argparse.Namespace) -> None:
+    """Print a described job in the form that the command line asks for."""
+    if args.json:
+        print_to_reader(json.dumps(described.origins, indent=1))
+    elif args.launch:
+        _print_for_shell(exports.for_launcher(described.given, described.added(), described.job))
+    elif args.shell:
+        _print_for_shell(exports.for_node(described.environ, described.added(), described.origins))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
