@@ -15,10 +15,10 @@ take_options "${INSTEAD}" "$@"
 # ---- set-up, and the job with every value resolved: the user's environment, the system's file, harness/env.py
 [[ -n "${dry_run}" ]] || launch/setup.sh run # a dry run needs no package
 load_job --shell
-if [[ -z "${PROGRESS}" && -t 1 ]]; then
-  PROGRESS=bar
-  COLUMNS="$(tput cols 2>/dev/null || echo 100)"
-  export PROGRESS COLUMNS
+unset TERMINAL_COLUMNS
+if [[ -t 1 ]]; then # mpirun stands between the terminal and the rank that shows the progress
+  TERMINAL_COLUMNS="$(tput cols 2>/dev/null || echo 100)"
+  export TERMINAL_COLUMNS
 fi
 if [[ -n "${dry_run}" ]]; then
   "${JOB_PYTHON}" -m harness.describe --json

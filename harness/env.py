@@ -281,7 +281,7 @@ def is_rank() -> bool:
     return "OMPI_COMM_WORLD_SIZE" in os.environ
 
 
-def columns() -> int:
-    """Return the width of the user's terminal in characters, as the shell passed it on."""
-    text = os.environ.get("COLUMNS", "")
-    return int(text) if text.isdigit() and int(text) > 20 else 100
+def terminal_columns() -> int | None:
+    """Return the width of the user's terminal in characters; None where the job's output does not go to one."""
+    text = os.environ.get("TERMINAL_COLUMNS", "")  # by run_and_time.sh
+    return int(text) if text else None

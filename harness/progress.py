@@ -37,6 +37,14 @@ class _Bar(progress.Progress):
         yield ""
 
 
+WIDTH_WITHOUT_TERMINAL = 100  # characters of a bar that goes into a file
+
+
+def usual_kind() -> str:
+    """Return how a run shows its progress where the user has not said it: `bar` on a terminal, else `plain`."""
+    return "plain" if env.terminal_columns() is None else "bar"
+
+
 class Progress:
     """Rank 0's output; `kind` is `bar`, `plain`, or `none` on the other ranks."""
 
@@ -96,7 +104,8 @@ class Progress:
 def _make_bar() -> _Bar:
     """Return a bar that is not started; it shows a description, "steps done/all steps", the rate and the time left."""
     # mpirun stands between this process and the terminal, so rich cannot see that there is one.
-    console = Console(file=sys.stdout, force_terminal=True, width=env.columns())
+    width = env.terminal_columns() or WIDTH_WITHOUT_TERMINAL
+    console = Console(file=sys.stdout, force_terminal=True, width=width)
     return _Bar(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(bar_width=None),

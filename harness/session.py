@@ -14,7 +14,7 @@ from harness import header, memory, ranks, sampling
 from harness.hooks import Hook, checkpoint, resume, telemetry
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import ClusterSettings, Job, ModelSettings, Origins
-from harness.progress import Progress, Timing
+from harness.progress import Progress, Timing, usual_kind
 from harness.ranks import Ranks
 from harness.task import Task
 from program import build
@@ -57,7 +57,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     result_file = Path(job.trials.result_file)
     progress_kind = "none"
     if me.is_first:
-        progress_kind = job.course.progress or "plain"
+        progress_kind = job.course.progress or usual_kind()
     with (
         open_log(result_file if me.is_first else None) as log,
         memory.explain_exhaustion(job.model.batchsize),

@@ -44,7 +44,7 @@ mpirun_command() {
   printf '%s\n' "${venv}/bin/mpirun" --prefix "${venv}" -n "$((DGXNNODES * DGXNGPU))" \
     --map-by "ppr:${DGXNGPU}:node:OVERSUBSCRIBE" --bind-to none --wdir "${PWD}"
   # shellcheck disable=SC2086 # names: what mpirun carries to the ranks of other nodes is the job and what libraries read
-  printf -- '-x\n%s\n' ${JOB_FORWARDED} ${COLUMNS:+COLUMNS}
+  printf -- '-x\n%s\n' ${JOB_FORWARDED} ${TERMINAL_COLUMNS:+TERMINAL_COLUMNS}
   [[ -z "${RANK_NUMA:-}" ]] || echo launch/bind.sh
   printf '%s\n' "${venv}/bin/python" -u -m "$@"
 }

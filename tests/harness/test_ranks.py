@@ -244,8 +244,8 @@ RANK = """
 import sys, time
 from pathlib import Path
 from typing import Any
-from harness.progress import Progress, Timing
-with Progress("bar", 100) as progress:
+from harness.progress import Progress, Timing, usual_kind
+with Progress(usual_kind(), 100) as progress:
     progress.window(step=40, epoch=1, window=Timing(steps=5, images=80, time_s=2.0), loss=1.5)
     print("a library's chatter", file=sys.stderr)
     while not Path(sys.argv[1]).exists():
@@ -260,7 +260,12 @@ def test_the_bar_is_on_the_terminal_while_the_run_goes_on(tmp_path: Path) -> Non
     command = [str(Path(sys.executable).with_name("mpirun")), "-n", "1", sys.executable, "-u", "-c", RANK, str(seen_it)]
     with (tmp_path / "stderr").open("wb") as stderr:
         ranks = subprocess.Popen(
-            command, stdout=theirs, stderr=stderr, stdin=subprocess.DEVNULL, env=jobs.environment(), cwd=jobs.REPOSITORY
+            command,
+            stdout=theirs,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            env=jobs.environment(TERMINAL_COLUMNS=77),
+            cwd=jobs.REPOSITORY,
         )
     os.close(theirs)
     try:

@@ -2,10 +2,13 @@
 that it is started from, with what its user, modules and cluster have set there.
 """
 
+import contextlib
 import ipaddress
 import os
+import pty
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -192,6 +195,28 @@ def test_a_job_is_the_same_from_any_shell(elsewhere: Path, command: str) -> None
     shell |= {"PYTHONPROFILEIMPORTTIME": "1", "CDPATH": str(elsewhere), "HOME": "/proc/nowhere", "POSIXLY_CORRECT": "1"}
     done = jobs.run([*command.split(), "--dry-run"], cwd=elsewhere, **shell)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", jobs.run_and_time("--dry-run").stdout)
+
+
+def on_a_terminal(*command: str) -> str:
+    """What a command prints on a terminal, which is 80 characters wide where it does not say how wide it is."""
+    terminal, theirs = pty.openpty()
+    job = subprocess.Popen(command, cwd=jobs.REPOSITORY, env=jobs.environment(), stdout=theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux's answer when nobody has the other side any more
+        while True:
+            shown += os.read(terminal, 65_536)
+    os.close(terminal)
+    assert job.wait() == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_dry_run_on_a_terminal_shows_what_the_user_has_set() -> None:
+    """PROGRESS stood there as set by a launcher. That there is a terminal is no setting, and is told to the ranks."""
+    shown = on_a_terminal("./run_and_time.sh", "--dry-run")
+    assert " -x TERMINAL_COLUMNS " in shown
+    assert shown.replace(" -x TERMINAL_COLUMNS ", " ") == printed("./run_and_time.sh", "--dry-run")
+    assert resolved("\n" + shown)["PROGRESS"] == {"value": "", "origin": DEFAULT}
 
 
 def test_a_job_needs_nothing_of_its_shell(standing_in: Path, tmp_path: Path) -> None:
