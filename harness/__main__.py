@@ -10,7 +10,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from harness import child, env, memory, nvidia
+from harness import child, env, memory, network, nvidia
 from harness.processes import send_native_output_to_stderr
 from runlog.errors import RunError, message_of
 
@@ -57,11 +57,13 @@ def _load_with_paddle(module: str) -> ModuleType:
 
 
 def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
-    """Put the settings of Paddle and CUDA into the environment, check this node's GPUs, and redirect native output.
+    """Put the settings of Paddle, CUDA and MPI into the environment, check this node's GPUs, redirect native output.
 
     Raises ValueError or RunError as `_check_gpus` does.
     """
     env.export(env.runtime(job))
+    if env.is_rank():
+        network.export_for_mpi(job.cluster)
     if job.cluster.on_gpu:
         smallest_gib = _check_gpus(job, checks_precision=checks_precision)
         env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(smallest_gib))})

@@ -281,6 +281,16 @@ def is_rank() -> bool:
     return "OMPI_COMM_WORLD_SIZE" in os.environ
 
 
+def rank_by_mpirun() -> int:
+    """Return the number of this process among those that mpirun started; 0 for a process that was started alone."""
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+
+
+def user_names_mpi_interfaces() -> bool:
+    """Say whether the user names the interfaces by which Open MPI connects nodes, or those that it leaves out."""
+    return "OMPI_MCA_btl_tcp_if_include" in os.environ or "OMPI_MCA_btl_tcp_if_exclude" in os.environ
+
+
 def terminal_columns() -> int | None:
     """Return the width of the user's terminal in characters; None where the job's output does not go to one."""
     text = os.environ.get("TERMINAL_COLUMNS", "")  # by run_and_time.sh

@@ -4,6 +4,7 @@ import socket
 
 import psutil
 
+from harness import env
 from harness.job import ClusterSettings
 from runlog.errors import RunError
 
@@ -59,21 +60,41 @@ def _address_towards(host: str) -> str:
     return str(address)
 
 
+def _interface_to_other_nodes(cluster: ClusterSettings, node: int) -> str | None:
+    """Return the name of the network interface at which the other nodes reach this one, number `node` in HOSTS.
+
+    None if the job has one node, or if HOSTS does not name all or does not lead to an interface of this node.
+    """
+    are_all_nodes_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
+    if cluster.dgxnnodes == 1 or not are_all_nodes_named:
+        return None
+    try:
+        return interface_of(node_address(cluster, node))
+    except RunError:  # `ranks.connect` will raise it again, when there is a log to hold it
+        return None
+
+
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
     """Return the variable that tells NCCL the network interface of this node, as {"NCCL_SOCKET_IFNAME": "=eth0"}.
 
     Without it NCCL may choose a bridge of containers. `node` is this node's number in HOSTS. Returns {} if no two nodes
     are connected by NCCL, as on CPUs, or if HOSTS does not lead to an interface of this node.
     """
-    is_for_nccl = cluster.on_gpu and cluster.dgxnnodes > 1
-    are_all_nodes_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
-    if not is_for_nccl or not are_all_nodes_named:
-        return {}
-    try:
-        interface = interface_of(node_address(cluster, node))
-    except RunError:  # `ranks.connect` will raise it again, when there is a log to hold it
-        return {}
-    if interface is None:
+    interface = _interface_to_other_nodes(cluster, node)
+    if interface is None or not cluster.on_gpu:
         return {}
     # Without "=" NCCL would take every interface whose name begins so.
     return {"NCCL_SOCKET_IFNAME": f"={interface}"}
+
+
+def export_for_mpi(cluster: ClusterSettings) -> None:
+    """Have Open MPI connect this rank to other nodes by the interface at which they reach this one.
+
+    Left alone, Open MPI takes every interface but the loopback. A bridge of containers or virtual machines has one
+    address on all nodes, at which a rank reaches its own node, and MPI's first message between nodes then hangs. This
+    must be called before MPI starts. It does nothing if the user names interfaces: Open MPI refuses both lists at once.
+    """
+    node = env.rank_by_mpirun() // cluster.dgxngpu  # mpirun fills one node with ranks after the other
+    interface = _interface_to_other_nodes(cluster, node)
+    if interface is not None and not env.user_names_mpi_interfaces():
+        env.export({"OMPI_MCA_btl_tcp_if_include": interface})

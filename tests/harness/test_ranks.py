@@ -58,33 +58,40 @@ def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> 
 
 
 MEET = """
-import sys
+import os, sys
 from harness import network
 from harness.job import job_of
-job = job_of(device="gpu", dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
-print(network.nccl_settings(job.cluster, int(sys.argv[2])))
+cluster = job_of(device="gpu", dgxnnodes=2, dgxngpu=4, hosts=sys.argv[1]).cluster
+network.export_for_mpi(cluster)
+of_mpi = {name: value for name, value in os.environ.items() if name.startswith("OMPI_MCA_")}
+print(network.nccl_settings(cluster, int(os.environ["OMPI_COMM_WORLD_RANK"]) // 4), of_mpi)
 """
 BRIDGES = NETWORK.replace("exec", "ip link add br-4f2a type bridge && ip address add 172.18.0.1/16 dev br-4f2a\nexec")
+MPI_TAKES, MPI_LEAVES = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude"
 
 
 @pytest.mark.parametrize(
-    ("hosts", "node", "setting"),
+    ("hosts", "rank", "of_user", "of_nccl", "of_mpi"),
     [
-        ("192.0.2.1,192.0.2.2", "0", "{'NCCL_SOCKET_IFNAME': '=fabric'}"),
-        ("192.0.2.2,localhost", "1", "{'NCCL_SOCKET_IFNAME': '=fabric'}"),
-        ("172.18.0.9,192.0.2.2", "0", "{}"),  # an address that is another machine's
-        ("no-such-host.invalid,192.0.2.2", "0", "{}"),
+        ("192.0.2.1,192.0.2.2", 3, {}, {"NCCL_SOCKET_IFNAME": "=fabric"}, {MPI_TAKES: "fabric"}),
+        ("192.0.2.2,localhost", 4, {}, {"NCCL_SOCKET_IFNAME": "=fabric"}, {MPI_TAKES: "fabric"}),
+        ("192.0.2.1,192.0.2.2", 0, {MPI_TAKES: "lo"}, {"NCCL_SOCKET_IFNAME": "=fabric"}, {MPI_TAKES: "lo"}),
+        ("192.0.2.1,192.0.2.2", 0, {MPI_LEAVES: "lo"}, {"NCCL_SOCKET_IFNAME": "=fabric"}, {MPI_LEAVES: "lo"}),
+        ("172.18.0.9,192.0.2.2", 0, {}, {}, {}),  # an address that is another machine's
+        ("no-such-host.invalid,192.0.2.2", 0, {}, {}, {}),
     ],
 )
-def test_nccl_meets_on_the_interface_at_which_the_other_nodes_reach_this_one(
-    hosts: str, node: str, setting: str
+def test_nccl_and_mpi_meet_on_the_interface_at_which_the_other_nodes_reach_this_one(
+    hosts: str, rank: int, of_user: dict[str, str], of_nccl: dict[str, str], of_mpi: dict[str, str]
 ) -> None:
+    """With all interfaces, two namespaces whose bridges had one address hung in MPI's first message."""
     need(shutil.which("ip") is not None, "iproute2, which makes a network")
     inside = [*in_namespaces("--net"), "bash", "-euc", BRIDGES, "bash"]
+    environ = jobs.environment(**of_user) | {"OMPI_COMM_WORLD_RANK": str(rank)}
     done = subprocess.run(
-        [*inside, sys.executable, "-c", MEET, hosts, node], capture_output=True, text=True, check=False
+        [*inside, sys.executable, "-c", MEET, hosts], env=environ, capture_output=True, text=True, check=False
     )
-    assert done.stdout.strip() == setting, done.stderr
+    assert done.stdout.strip() == f"{of_nccl} {of_mpi}", done.stderr
 
 
 @pytest.mark.parametrize(

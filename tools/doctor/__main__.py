@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import env, provenance
+from harness import env, network, provenance
 from runlog.completion import complete
 from runlog.errors import one_line
 from runlog.options import Parser
@@ -45,6 +45,7 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     Each node has a leader, its first rank, which looks at the node. Rank 0 judges what the leaders found. Every rank
     must call this, because all of them exchange messages.
     """
+    network.export_for_mpi(job.cluster)
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
