@@ -12,6 +12,8 @@ from runlog.text import printable
 
 REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "systems").is_dir()), Path.cwd())  # a wheel
 LARGEST_BYTES = 50 * 2**20  # of a file; repo_checker of mlperf-logging refuses a larger one
+# By a user's own settings git would give other bytes than the commit has, such as lines that end in CRLF.
+_BYTES_AS_COMMITTED = ("-c", "core.autocrlf=false", "-c", "core.eol=lf")
 
 
 class UnknownCommitError(ValueError):
@@ -54,20 +56,30 @@ def _archive_of(commit: str) -> bytes:
     """Return a tar archive of all files of a commit, as `git archive` makes it.
 
     Raises UnknownCommitError if this checkout does not have the commit, and ValueError if `commit` is no hash, git is
-    not installed, or this is no checkout.
+    not installed or does not read this checkout, or this is none.
     """
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")
-    command = ["git", "-C", str(REPOSITORY), "archive", "--format=tar", commit]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False)
-    except FileNotFoundError:
-        raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
+    done = _asked_of_git(*_BYTES_AS_COMMITTED, "archive", "--format=tar", commit)
     if done.returncode == 0:
         return done.stdout
-    message = printable(done.stderr.decode("utf-8", "replace").strip())
-    why = f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it"
+    why = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"
     is_checkout = (REPOSITORY / ".git").exists()
-    if is_checkout:
-        raise UnknownCommitError(why)
-    raise ValueError(why)
+    if not is_checkout:
+        raise ValueError(why)
+    history = _asked_of_git("rev-parse", "--git-dir")
+    if history.returncode != 0:  # as where another user owns the checkout
+        raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(history)}")
+    raise UnknownCommitError(why)
+
+
+def _asked_of_git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run git in this checkout, and return what it answered. Raises ValueError if git is not installed."""
+    try:
+        return subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, check=False)
+    except FileNotFoundError:
+        raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
+
+
+def _error_of(done: subprocess.CompletedProcess[bytes]) -> str:
+    return printable(done.stderr.decode("utf-8", "replace").strip())

@@ -70,6 +70,26 @@ def test_a_published_package_verifies(built, tmp_path: Path, monkeypatch) -> Non
         assert (code.status, "git has no commit" in code.found) == (status, True)
 
 
+def test_the_code_is_the_commits_bytes_whatever_the_users_git_is_set_to(built, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "git").mkdir()
+    (tmp_path / "git/config").write_text("[core]\n autocrlf = true\n eol = crlf\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "git/config"))
+    for attributes in ("", "* text=auto\n"):
+        (tmp_path / "git/attributes").write_text(attributes)
+        code = committed_code.code_of(built[1]["commit"])
+        assert not any(b"\r\n" in file.content for name, file in code.items() if name.endswith(".py"))
+
+
+def test_a_checkout_that_git_does_not_read_is_no_fault_of_the_package(built, monkeypatch) -> None:
+    """As if another user owned it."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    for name, value in (("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_CONFIG_NOSYSTEM", "1")):  # they may allow any owner
+        monkeypatch.setenv(name, value)
+    [code] = [a for a in verify(built[0]) if a.check == "code"]
+    assert (code.status, "git does not read this checkout: fatal: detected dubious" in code.found) == ("unknown", True)
+
+
 def test_what_was_altered_added_or_taken_away_is_named(built, tmp_path: Path) -> None:
     folder = tmp_path / "Example"
     shutil.copytree(built[0], folder)
