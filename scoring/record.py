@@ -225,6 +225,19 @@ class Record:
         return None if span is None else span.seconds
 
     @property
+    def is_resumed(self) -> bool:
+        """Whether a log of ours says that its run went on from a checkpoint, which another log leads up to."""
+        return section(self, "run_summary").get("resumed") is True
+
+    @property
+    def time_to_train_s(self) -> float | None:
+        """The seconds from run_start to run_stop; None if one is not known, or if the run was resumed.
+
+        The log of a resumed run lacks the time before its checkpoint, and the time until it went on.
+        """
+        return None if self.is_resumed else self.run_time_s
+
+    @property
     def global_batch(self) -> int | None:
         """Images of one step over all devices, or None if the log does not state enough."""
         if self.devices is None or self.batch_per_device is None:

@@ -58,11 +58,15 @@ def _quality_row(records: Sequence[Record]) -> str:
 def _time_row(records: Sequence[Record], job_score: Score) -> str:
     """Return the time to train as text: its median and its range over the runs.
 
-    If the logs of some runs have no end, the text names these logs instead: "no end in run_1.txt, run_3.txt".
+    If the logs of some runs have no end, the text names these logs instead: "no end in run_1.txt, run_3.txt". If some
+    runs were resumed, it names their logs: these lack the time before.
     """
     without_end = [record.file for record in records if record.run_time_s is None]
     if without_end:
         return f"no end in {', '.join(without_end)}"
+    resumed = [record.file for record in records if record.is_resumed]
+    if resumed:
+        return f"unknown: resumed from a checkpoint in {', '.join(resumed)}"
     times_s = [record.run_time_s for record in records if record.run_time_s is not None]
     # The time of an MLPerf result must be marked as unverified, which `standing.unit` adds to the unit.
     unit = "s" if job_score.standing is None else job_score.standing.unit("s")

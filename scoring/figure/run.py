@@ -343,10 +343,13 @@ TRAINING_ON_AFTER_STOP = ("minigo",)
 def _run_time_figure(record: Record) -> RunFigure:
     """Return the minutes from a run's start to its stop; infinite for a run that did not reach its target.
 
-    Raises InputError if the log has no start, or if the clock was set during the run.
+    Raises InputError if the log has no start, if the run was resumed, or if the clock was set during the run.
     """
     if record.run_start_s is None:
         raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")
+    if record.is_resumed:
+        why = "the run went on from a checkpoint, and this log lacks its time before"
+        raise InputError(f"{record.file}: {why}: its time to train is unknown; give a run from the start")
     seconds = record.run_time_s
     minutes = math.inf
     if seconds is not None:  # None: the log has no run_stop

@@ -16,7 +16,7 @@ from scoring.figure.run import RunFigure
 from scoring.figure.score import Score, score
 from scoring.figure.warnings import warning
 from scoring.importers import jsonable, read_records
-from scoring.record import NothingMeasuredError, Record, TooFewRunsError, section
+from scoring.record import NothingMeasuredError, Record, TooFewRunsError
 
 MOST_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal is out of reach
 
@@ -86,7 +86,7 @@ def _print_json(result: Score) -> None:
 
 def _was_resumed_and_finished(record: Record) -> bool:
     """Tell whether a log is of a run that was resumed from a checkpoint and then finished."""
-    return record.status == "success" and section(record, "run_summary").get("resumed") is True
+    return record.status == "success" and record.is_resumed
 
 
 def _score_without_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:

@@ -272,8 +272,8 @@ def _time_tile(group: Group) -> Tile | None:
 
 
 def _run_times_s(runs: Sequence[ReportedRun]) -> list[float]:
-    """Return the times from run_start to run_stop of the runs that have one, in seconds."""
-    return [run.record.run_time_s for run in runs if run.record.run_time_s is not None]
+    """Return the times to train of the runs that have one, in seconds."""
+    return [run.record.time_to_train_s for run in runs if run.record.time_to_train_s is not None]
 
 
 def _is_known_to_have_failed(run: ReportedRun) -> bool:

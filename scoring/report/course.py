@@ -63,7 +63,7 @@ def _cells_of_training(run: ReportedRun) -> list[Cell]:
 
 def _time_to_train(run: ReportedRun) -> Inline:
     """Return the time from run_start to run_stop, with links to both lines; or "not measured"."""
-    if run.record.run_time_s is None:
+    if run.record.time_to_train_s is None:
         return NOT_MEASURED
     lines = run.record.field_lines
     start = link_to_line(run, lines.get("run_start_s"), "run_start")
@@ -72,11 +72,11 @@ def _time_to_train(run: ReportedRun) -> Inline:
 
 
 def _run_time(record: Record) -> str:
-    """Return the time from run_start to run_stop in words: "31.20 min"; or "not measured"."""
-    if record.run_time_s is None:
+    """Return the time to train in words: "31.20 min"; or "not measured"."""
+    if record.time_to_train_s is None:
         return NOT_MEASURED
-    unit = time_unit(record.run_time_s)
-    return f"{number(record.run_time_s / unit.seconds)} {unit.name}"
+    unit = time_unit(record.time_to_train_s)
+    return f"{number(record.time_to_train_s / unit.seconds)} {unit.name}"
 
 
 def _training_share(run: ReportedRun) -> Inline:

@@ -61,6 +61,8 @@ def test_an_all_reduce_takes_no_more_than_the_wait_for_data_leaves(tmp_path: Pat
     ("statuses", "tile"),
     [
         (("success",), "run_start to run_stop."),
+        (("resumed",), ""),  # the log lacks the time before
+        (("success", "resumed"), "run_start to run_stop."),
         ((None,), "run_start to run_stop."),  # the log does not say
         (("aborted",), ""),
         (("success", "aborted"), "run_start to run_stop, 1 run that ended with success, of 2."),
@@ -71,7 +73,10 @@ def test_the_time_to_train_is_that_of_runs_that_were_not_aborted(tmp_path: Path,
     logs = []
     for number, status in enumerate(statuses):
         log = write_log(tmp_path / f"{number}.txt", seed=number)
-        log.write_text(log.read_text().replace('"status": "success"', f'"status": {json.dumps(status)}'))
+        if status == "resumed":
+            log.write_text(log.read_text().replace('"resumed": false', '"resumed": true'))
+        else:
+            log.write_text(log.read_text().replace('"status": "success"', f'"status": {json.dumps(status)}'))
         logs.append(log)
     said = re.findall(r"time to train: (.*?\.)", report(*logs).stdout.replace("\\", ""))
     assert said == [tile] * bool(tile)

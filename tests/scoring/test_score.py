@@ -191,6 +191,8 @@ def test_a_finished_run_shorter_than_the_warm_up_has_no_figure(tmp_path: Path) -
     [warning] = result["warnings"]
     assert warning["rule"] == "nothing_measured" and "warm-up is 20 steps and the run has 20" in warning["message"]
     assert command("score", log, "--protocol", "window", "--skip", 2)[0] == 2
+    _, _, error = scoring("score", log, "--protocol", "mlperf")
+    assert "this log lacks its time before: its time to train is unknown; give a run from the start" in error
     unfinished = write(tmp_path, "b.txt", "\n".join(line for line in text.splitlines() if "run_stop" not in line))
     assert command("score", unfinished, "--protocol", "window")[0] == 2
 

@@ -175,6 +175,13 @@ def test_a_log_without_an_evaluation_is_named(tmp_path: Path) -> None:
     assert f"\nlog            {whole}\n               {cut}\n" in done.stdout  # whole, however long
 
 
+def test_the_time_to_train_of_a_resumed_run_is_unknown(tmp_path: Path) -> None:
+    """Its log has the time since the checkpoint alone."""
+    log = tmp_path / "result_0.resumed_1.txt"
+    log.write_text(make_log.run(summary={"resumed": True}))
+    assert row(summarized(log).stdout, "time to train") == f"unknown: resumed from a checkpoint in {log}"
+
+
 def test_a_warning_about_one_of_several_runs_names_its_log(tmp_path: Path) -> None:
     logs = [tmp_path / f"result_{number}.txt" for number in range(2)]
     for log, slow_s in zip(logs, (1.0, 1.2), strict=True):
