@@ -21,10 +21,11 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
 _GIB_OF_UNIT = {"M": 1 / 1024, "G": 1, "T": 1024}
 MOST_DEVICES = 2**63  # a log with this many devices or nodes, or more, holds garbage
 # Bounds of described memory / memory in the log. The described one is rounded, and may be in GB or GiB; the one in the
-# log is what the kernel leaves of it.
+# log is what the kernel, or the driver of a GPU, leaves of it.
 _LEAST_MEMORY_RATIO = 0.75
 _MOST_MEMORY_RATIO = 1.35
 MOST_DIGITS = 6  # of a described number are used: it may have thousands
+_NO_ACCELERATOR = ("", "-", "n/a", "na", "none", "not applicable")  # as a description may name none
 _OTHER_SYSTEM_THAN_LINUX = re.compile(r"\b(windows|mac ?os|\w*bsd)\b", re.IGNORECASE)
 LARGEST_JSON_BYTES = 1 << 20
 STATUS_WORDS = {
@@ -152,8 +153,14 @@ def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_Lo
 
 
 def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
-    """Return the first GPU of the log whose name is not in the described accelerator's name; None if all are."""
-    model = str(description.get("accelerator_model_name")).casefold()
+    """Return the first GPU of the log whose name is not in the described accelerator's name; None if all are.
+
+    If the nodes have no GPUs, and the description names one, this is `none`.
+    """
+    model = str(description.get("accelerator_model_name", "")).strip().casefold()
+    have_no_gpus = bool(nodes) and all(node.get("gpus") == [] for node in nodes)
+    if have_no_gpus:
+        return None if model in _NO_ACCELERATOR else "none"
     for node in nodes:
         for name in gpu_names(node):
             if name.casefold() not in model:
@@ -209,8 +216,11 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
         contradicted["host_processor_model_name"] = str(node["cpu"])
     if _are_cores_out_of_range(node, description):
         contradicted["host_processor_core_count"] = f"{node['cores']} cores a node that the job may use"
-    if _is_other_memory(node, description):
+    if _is_other_memory(node.get("memory_gib"), description, "host_memory_capacity"):
         contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"
+    for gpu in _described_gpus(node):
+        if _is_other_memory(gpu.get("memory_gib"), description, "accelerator_memory_capacity"):
+            contradicted["accelerator_memory_capacity"] = f"{gpu['memory_gib']} GiB"
     # Only this project's logs describe nodes, and they are written on Linux.
     if _OTHER_SYSTEM_THAN_LINUX.search(str(description.get("operating_system"))):
         contradicted["operating_system"] = f"Linux {node.get('kernel')}"
@@ -234,10 +244,12 @@ def _are_cores_out_of_range(node: Node, description: Description) -> bool:
     return bool(usable_cores < fewest_cores or usable_cores > most_threads)
 
 
-def _is_other_memory(node: Node, description: Description) -> bool:
-    """Return whether the described memory is not 0.75 to 1.35 times that of a node; False if one is not stated."""
-    described_gib = _memory_gib(description)
-    logged_gib: Any = node.get("memory_gib")
+def _is_other_memory(logged_gib: Any, description: Description, field: str) -> bool:
+    """Return whether the memory in a field of the description is not 0.75 to 1.35 times that in the log, in GiB.
+
+    False if one of them is not stated. The log's value may be of any type.
+    """
+    described_gib = _memory_gib(description, field)
     if described_gib is None or not is_number(logged_gib) or logged_gib == 0:
         return False
     return not _LEAST_MEMORY_RATIO <= described_gib / logged_gib <= _MOST_MEMORY_RATIO
@@ -274,13 +286,21 @@ def _stated_number(description: Description, field: str) -> int:
     return int(text[:MOST_DIGITS]) if text.isdecimal() else 0
 
 
-def _memory_gib(description: Description) -> float | None:
-    """Return the described memory of a host in GiB; None if the description has no size with a unit."""
-    size = _SIZE.search(str(description.get("host_memory_capacity")))
+def _memory_gib(description: Description, field: str) -> float | None:
+    """Return the memory that a field of the description states, in GiB; None if it has no size with a unit."""
+    size = _SIZE.search(str(description.get(field)))
     if size is None:
         return None
     number, unit = size.groups()
     return float(number) * _GIB_OF_UNIT[unit.upper()]
+
+
+def _described_gpus(node: Node) -> list[JsonObject]:
+    """Return the GPUs of a node that the log describes; empty if it has no list of them."""
+    gpus = node.get("gpus")
+    if not isinstance(gpus, list):
+        return []
+    return [gpu for gpu in gpus if isinstance(gpu, dict)]
 
 
 def gpu_names(node: Node) -> list[str]:

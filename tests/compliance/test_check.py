@@ -269,6 +269,9 @@ def test_steps_of_decay_are_not_compared_with_the_reference_point(tmp_path: Path
     assert not any(f["rule"] == "rcp-hyperparameters" for f in file["findings"])
 
 
+A100 = {"accelerator_model_name": "NVIDIA A100-SXM4-80GB", "accelerators_per_node": "2"}
+
+
 @pytest.mark.parametrize(
     ("changes", "good"),
     [
@@ -293,6 +296,10 @@ def test_steps_of_decay_are_not_compared_with_the_reference_point(tmp_path: Path
         ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB (400 W)", "accelerators_per_node": "2"}, True),
         ({"accelerator_model_name": "NVIDIA A100-SXM4-40GB", "accelerators_per_node": "2"}, False),
         ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB", "accelerators_per_node": "8"}, False),
+        ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB"}, False),  # of a run on CPUs
+        ({"accelerator_model_name": "N/A"}, True),
+        ({**A100, "accelerator_memory_capacity": "80 GB HBM2e"}, True),
+        ({**A100, "accelerator_memory_capacity": "40GB"}, False),
     ],
 )
 def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Path) -> None:
