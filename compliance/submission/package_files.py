@@ -45,6 +45,8 @@ def _why_not_allowed(path: Path, relative_path: str) -> str:
         return "is no regular file"
     if path.is_dir() and not any(path.iterdir()):
         return "is an empty folder"
+    if path.is_dir() and path.name == "__pycache__":
+        return "is what Python wrote as the package's code ran: remove the folder, and run it by `python -B`"
     if not _PATH.fullmatch(relative_path):
         return "is a name that no package holds"
     if path.is_file() and path.stat().st_size > LARGEST_BYTES:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import py_compile
 import re
 import shutil
 import subprocess
@@ -45,6 +46,7 @@ def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> N
             assert copied.with_suffix(".stderr").read_bytes() == framework_log.read_bytes()
         assert (said["runs"][index]["framework_log_sha256"] is None) == (index == 4)
     report = (target / "README.md").read_text()
+    assert "the code's `python -B -m compliance verify DIR`" in report, "without -B it writes into the package"
     assert f"Score: {said['minutes']!r} minutes: olympic mean" in report
     assert said["commit"] in report
     assert "| result_0.txt | " in report and "; 1 node(s), 0 accelerator(s) a node; host Example CPU 9000.\n" in report
@@ -255,6 +257,11 @@ def _of_another_benchmark(folder: Path) -> None:
         path.write_text(path.read_text().replace("resnet", "ssd"))
 
 
+def _cached(folder: Path) -> None:
+    """As by `python -m compliance verify` of the package's code."""
+    py_compile.compile(str(folder / CODE / "runlog/reader.py"))
+
+
 CODE = "benchmarks/resnet/implementations/paddle"
 LOG = "results/CPU/resnet/result_0.txt"
 
@@ -285,6 +292,7 @@ LOG = "results/CPU/resnet/result_0.txt"
         (lambda p: (p / "results/CPU/a\nb").write_text("x"), "results/CPU/a\\nb is a name that no package holds"),
         (lambda p: (p / "results/CPU" / os.fsdecode(b"\xff.txt")).write_text("x"), "is a name that no package holds"),
         (lambda p: (p / "results/CPU/empty").mkdir(), "results/CPU/empty is an empty folder"),
+        (_cached, f"{CODE}/runlog/__pycache__ is what Python wrote as the package's code ran: remove the folder"),
         (lambda p: (p / "README.md").write_bytes(b" " * 2**21), "differs from the report that the logs give"),
         (lambda p: (p / "submission.json").write_bytes(b"[" * 2**21), "submission.json: cannot be read as a manifest"),
         (
