@@ -138,11 +138,12 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
 def _description_path(system: str) -> Path:
     """Return the path of a system description, by its name in the folder systems/ or by a path that ends in .json.
 
-    Raises ValueError if there is no such file.
+    Raises ValueError if there is no such file, or if it is no description.
     """
     path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
     if not path.is_file():
         raise ValueError(f"{path}: no system description; write it by `{called('compliance')} system`")
+    read_description(path)  # so that an error names this file, and not its copy
     return path
 
 

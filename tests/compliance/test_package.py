@@ -218,6 +218,7 @@ def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commi
         (lambda a: a.update(org="../x"), "letters, digits and any of"),
         (lambda a: a.update(org=""), "--org is empty: letters, digits and any of"),
         (lambda a: a.update(system="ABSENT"), "no system description"),
+        (lambda a: a["system"].write_text("{,}"), "CPU.json: cannot be read as a system description"),
         (lambda a: (a["out"] / "Example").mkdir(parents=True), "exists; packages are never overwritten"),
         (lambda a: a["logs"].append(a["logs"][0]), "named twice"),
         (lambda a: _replaced('"commit": "[0-9a-f]+"', f'"commit": "{"1" * 40}"')(a["logs"][0].parent), "no commit 111"),
@@ -232,7 +233,9 @@ def test_wrong_use_is_one_line_and_writes_nothing(change, says: str, commit, tmp
     }
     change(given)
     options = ("--org", given["org"], "--system", given["system"], "--out", given["out"])
-    jobs.refused(compliance("package", *options, *given["logs"]), says)
+    done = compliance("package", *options, *given["logs"])
+    jobs.refused(done, says)
+    assert "building-" not in done.stderr, "the folder is gone by then"
     assert not list((tmp_path / "out").rglob("*.txt"))
     jobs.refused(compliance("verify", tmp_path), "no submission.json in it")
 
