@@ -3,6 +3,7 @@
 import csv
 import importlib.metadata
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
                 check=False,
                 encoding="utf-8",
                 errors="replace",
+                env=os.environ | {"PYTHONUTF8": "1"},  # or they read files by the locale's encoding
             )
         except subprocess.TimeoutExpired:
             return None, f"no end within {TIMEOUT_S} s"

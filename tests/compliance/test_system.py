@@ -9,6 +9,7 @@ import pytest
 from mlperf_logging.system_desc_checker import system_desc_checker
 
 from compliance.check import check_file
+from compliance.official.tools import ask_tool
 from compliance.rules import load
 from compliance.submission.system import FIELDS, from_log, from_machine
 from tests import make_log
@@ -39,6 +40,15 @@ def test_the_fields_are_those_that_the_official_checker_asks_for(tmp_path: Path)
         (tmp_path / "x.json").write_text(json.dumps(fields))
         valid, *_ = system_desc_checker.check_system_desc(str(tmp_path / "x.json"), "training", "4.0.0")
         assert valid == (missing is None)
+
+
+def test_the_official_tools_read_a_description_in_utf_8_by_any_locale(tmp_path: Path, monkeypatch) -> None:
+    fields = dict.fromkeys(FIELDS, "") | {"status": "Preview", "cooling": "Lüfter"}
+    (tmp_path / "x.json").write_text(json.dumps(fields, ensure_ascii=False), encoding="utf-8")
+    for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):  # ASCII
+        monkeypatch.setenv(name, value)
+    said = ask_tool("system_desc_checker", str(tmp_path / "x.json"), "training", "4.0.0")
+    assert said.status == "ok", said.found
 
 
 def test_what_neither_the_log_nor_its_own_machine_says_is_asked_for(log: Path, tmp_path: Path) -> None:
