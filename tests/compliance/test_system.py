@@ -13,8 +13,9 @@ from compliance.official.tools import ask_tool
 from compliance.rules import load
 from compliance.submission.system import FIELDS, from_log, from_machine
 from tests import make_log
-from tests.compliance.altered import answer, compliance, write
+from tests.compliance.altered import Altered, answer, compliance, foreign, write
 from tests.compliance.packages import description
+from tests.compliance.test_check import check, rules_broken
 from tests.harness.recorded import A100, V100, recorded_nvml
 from tests.jobs import refused
 
@@ -140,6 +141,58 @@ def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path) -> Non
     (tmp_path / "log").write_text(make_log.run(org="not stated"))
     done = compliance("system", "--out", tmp_path / "x.json", "--log", tmp_path / "log", *GIVEN)
     refused(done, "cannot be found out here: submitter;")
+
+
+DESCRIBED_A100 = {"accelerator_model_name": "NVIDIA A100-SXM4-80GB", "accelerators_per_node": "2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({}, True),
+        ({"submitter": "Other"}, False),
+        ({"division": "closed"}, False),
+        ({"status": "research"}, True),  # the log's own word
+        ({"status": "research, development, or internal (RDI)"}, True),
+        ({"status": "Preview"}, False),
+        ({"status": "Available cloud"}, False),
+        ({"number_of_nodes": "2"}, False),
+        ({"accelerators_per_node": "8"}, False),
+        ({"framework": "PaddlePaddle 3.0"}, False),
+        ({"host_processor_core_count": "999"}, False),
+        ({"host_processor_core_count": "1"}, True),  # 2 threads
+        ({"host_memory_capacity": "9 TB"}, False),
+        ({"host_memory_capacity": "25 GB"}, True),
+        ({"operating_system": "Windows 3.1"}, False),
+        ({"operating_system": "Debian 12, Linux 6.1"}, True),
+        ({"host_processor_model_name": "Other CPU 80"}, False),
+        ({"host_processor_model_name": "Example(R) 9000 @ 3 GHz"}, True),
+        ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB (400 W)", "accelerators_per_node": "2"}, True),
+        ({"accelerator_model_name": "NVIDIA A100-SXM4-40GB", "accelerators_per_node": "2"}, False),
+        ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB", "accelerators_per_node": "8"}, False),
+        ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB"}, False),  # of a run on CPUs
+        ({"accelerator_model_name": "N/A"}, True),
+        ({**DESCRIBED_A100, "accelerator_memory_capacity": "80 GB HBM2e"}, True),
+        ({**DESCRIBED_A100, "accelerator_memory_capacity": "40GB"}, False),
+    ],
+)
+def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Path) -> None:
+    gpus = json.dumps([{"name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0, "driver": "520.61.05"}] * 2)
+    text = make_log.run()
+    [path] = write(tmp_path, text.replace('"gpus": []', f'"gpus": {gpus}') if len(changes) > 1 else text)
+    status, [file] = check(path, "--system", description(tmp_path, **changes))
+    assert (status, rules_broken(file)) == ((0, set()) if good else (1, {"system-description"}))
+
+
+@pytest.mark.parametrize(("faster", "found"), [(1, False), (10, True)])
+def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool, tmp_path: Path) -> None:
+    """A published rate of 8 A100, 26,500 images/s, and ten times that; of a log without epochs, too."""
+    log = Altered(foreign(make_log.closed_run(epoch_ms=48_300 // faster))).drop_all("epoch_start", "epoch_stop")
+    [path] = write(tmp_path, log.text)
+    for card, known in (("NVIDIA A100-SXM4-80GB", True), ("Other 9", False)):
+        cards = {"accelerators_per_node": "8", "accelerator_model_name": card}
+        _, [file] = check(path, "--system", description(tmp_path, division="closed", **cards))
+        assert ("system-description" in rules_broken(file)) == (found and known)
 
 
 def test_a_file_that_is_no_log_is_refused_for_that(tmp_path: Path) -> None:
