@@ -15,6 +15,7 @@ from harness.decoder import Decoder
 from harness.job import Job
 from harness.passport import Contents, contents_of, notes_on, passport
 from harness.processes import STDERR
+from harness.sampling import steps_per_epoch
 from runlog import named_files
 from runlog.errors import RunError
 from runlog.schema import as_json
@@ -37,6 +38,8 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
     for part in PARTS:
         try:
             samples = data_module.find(Path(job.data.folder), part, job.hyperparameters.classes)
+            if part == "train":
+                steps_per_epoch(len(samples), job.global_batch)  # refuses a set that is too small for a step
             contents[part] = contents_of(samples, f"files of {part}", _show_on_stderr)
         except OSError as error:
             by_part[part] = {"error": named_files.explain(error)}
@@ -55,12 +58,16 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
 
     Some samples, chosen by the `seed`, are decoded. `undecodable` says which of their files is the first that cannot
     be. If all can, `label_fault` says which label is the first that is wrong. Either is empty if it has none to name.
+    If there is no fault, a note says what is doubtful about the labels.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
     label_fault = ""
     if not undecodable:
         label_fault = _first_label_fault(data_module, samples, chosen)
+    notes = list(samples.notes)
+    if not undecodable and not label_fault:
+        notes += _doubts_about_labels(data_module, samples, chosen)
     return {
         "name": f"{part} ({samples.form})",
         "samples": len(samples),
@@ -68,7 +75,7 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
         "decoded": len(chosen),
         "undecodable": undecodable,
         "label_fault": label_fault,
-        "notes": list(samples.notes),
+        "notes": notes,
     }
 
 
@@ -80,8 +87,8 @@ def _show_on_stderr(line: str) -> None:
 def _choose_samples(count: int, seed: int) -> list[int]:
     """Return the sorted numbers of up to SAMPLED of `count` samples: the first, the last and others by the seed."""
     drawn = np.random.default_rng(seed).choice(count, min(count, SAMPLED), replace=False)
-    chosen = [0, count - 1, *drawn.tolist()]
-    return sorted(dict.fromkeys(chosen[:SAMPLED]))
+    chosen = dict.fromkeys([0, count - 1, *drawn.tolist()])  # each once
+    return sorted(list(chosen)[:SAMPLED])
 
 
 def _first_undecodable(samples: Any, chosen: list[int]) -> str:
@@ -118,6 +125,15 @@ def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str
         if fault:
             return fault
     return ""
+
+
+def _doubts_about_labels(data_module: Any, samples: Any, chosen: list[int]) -> list[str]:
+    """Return a sentence if the labels of the chosen samples, as files, leave nothing to learn; else no sentence."""
+    label_doubt = getattr(data_module, "label_doubt", None)
+    if label_doubt is None:  # labels are numbers
+        return []
+    doubt: str = label_doubt(samples, chosen)
+    return [doubt] if doubt else []
 
 
 @contextlib.contextmanager

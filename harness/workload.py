@@ -27,7 +27,7 @@ class Workload(ABC):
 
     EMBEDDED: ClassVar[Any]  # module of the data set that is made where none is given: `NAME` and `write(folder)`
     # Module that reads a data set: `find(root, part, classes)`, `Loader` and `synthetic`; where labels are files also
-    # `label_fault(samples, number)`.
+    # `label_fault(samples, number)` and `label_doubt(samples, numbers)`.
     DATA: ClassVar[Any]
     QUALITY: ClassVar[str]  # name of the evaluation program's total that its quality is computed from
 

@@ -15,32 +15,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali
-from PIL import Image
 
 from harness import loader, sampling
 from harness.loader import ReaderConfig
 from paddle_hrnet import pictures
 from paddle_hrnet.config import IGNORED, Augmentation
+from paddle_hrnet.labels import (
+    AS_IT_IS,
+    FILLED_UP,
+    FROM_LABEL_IDS,
+    RENUMBERED,
+    label_doubt,
+    label_fault,
+    no_class,
+)
 from paddle_hrnet.pairs import PairList, find, image_head, label_rows, require_first_size, require_one_size
 from paddle_hrnet.pictures import Size
 from program.arrays import Array
 from runlog.errors import RunError
 
-__all__ = ["ImageFormat", "Loader", "PairList", "find", "first_size", "synthetic"]
+__all__ = ["ImageFormat", "Loader", "PairList", "find", "first_size", "label_doubt", "label_fault", "synthetic"]
 
 MEAN = STD = 127.5  # of every channel, as PaddleSeg normalizes
-
-# Cityscapes' label ids that are trained on, in order of their train ids (cityscapesScripts, labels.py): a pixel whose
-# label id is TRAINED_IDS[n] is of class n.
-TRAINED_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
-LABEL_IDS = 34
-OUT_OF_RANGE = 254
-# Tables from a pixel's number in the file to the one that is trained on, a row each: the number as it is; from a label
-# id to its class; and, for a sample that only fills up a batch, IGNORED for every number.
-RENUMBERED = np.array([np.arange(256), np.full(256, OUT_OF_RANGE), np.full(256, IGNORED)], dtype=np.uint8)
-AS_IT_IS, FROM_LABEL_IDS, FILLED_UP = range(3)
-RENUMBERED[FROM_LABEL_IDS, :LABEL_IDS] = RENUMBERED[FROM_LABEL_IDS, 255] = IGNORED
-RENUMBERED[FROM_LABEL_IDS, list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,30 +409,8 @@ class Loader(loader.Loader):
         highest = highest_plus_1.as_array().astype(int) - 1
         for number, value in zip(ids, highest, strict=True):
             if value >= self._samples.classes:
-                raise RunError(_no_class(self._samples, number, value))
+                raise RunError(no_class(self._samples, number, value))
         return super()._batch((images, *other_outputs), ids)
-
-
-def label_fault(pairs: PairList, number: int) -> str:
-    """Return a message that a pair's label holds a number that is no class; empty if all are classes or ignored.
-
-    The label is read without DALI.
-    """
-    with Image.open(pairs.paths(number)[1]) as label:
-        present = np.unique(np.asarray(label))
-    row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
-    trained = RENUMBERED[row, present]
-    highest = int(trained[trained != IGNORED].max(initial=0))
-    return _no_class(pairs, number, highest) if highest >= pairs.classes else ""
-
-
-def _no_class(pairs: PairList, number: int, value: int) -> str:
-    """Return the message that a pair's label holds a number that is no class; `value` is what it is trained on as."""
-    shown = f"above {LABEL_IDS - 1}" if pairs.has_label_ids(number) else f"{value}"
-    return (
-        f"{pairs.paths(number)[1]}: holds the label {shown}, no class ({pairs.classes} of them) nor {IGNORED}: correct "
-        "the file, remove it from the list, or choose another RECIPE"
-    )
 
 
 def first_size(pairs: PairList) -> ImageFormat:

@@ -161,7 +161,7 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
             numbers = np.asarray(opened, dtype=np.uint8)
     except UnidentifiedImageError as error:  # its text names an object in memory
         raise ValueError("its head is damaged") from error
-    except (OSError, SyntaxError) as error:
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     rows = np.insert(numbers, 0, 0, axis=1)  # a byte a row names its filter: none
     header = WHOLE_PNG_HEADER.pack(width, height, 8, GREY, *NOT_INTERLACED)

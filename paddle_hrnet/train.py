@@ -13,7 +13,7 @@ from paddle.nn import functional
 
 from harness.loop import COUNTED
 from harness.workload import Workload, add_to_total
-from paddle_hrnet import config, data, scenes
+from paddle_hrnet import config, data, labels, scenes
 from paddle_hrnet.model import enlarge, fcn_hrnet_w18, pretrained_weights
 from program.arrays import Array
 from program.passes import sync_bn
@@ -79,13 +79,7 @@ class HRNet(Workload):
         """Say that the labels of an evaluation hold under two classes, as masks of 0 and 255 do."""
         pixels_of_class = totals[CONFUSION].sum(axis=1)
         classes = np.flatnonzero(pixels_of_class).tolist()
-        if len(classes) > 1:
-            return ""
-        held = f"class {classes[0]} alone" if classes else "no class"
-        return (
-            f"the evaluation's labels hold {held} beside {config.IGNORED}, which is ignored: nothing is told apart; "
-            "number the classes from 0 in the label files"
-        )
+        return labels.few_classes("the evaluation's labels", classes)
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
         return pretrained_weights(Path(path), program) if path else {}

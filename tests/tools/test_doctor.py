@@ -10,13 +10,11 @@ from unittest import mock
 
 import pynvml
 import pytest
-from PIL import Image
 
 from harness import env, nvidia, nvidia_smi
 from harness.job import job_of, with_values
 from runlog.verdict import Verdict, worst
 from tests import jobs
-from tests.harness import small
 from tests.harness.recorded import A100, A100_NUMA, A100_TOPOLOGY, H100, NO_ECC, V100, recorded_nvml
 from tools.doctor import checks as doctor_checks
 from tools.doctor import node as doctor_node
@@ -128,58 +126,6 @@ def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, mon
     missing = "ImportError: libgcc_s.so.1: cannot open shared object file: No such file or directory"
     assert doctor_node.install_advice(missing) == by_packager("libgcc-s1", "libgcc_s")
     assert "launch/setup.sh run" in doctor_node.install_advice("ModuleNotFoundError: No module named 'paddle'")
-
-
-def looked_at(root: Path) -> list[tuple[str, str]]:
-    """What is said of the lists and samples of a data set."""
-    facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(root)), has_packages=True)}
-    return [(v.status, v.found) for v in doctor_checks.judge_data(facts, job_of()) if v.check != "data.page_cache"]
-
-
-def test_data_set_that_misses_a_file(tmp_path):
-    root = small.data_set(tmp_path / "data")
-    odd, listing = os.fsdecode(b"train/\xe9t\xe9 1.jpeg"), root / "train_list.txt"  # as training takes it
-    (root / "train/00.jpeg").rename(root / odd)
-    listing.write_bytes(listing.read_bytes().replace(b"train/00.jpeg", os.fsencode(odd)))
-    found = looked_at(root)
-    assert [status for status, _ in found] == ["ok"] * 4 and "40 samples" in found[0][1]
-    (root / "train" / "03.jpeg").unlink()
-    (root / "val" / "00.jpeg").write_bytes(b"\xff\xd8\xff")
-    listed, _, decoded = looked_at(root)
-    assert listed[0] == decoded[0] == "fatal" and "train/03.jpeg" in listed[1]
-    assert "val/00.jpeg: it is truncated" in decoded[1]
-    assert [status for status, _ in looked_at(tmp_path / "nowhere")] == ["fatal"] * 2
-
-
-def test_cityscapes_with_and_without_lists(tmp_path):
-    job = job_of(datadir=str(tmp_path), workload="hrnet")
-    for part in ("train", "val"):
-        for folder, end, mode in (("leftImg8bit", "leftImg8bit", "RGB"), ("gtFine", "gtFine_labelIds", "L")):
-            path = tmp_path / folder / part / "town" / f"{part}_0_{end}.png"
-            path.parent.mkdir(parents=True)
-            Image.new(mode, (4, 4)).save(path)
-    plain = doctor_node.data_facts(job, has_packages=True)
-    assert [(part["samples"], part["decoded"], part["undecodable"]) for part in plain.values()] == [(1, 1, "")] * 2
-    for part in ("train", "val"):
-        label = f"gtFine/{part}/town/{part}_0_gtFine_labelTrainIds.png"
-        (tmp_path / f"{part}.txt").write_text(f"leftImg8bit/{part}/town/{part}_0_leftImg8bit.png {label}\n")
-    assert doctor_node.data_facts(job, has_packages=True) == plain
-
-
-@pytest.mark.parametrize(("kind", "value", "shown"), [("labelTrainIds", 11, "11"), ("labelIds", 34, "above 33")])
-def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, value: int, shown: str) -> None:
-    for part, number in (("train", 0), ("val", value)):
-        (tmp_path / part).mkdir()
-        image, label = f"{part}/a_leftImg8bit.png", f"{part}/a_gtFine_{kind}.png"
-        Image.new("RGB", (4, 4)).save(tmp_path / image)
-        Image.new("L", (4, 4), number).save(tmp_path / label)
-        (tmp_path / f"{part}.txt").write_text(f"{image} {label}\n")
-    data = doctor_node.data_facts(job_of(datadir=str(tmp_path), workload="hrnet"), has_packages=True)
-    verdicts = list(doctor_checks.judge_data({"drop_caches": True, "data": data}, job_of()))
-    assert [v.status for v in by_check(verdicts, "data.decode")] == ["ok"] * 2
-    (labels,) = by_check(verdicts, "data.labels")
-    assert labels.status == "fatal" and labels.fix.startswith("correct the labels")
-    assert f": {tmp_path}/val/a_gtFine_{kind}.png: holds the label {shown}, no class (11 of them) nor" in labels.found
 
 
 # ---- recorded machines

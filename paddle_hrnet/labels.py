@@ -1,0 +1,92 @@
+"""The numbers in label files: the classes that they are trained as, and what is said of those that are wrong."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import PngImagePlugin
+
+from paddle_hrnet.config import IGNORED
+from paddle_hrnet.pairs import PairList
+from program.arrays import Array
+
+# Cityscapes' label ids that are trained on, in order of their train ids (cityscapesScripts, labels.py): a pixel whose
+# label id is TRAINED_IDS[n] is of class n.
+TRAINED_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+LABEL_IDS = 34
+OUT_OF_RANGE = 254
+# Tables from a pixel's number in the file to the one that is trained on, a row each: the number as it is; from a label
+# id to its class; and, for a sample that only fills up a batch, IGNORED for every number.
+RENUMBERED = np.array([np.arange(256), np.full(256, OUT_OF_RANGE), np.full(256, IGNORED)], dtype=np.uint8)
+AS_IT_IS, FROM_LABEL_IDS, FILLED_UP = range(3)
+RENUMBERED[FROM_LABEL_IDS, :LABEL_IDS] = RENUMBERED[FROM_LABEL_IDS, 255] = IGNORED
+RENUMBERED[FROM_LABEL_IDS, list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
+
+
+def label_fault(pairs: PairList, number: int) -> str:
+    """Return a message that a pair's label holds a number that is no class; empty if all are classes or ignored.
+
+    The label is read without DALI. One that cannot be read so has a message, too.
+    """
+    try:
+        highest = int(_classes_in(pairs, number).max(initial=0))
+    except (OSError, SyntaxError, ValueError) as error:
+        _, label_path = pairs.paths(number)
+        reason = " ".join(str(error).split())
+        return f"{label_path}: cannot be read ({reason}): replace the file or remove it from the list"
+    return no_class(pairs, number, highest) if highest >= pairs.classes else ""
+
+
+def label_doubt(pairs: PairList, numbers: Sequence[int]) -> str:
+    """Say that the labels of these pairs hold under two classes together; empty if they hold more.
+
+    The labels have no `label_fault`.
+    """
+    held: set[int] = set()
+    for number in numbers:
+        held.update(_classes_in(pairs, number).tolist())
+    return few_classes(f"the labels of {pairs.part} that were looked at", sorted(held))
+
+
+def few_classes(labels: str, classes: Sequence[int]) -> str:
+    """Say that `labels`, as "the evaluation's labels", hold under two `classes`, as masks of 0 and 255 do; else ""."""
+    if len(classes) > 1:
+        return ""
+    held = f"class {classes[0]} alone" if classes else "no class"
+    return (
+        f"{labels} hold {held} beside {IGNORED}, which is ignored: nothing is told apart; number the classes from 0 in "
+        "the label files"
+    )
+
+
+def _classes_in(pairs: PairList, number: int) -> Array:
+    """Return what the pixels of a pair's label are trained as, each class once, without those that are ignored.
+
+    A number that is no class is among them: as it is in the file, or OUT_OF_RANGE for one that is no label id. Raises
+    OSError, SyntaxError or ValueError if Pillow cannot decode the label.
+    """
+    _, label_path = pairs.paths(number)
+    # Not by Image.open, which refuses more than 179 million pixels: DALI takes them.
+    with PngImagePlugin.PngImageFile(label_path) as label:
+        present = np.unique(np.asarray(label))
+    row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
+    trained = np.unique(RENUMBERED[row, present])
+    classes: Array = trained[trained != IGNORED]
+    return classes
+
+
+def no_class(pairs: PairList, number: int, value: int) -> str:
+    """Return the message that a pair's label holds a number that is no class; `value` is what it is trained on as."""
+    _, label_path = pairs.paths(number)
+    return (
+        f"{label_path}: holds the label {_shown(pairs, number, value)}, no class ({pairs.classes} of them) nor "
+        f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
+    )
+
+
+def _shown(pairs: PairList, number: int, value: int) -> str:
+    """Return the number that stands in a pair's label file where it is trained on as `value`."""
+    if not pairs.has_label_ids(number):
+        return f"{value}"
+    if value == OUT_OF_RANGE:
+        return f"above {LABEL_IDS - 1}"
+    return f"{TRAINED_IDS[value]}, which is class {value}"

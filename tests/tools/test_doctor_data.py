@@ -1,0 +1,124 @@
+"""What the doctor says of a data set."""
+
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image, PngImagePlugin
+
+from harness import data_check
+from harness.job import job_of
+from runlog.verdict import Verdict
+from tests.harness import small
+from tools.doctor import checks as doctor_checks
+from tools.doctor import node as doctor_node
+
+
+def by_check(results: list[Verdict], check: str) -> list[Verdict]:
+    return [result for result in results if result.check == check]
+
+
+def looked_at(root: Path) -> list[tuple[str, str]]:
+    """What is said of the lists and samples of a data set."""
+    facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(root)), has_packages=True)}
+    return [(v.status, v.found) for v in doctor_checks.judge_data(facts, job_of()) if v.check != "data.page_cache"]
+
+
+def test_data_set_that_misses_a_file(tmp_path):
+    root = small.data_set(tmp_path / "data")
+    odd, listing = os.fsdecode(b"train/\xe9t\xe9 1.jpeg"), root / "train_list.txt"  # as training takes it
+    (root / "train/00.jpeg").rename(root / odd)
+    listing.write_bytes(listing.read_bytes().replace(b"train/00.jpeg", os.fsencode(odd)))
+    found = looked_at(root)
+    assert [status for status, _ in found] == ["ok"] * 4 and "40 samples" in found[0][1]
+    (root / "train" / "03.jpeg").unlink()
+    (root / "val" / "00.jpeg").write_bytes(b"\xff\xd8\xff")
+    listed, _, decoded = looked_at(root)
+    assert listed[0] == decoded[0] == "fatal" and "train/03.jpeg" in listed[1]
+    assert "val/00.jpeg: it is truncated" in decoded[1]
+    assert [status for status, _ in looked_at(tmp_path / "nowhere")] == ["fatal"] * 2
+
+
+def test_a_set_smaller_than_a_step_is_named(tmp_path: Path) -> None:
+    job = job_of(datadir=str(small.data_set(tmp_path / "data")), batchsize=21, dgxngpu=2)
+    facts = doctor_node.data_facts(job, has_packages=True)
+    assert facts is not None and "samples" in facts["val"]
+    assert facts["train"]["error"].startswith("global batch 42 is larger than the training set of 40 images: lower")
+
+
+def test_cityscapes_with_and_without_lists(tmp_path):
+    job = job_of(datadir=str(tmp_path), workload="hrnet", batchsize=1, dgxngpu=1)
+    for part in ("train", "val"):
+        for folder, end, mode in (("leftImg8bit", "leftImg8bit", "RGB"), ("gtFine", "gtFine_labelIds", "L")):
+            path = tmp_path / folder / part / "town" / f"{part}_0_{end}.png"
+            path.parent.mkdir(parents=True)
+            Image.new(mode, (4, 4)).save(path)
+    plain = doctor_node.data_facts(job, has_packages=True)
+    assert [(part["samples"], part["decoded"], part["undecodable"]) for part in plain.values()] == [(1, 1, "")] * 2
+    for part in ("train", "val"):
+        label = f"gtFine/{part}/town/{part}_0_gtFine_labelTrainIds.png"
+        (tmp_path / f"{part}.txt").write_text(f"leftImg8bit/{part}/town/{part}_0_leftImg8bit.png {label}\n")
+    assert doctor_node.data_facts(job, has_packages=True) == plain
+
+
+def verdicts_on_labels(folder: Path, kind: str, **pictures: Image.Image) -> list[Verdict]:
+    """The verdicts on a segmentation set of one pair a part, whose labels are these."""
+    for part, picture in pictures.items():
+        (folder / part).mkdir()
+        image, label = f"{part}/a_leftImg8bit.png", f"{part}/a_gtFine_{kind}.png"
+        Image.new("RGB", picture.size).save(folder / image)
+        picture.save(folder / label)
+        (folder / f"{part}.txt").write_text(f"{image} {label}\n")
+    data = doctor_node.data_facts(
+        job_of(datadir=str(folder), workload="hrnet", batchsize=1, dgxngpu=1), has_packages=True
+    )
+    verdicts = list(doctor_checks.judge_data({"drop_caches": True, "data": data}, job_of()))
+    assert [v.status for v in by_check(verdicts, "data.decode")] == ["ok"] * 2
+    return verdicts
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "shown"),
+    [("labelTrainIds", 11, "11"), ("labelIds", 34, "above 33"), ("labelIds", 26, "26, which is class 13")],
+)
+def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, value: int, shown: str) -> None:
+    train, val = Image.new("L", (4, 4)), Image.new("L", (4, 4), value)
+    verdicts = verdicts_on_labels(tmp_path, kind, train=train, val=val)
+    (labels,) = by_check(verdicts, "data.labels")
+    assert labels.status == "fatal" and labels.fix.startswith("correct the labels")
+    assert f": {tmp_path}/val/a_gtFine_{kind}.png: holds the label {shown}, no class (11 of them) nor" in labels.found
+
+
+def test_labels_of_one_class_are_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask of 0 and 255 has one class. Labels of more pixels than Pillow opens are looked at, too."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
+    mask = Image.new("L", (4, 4), 255)
+    mask.putpixel((0, 0), 0)
+    two_classes = Image.new("L", (4, 4), 1)
+    two_classes.putpixel((0, 0), 0)
+    verdicts = verdicts_on_labels(tmp_path, "labelTrainIds", train=two_classes, val=mask)
+    said = [v.found for v in by_check(verdicts, "data.content")]
+    assert [text for text in said if "hold class 0 alone beside 255" in text and "labels of val" in text] == said
+
+
+def test_a_label_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    too_long = PngImagePlugin.PngInfo()
+    too_long.add_text("Comment", "a" * (2 << 20), zip=True)  # DALI passes it over
+    picture = Image.new("L", (4, 4))
+    for part in ("train", "val"):
+        (tmp_path / part).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / part / "a.png")
+        picture.save(tmp_path / part / "label.png", pnginfo=too_long)
+        (tmp_path / f"{part}.txt").write_text(f"{part}/a.png {part}/label.png\n")
+    facts = doctor_node.data_facts(
+        job_of(datadir=str(tmp_path), workload="hrnet", batchsize=1, dgxngpu=1), has_packages=True
+    )
+    assert facts is not None
+    assert facts["val"]["label_fault"].startswith(f"{tmp_path}/val/label.png: cannot be read (Decompressed data too")
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(1, 1), (16, 16), (40, 16)])
+def test_of_a_small_set_all_samples_are_decoded(count: int, chosen: int) -> None:
+    numbers = data_check._choose_samples(count, 7)
+    assert len(set(numbers)) == len(numbers) == chosen
+    assert numbers[0] == 0 and numbers[-1] == count - 1
