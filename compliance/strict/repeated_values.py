@@ -15,7 +15,6 @@ from runlog.json_types import JsonObject
 from runlog.text import printable
 
 _SIDES_OF_IMAGES = ("RECIPE.image_size", "RECIPE.image_width", "RECIPE.image_height")
-_GRADIENT_MERGE = re.compile(r"(?:^|,)\s*gradient_merge\s*=\s*(\d{1,9})\s*(?:,|$)")  # in the setting STRATEGY
 
 
 class _Expectation(NamedTuple):
@@ -124,8 +123,7 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
     is_profiled = settings["PROFILE"] != ""
     is_synthetic = settings["DATA"] == "synthetic"
     platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
-    merged = _GRADIENT_MERGE.search(str(settings["STRATEGY"]))
-    parts_of_batch = int(merged.group(1)) if merged else 1
+    parts_of_batch = _parts_of_batch(str(settings["STRATEGY"]))
     expectations = [
         _Expectation("gradient_accumulation_steps", follows_from="STRATEGY", expected=parts_of_batch),
         _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
@@ -138,6 +136,22 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
         _Expectation("submission_platform", follows_from="SUBMISSION_PLATFORM", expected=platform),
     ]
     return expectations
+
+
+def _parts_of_batch(strategy: str) -> int | None:
+    """Return the knob gradient_merge of a setting STRATEGY: 1 without it, None if it is no number.
+
+    A knob may stand there twice, as where a user adds one to those of a config file: the last one counts.
+    """
+    text = "1"
+    for entry in strategy.split(","):
+        name, _, value = entry.strip().partition("=")
+        if name == "gradient_merge":
+            text = value
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:

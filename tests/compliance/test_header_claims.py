@@ -123,6 +123,8 @@ HONEST: dict[str, Callable[[], Altered]] = {
         _on_gpus(), "step_window", lambda fields: fields["value"].update(power_w=None)),
     "gradients merged over four parts": lambda: by.settings(
         Altered(make_log.run()).value("gradient_accumulation_steps", 4), STRATEGY="enable_addto=0, gradient_merge=4"),
+    "a knob that is set twice, of which the last one counts": lambda: by.settings(
+        Altered(make_log.run()).value("gradient_accumulation_steps", 4), STRATEGY="gradient_merge=2,gradient_merge=4"),
     "images of the size that was asked for": lambda: by.settings(Altered(make_log.run()), IMAGE_SIZE=64),
     "a package for another CUDA": lambda: _header(
         Altered(make_log.run()), "packages", **{"paddlepaddle-gpu": "2.6.2.post120"}),
