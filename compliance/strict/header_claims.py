@@ -20,7 +20,8 @@ _MIB_PER_GIB = 1024
 _ROUNDING_OF_MEMORY = 1.01  # the header rounds the memory of a GPU to a tenth of a GiB
 _MOST_OF_NAMED_MEMORY = 1.06  # GiB over the GB in a card's name; all known cards have no more than the number in GiB
 _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
-_WITHOUT_TF32 = re.compile(r"\b(V100|T4|P100|P40|K80|M60)\b")  # cards before compute capability 8.0
+# Cards before compute capability 8.0, as V100S-PCIE-32GB, Quadro GV100, TITAN RTX and GeForce RTX 2080 Ti.
+_WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T4|[PMK]\d+\w?|GTX|TITAN|RTX 20[5-8]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _HALF_PRECISIONS = ("amp_o1", "amp_o2")
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
@@ -204,15 +205,15 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
 def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
     """Yield a fault if the program cannot be that of so many devices, or of the precision.
 
-    Gradients are summed where there are several devices, and values are cast to half precision. Nothing is checked if
-    Paddle makes the program (STRATEGY=auto), nor sums if gradients are merged over steps, by a program of their own.
+    Gradients are summed where there are several devices, and values are cast to half precision. The header's program is
+    the one that sums, also where gradients are merged over parts of a batch. Nothing is checked if Paddle makes the
+    program (STRATEGY=auto).
     """
     if run.settings.get("STRATEGY") == "auto":
         return
     program = run.header_section(schema.PROGRAM)
     has_sums = program["all_reduces"] > 0
-    are_merged = run.first_event(schema.GRADIENT_ACCUMULATION_STEPS).value != 1
-    if not are_merged and has_sums != (summary.devices > 1):
+    if has_sums != (summary.devices > 1):
         yield Fault(_line(run), f"a program of {program['all_reduces']} all-reduces for {summary.devices} devices")
     if summary.precision in _HALF_PRECISIONS and program["operators"].get("cast", 0) < 1:
         yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")

@@ -77,6 +77,9 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, "environment", NVIDIA_TF32_OVERRIDE="0"), "NVIDIA_TF32_OVERRIDE=0"),
     "tf32 of a V100": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
         log, ("NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2")), "a Tesla V100-SXM2 does not have"),
+    "tf32 of a V100S": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
+        log, ("NVIDIA A100-SXM4-80GB", "Tesla V100S-PCIE-32GB"), ('"memory_gib": 80.0', '"memory_gib": 31.7')),
+        "a Tesla V100S-PCIE-32GB does not have"),
     "half precision of a program in single": (_on_gpus, lambda log: by.replaced(
         log, (', "cast": 2', "")), "casts nothing"),
     "energy of a run on CPUs": (lambda: Altered(make_log.run()), lambda log: _with_energy(log, 9.0), "joules_per"),
@@ -90,6 +93,9 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "cache_clear", node="node7"), "no cache_clear of the node node0"),
     "no cores": (lambda: Altered(make_log.run()), lambda log: _node(log, cores=0), "of 0 cores"),
     "ranks that sum no gradients": (_on_gpus, lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
+    "ranks that sum no merged gradients": (lambda: by.settings(_on_gpus().value(
+        "gradient_accumulation_steps", 4), STRATEGY="gradient_merge=4"), lambda log: _header(
+        log, "program", all_reduces=0), "of 0 all-reduces"),
     "sums of one rank": (lambda: _on_gpus(devices=1), lambda log: _header(log, "program", all_reduces=6), "of 6 all"),
     "files of a tenth of the samples": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", train={
         "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
