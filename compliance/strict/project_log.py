@@ -126,8 +126,8 @@ class ProjectLog:
             if count > 1:
                 yield Fault(run.first_event(written_once).line, f"{count} {written_once.key}; a run writes one")
         for seed in run.all_events[schema.SEED.key]:
-            if not fits(schema.SEED.value, seed.value):
-                yield Fault(seed.line, f"seed is {printable(seed.value)}, no whole number")
+            if not fits(schema.SEED.value, seed.value) or seed.value < 0:
+                yield Fault(seed.line, f"seed is {printable(seed.value)}, no whole number from 0 on")
         epochs = run.number_of_events(schema.EPOCH_STOP)
         throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)  # one for each epoch
         if throughputs != epochs:

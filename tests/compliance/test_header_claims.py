@@ -110,6 +110,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "a twentieth of HRNet's time": (lambda: Altered(make_log.run(
         benchmark="hrnet", samples=(2000, 50), batch=2)), lambda log: by.rates(by.scaled(log, 0.05), 0.05),
         "images/s; the peak of its 2 cores is below 222.761 at 128 x 64 px"),
+    "a seed that no run has": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log.value("seed", -7), SEED=-1), "seed is -7"),
     "another framework than the package": (lambda: Altered(make_log.run()), lambda log: log.inside(
         "run_summary", framework="paddlepaddle 3.0.0"), "by packages it is paddlepaddle 2.6.2"),
 }  # fmt: skip
