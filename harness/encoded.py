@@ -36,6 +36,9 @@ PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_CHUNK_EXTRA = 12  # bytes of a chunk beside its content: length, kind and checksum
 
 LEAST_SEGMENT = 4  # bytes of a JPEG's segment: marker and length
+ADOBE_SEGMENT = 0xEE  # APP14
+CMYK_CHANNELS = 4
+CHANNELS_IN_FRAME = 9  # where a frame says how many channels it has, from the start of its marker
 BITS_IN_FRAME = 4  # where a frame says its bits a channel, from the start of its marker
 LEAST_FRAME = 10  # bytes of a JPEG's frame: marker, length, bits, height, width, channels
 WEBP_HEAD = 12  # bytes: RIFF, length, WEBP
@@ -175,6 +178,24 @@ def jpeg_size(content: bytes) -> tuple[int, int] | None:
         if segment.kind == START_OF_SCAN:
             break
     return None
+
+
+def is_cmyk_without_mark(content: bytes) -> bool:
+    """Tell whether a file is a JPEG of CMYK without Adobe's marker.
+
+    The marker says that 0 is full ink. Without it DALI takes 0 for no ink, as TensorFlow does, and Pillow for full ink.
+    """
+    if not content.startswith(JPEG_START):
+        return False
+    channels = 0
+    for segment in _segments(content):
+        if segment.kind == START_OF_SCAN:
+            break
+        if segment.kind == ADOBE_SEGMENT and content.startswith(b"Adobe", segment.start + LEAST_SEGMENT):
+            return False
+        if segment.kind in FRAMES and segment.start + LEAST_FRAME <= len(content):
+            channels = content[segment.start + CHANNELS_IN_FRAME]
+    return channels == CMYK_CHANNELS
 
 
 def _png_fault(content: bytes) -> str:

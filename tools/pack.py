@@ -11,38 +11,32 @@ import argparse
 import fcntl
 import hashlib
 import io
-import json
 import os
 import signal
 import sys
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
-from PIL import Image
-from rich import progress
-
 from harness import passport
 from harness.decoder import Decoder
 from harness.encoded import fault as fault_of_file
+from harness.encoded import is_cmyk_without_mark
 from paddle_rn50 import data, folder, recordio, tfrecord
 from paddle_rn50.records import Records
 from program.arrays import Array
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import RunError, one_line
-from runlog.json_types import JsonObject
 from runlog.options import Parser
 from runlog.schema import as_json
 from tools.pack_lists import PARTS, print_warning, write_lists
+from tools.pack_sizes import READERS, batches_with_progress, find_sizes, read_sizes, size_of, write_sizes
 
 DESCRIPTION = "`python -m tools.pack SOURCE TARGET`: packs an image folder into train.rec and val.rec."
-AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
 
 
 class Entry(NamedTuple):
@@ -106,7 +100,7 @@ def pack(source: Path, target: Path, part: str) -> str:
 
 def _raise_unless_packed_from(images: folder.ImageList, list_sha256: str, files: PackFiles) -> None:
     """Raise ValueError unless a packed part was made from the list with this SHA-256, and of files of these sizes."""
-    noted = _read_sizes(files.sizes)
+    noted = read_sizes(files.sizes)
     remedy = "remove it or take another TARGET"
     if noted.get("list_sha256") != list_sha256:
         raise ValueError(f"{files.packed}: is there, and not packed from this list: {remedy}")
@@ -159,7 +153,7 @@ def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, 
     """
     entries: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
-        for batch in _batches_with_progress(f"pack {images.part}", len(images), done=done):
+        for batch in batches_with_progress(f"pack {images.part}", len(images), done=done):
             for made in readers.map(lambda number: _checked_record(images, int(number)), batch):
                 entry = _append_record(growing, made)
                 print(*entry, file=journal_lines)
@@ -187,7 +181,7 @@ def _move_to_disk(file: BinaryIO) -> None:
 def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
     """Write the file of sizes of a part that was packed, with the list and the files that it was packed from."""
     more = {"list_sha256": list_sha256, "source": _passport_of(images)}
-    _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
+    write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
 
 
 def _passport_of(images: folder.ImageList) -> Any:
@@ -201,19 +195,6 @@ def _list_sha256(source: Path, images: folder.ImageList) -> str:
     if list_file.is_file():
         return hashlib.sha256(list_file.read_bytes()).hexdigest()
     return hashlib.sha256(folder.list_text(images)).hexdigest()
-
-
-def _read_sizes(sizes: Path) -> JsonObject:
-    """Return the content of a file of sizes, `<part>.sizes.json`; an empty dict if there is no file.
-
-    Raises ValueError if the file is damaged.
-    """
-    if not sizes.exists():
-        return {}
-    try:
-        return dict(json.loads(sizes.read_bytes()))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{sizes}: is damaged: remove it, then tools.pack --sizes writes it") from error
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
@@ -303,80 +284,25 @@ def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
         fault = _decoder_of_this_thread().fault(content)
     if fault:
         raise ValueError(f"{name}: cannot be decoded ({fault}): replace the file or remove it from the list")
+    if is_cmyk_without_mark(content):
+        print_warning(
+            f"{name}: is a CMYK JPEG without Adobe's marker: training sees it as TensorFlow does, and inverted to what "
+            "Pillow and torchvision see"
+        )
     try:
         record = recordio.image_record(content, int(images.labels[number]), number)
     except ValueError as error:
         raise ValueError(f"{name}: {error}: remove it from the list") from error
-    return PackedImage(record, zlib.crc32(content), _size(name, content))
-
-
-def _size(name: str, content: bytes) -> folder.Size:
-    """Return the width and height of an image in pixels, by its header. Raises ValueError if it is not an image."""
-    try:
-        with Image.open(io.BytesIO(content)) as opened:
-            size: folder.Size = opened.size
-            return size
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
-
-
-def _size_of_sample(images: folder.ImageList | Records, number: int) -> folder.Size:
-    """Return the width and height of the sample `number` in pixels. Raises ValueError if its file is not an image."""
-    [(name, content)] = images.encoded(number)
-    return _size(name, content)
+    return PackedImage(record, zlib.crc32(content), size_of(name, content))
 
 
 def _check_written(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
     """Read each record back from the disk. Raises RunError if an image or a label is not what was to be written."""
-    for ids in _batches_with_progress(f"check {part}", len(packed)):
+    for ids in batches_with_progress(f"check {part}", len(packed)):
         read_images, read_labels = packed.read(ids)
         for i, image, label in zip(ids, read_images, read_labels, strict=True):
             if zlib.crc32(image) != entries[i].crc32 or label != labels[i]:
                 raise RunError(f"{packed.name(i)}: is not what was written: remove the file and pack again")
-
-
-def _pixels(size: folder.Size) -> int:
-    """Return the number of pixels of an image of this width and height."""
-    width, height = size
-    return width * height
-
-
-def _write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> None:
-    """Write a file of sizes: `more`, the width and height of the largest image, and the number of images.
-
-    `more` may be the content of an earlier file of sizes, whose own numbers are replaced.
-    """
-    width, height = max(sizes, key=_pixels)
-    content = more | {"width": width, "height": height, "images": len(sizes)}
-    file.write_text(json.dumps(content) + "\n")
-
-
-def find_sizes(source: Path, part: str) -> str:
-    """Write the width and height of a part's largest image to `<part>.sizes.json` in `source`; return the file as text.
-
-    What `pack` wrote there is kept. Raises ValueError if the file is damaged, or the images cannot be found or read.
-    """
-    file = source / data.SIZES.format(part)
-    earlier_content = _read_sizes(file)  # first, so that a damaged file is reported before all images are read
-    images = data.find(source, part, recordio.MOST_CLASSES)  # any label that a record can hold is accepted
-    sizes = _sizes_of_images(images, part)
-    _write_sizes(file, sizes, earlier_content)  # picks the largest one
-    return f"{file}: {file.read_text().strip()}"
-
-
-def _sizes_of_images(images: folder.ImageList | Records, part: str) -> list[folder.Size]:
-    """Return the width and height of each image of a part, by the images' headers. A terminal shows the progress."""
-    sizes: list[folder.Size] = []
-    with ThreadPoolExecutor(READERS) as readers:
-        for ids in _batches_with_progress(f"sizes {part}", len(images)):
-            sizes += readers.map(lambda number: _size_of_sample(images, int(number)), ids)
-    return sizes
-
-
-def _batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
-    """Yield the sample numbers from `done` to total - 1 in batches of AT_ONCE. A terminal shows a progress bar."""
-    for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
-        yield np.arange(start, min(start + AT_ONCE, total))
 
 
 @one_line
@@ -415,7 +341,9 @@ def _parse() -> argparse.Namespace:
     args = parser.parse_args()
     named_files.check_options(args)
     asked_for = [args.target is not None, args.sizes, args.lists]
-    if asked_for.count(True) != 1 or (args.labels and not args.lists):
+    if args.labels and not args.lists:
+        parser.error("--labels goes with --lists alone: give --lists SOURCE --labels FILE")
+    if asked_for.count(True) != 1:
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
     return args
 
@@ -429,20 +357,28 @@ def _run(args: argparse.Namespace) -> None:
         for part in PARTS:
             print(find_sizes(args.source, part), flush=True)
     else:
-        for part in PARTS:  # before any packing, so that a fault of val is not found only after hours of packing train
-            _require_files(args.source, part)
+        # Before any packing, so that a fault of val is not found only after hours of packing train.
+        train_files = _files_of_part(args.source, "train")
+        val_files = _files_of_part(args.source, "val")
+        for note in passport.notes_on(train_files, val_files):  # training cannot say it of records, which have no names
+            print_warning(note)
         for part in PARTS:
             print(pack(args.source, args.target, part), flush=True)
 
 
-def _require_files(source: Path, part: str) -> None:
-    """Raise ValueError if a part has no image files or a wrong list, or has only packed records."""
+def _files_of_part(source: Path, part: str) -> passport.Contents:
+    """Return names, sizes and labels of a part's image files.
+
+    Raises ValueError if a part has no image files or a wrong list, or has only packed records, or if a file is absent
+    or empty.
+    """
     has_files = (source / folder.LIST.format(part)).is_file() or (source / part).is_dir()
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
     last_file = record_files[-1]
     if not has_files and last_file.is_file():
         raise ValueError(f"{last_file}: {source} is packed already: DATADIR takes it as it is")
-    folder.find(source, part, recordio.MOST_CLASSES)
+    images = folder.find(source, part, recordio.MOST_CLASSES)
+    return passport.contents_of(images, f"files of {part}", print)
 
 
 if __name__ == "__main__":

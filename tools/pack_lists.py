@@ -39,6 +39,8 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
 
     Raises ValueError if the list cannot be made.
     """
+    if not (source / part).is_dir():
+        raise ValueError(f"{source / part}: no such folder: SOURCE must hold the class folders {part}/<class>/")
     if part == "val" and labels is not None:
         return _flat_list(source, labels)
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)

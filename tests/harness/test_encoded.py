@@ -159,3 +159,11 @@ def test_the_decoders_reason_is_one_line(decoder: Decoder, tmp_path: Path) -> No
     assert decoder.fault(BASELINE) == "", "it goes on after a fault"
     for kind in ("TGA", "ICO", "PCX", "SGI", "DDS"):
         assert decoder.fault(written(format=kind)).startswith("Unrecognized image format. Supported formats are:")
+
+
+def test_a_cmyk_jpeg_without_adobes_marker_is_told() -> None:
+    marked = WHOLE["CMYK"]
+    start = marked.index(b"\xff\xee")
+    end = start + 2 + int.from_bytes(marked[start + 2 : start + 4], "big")
+    assert encoded.is_cmyk_without_mark(marked[:start] + marked[end:])
+    assert not any(encoded.is_cmyk_without_mark(content) for content in WHOLE.values())

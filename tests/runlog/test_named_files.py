@@ -58,6 +58,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (pack.main, "PIPE packed", PIPE),
         (pack.main, "empty LOOP", LOOP),
         (pack.main, "empty --lists --labels PIPE", PIPE),
+        (pack.main, "empty --lists", "empty/train: no such folder: SOURCE must hold the class folders train/<class>/"),
+        (pack.main, "empty packed --labels noise", "--labels goes with --lists alone: give --lists SOURCE --labels"),
         (tune.main, "--dry-run --folder PIPE", PIPE),
         (tune.main, "--dry-run --folder noise", "--folder noise: a part of this path is no folder: check the path"),
         (acceptance.main, "--report LOOP", LOOP),

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -199,6 +200,21 @@ def test_a_full_disk_is_named_and_the_pack_goes_on(source: Path, tmp_path: Path)
     assert status == 1 and "File too large: mend that and start the same command again" in said
     assert 0 < (target / "train.rec.partial").stat().st_size <= 8192
     packed(source, target)
+
+
+def test_what_training_could_not_say_of_records_is_said_before(source: Path, tmp_path: Path) -> None:
+    """An image that is trained on and evaluated; CMYK without Adobe's marker; a file of val that is empty."""
+    with (source / "val_list.txt").open("a") as listing:
+        listing.write("train/03.jpeg 3\n")
+    ink = io.BytesIO()
+    Image.new("CMYK", (40, 40)).save(ink, "JPEG")
+    (source / "train/00.jpeg").write_bytes(ink.getvalue().replace(b"\xff\xee\x00\x0eAdobe", b"\xff\xee\x00\x0eOther"))
+    said = packed(source, tmp_path / "packed")
+    assert "warning: 1 files are trained on and evaluated, the first is train/03.jpeg\n" in said
+    assert f"warning: {source}/train/00.jpeg: is a CMYK JPEG without Adobe's marker: " in said
+    (source / "val/01.jpeg").write_bytes(b"")
+    status, said = run(source, tmp_path / "other")
+    assert status == 2 and "val/01.jpeg: is empty" in said and not (tmp_path / "other").exists()
 
 
 def test_sizes_are_those_of_the_largest_image(source: Path, tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Finds the size of the largest image of a part, and keeps it in `<part>.sizes.json`: `tools.pack --sizes`."""
+
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from rich import progress
+
+from paddle_rn50 import data, folder, recordio
+from paddle_rn50.records import Records
+from program.arrays import Array
+from runlog.json_types import JsonObject
+
+AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
+
+
+def read_sizes(sizes: Path) -> JsonObject:
+    """Return the content of a file of sizes, `<part>.sizes.json`; an empty dict if there is no file.
+
+    Raises ValueError if the file is damaged.
+    """
+    if not sizes.exists():
+        return {}
+    try:
+        return dict(json.loads(sizes.read_bytes()))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{sizes}: is damaged: remove it, then tools.pack --sizes writes it") from error
+
+
+def size_of(name: str, content: bytes) -> folder.Size:
+    """Return the width and height of an image in pixels, by its header. Raises ValueError if it is not an image."""
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            size: folder.Size = opened.size
+            return size
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
+
+
+def _size_of_sample(images: folder.ImageList | Records, number: int) -> folder.Size:
+    """Return the width and height of the sample `number` in pixels. Raises ValueError if its file is not an image."""
+    [(name, content)] = images.encoded(number)
+    return size_of(name, content)
+
+
+def _pixels(size: folder.Size) -> int:
+    """Return the number of pixels of an image of this width and height."""
+    width, height = size
+    return width * height
+
+
+def write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> None:
+    """Write a file of sizes: `more`, the width and height of the largest image, and the number of images.
+
+    `more` may be the content of an earlier file of sizes, whose own numbers are replaced.
+    """
+    width, height = max(sizes, key=_pixels)
+    content = more | {"width": width, "height": height, "images": len(sizes)}
+    file.write_text(json.dumps(content) + "\n")
+
+
+def find_sizes(source: Path, part: str) -> str:
+    """Write the width and height of a part's largest image to `<part>.sizes.json` in `source`; return the file as text.
+
+    What `pack` wrote there is kept. Raises ValueError if the file is damaged, or the images cannot be found or read.
+    """
+    file = source / data.SIZES.format(part)
+    earlier_content = read_sizes(file)  # first, so that a damaged file is reported before all images are read
+    images = data.find(source, part, recordio.MOST_CLASSES)  # any label that a record can hold is accepted
+    sizes = _sizes_of_images(images, part)
+    write_sizes(file, sizes, earlier_content)  # picks the largest one
+    return f"{file}: {file.read_text().strip()}"
+
+
+def _sizes_of_images(images: folder.ImageList | Records, part: str) -> list[folder.Size]:
+    """Return the width and height of each image of a part, by the images' headers. A terminal shows the progress."""
+    sizes: list[folder.Size] = []
+    with ThreadPoolExecutor(READERS) as readers:
+        for ids in batches_with_progress(f"sizes {part}", len(images)):
+            sizes += readers.map(lambda number: _size_of_sample(images, int(number)), ids)
+    return sizes
+
+
+def batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
+    """Yield the sample numbers from `done` to total - 1 in batches of AT_ONCE. A terminal shows a progress bar."""
+    for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
+        yield np.arange(start, min(start + AT_ONCE, total))
