@@ -154,7 +154,7 @@ def main() -> int:
         return 2
 
     if is_of_user:
-        for warning in [*misspelt(given), *_warnings_on_data(described.job)]:
+        for warning in [*misspelt(described.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:
         print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)

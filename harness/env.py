@@ -156,6 +156,18 @@ def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]
     return by_general_name
 
 
+# What bash runs; $1 is the config file, the other words are the names of all settings. One that the file sets without
+# `export` counts, too. A NUL ends each variable that is printed, as a value may hold a line feed.
+AFTER_CONFIG = """
+source "$1" >/dev/null
+shift
+for name; do
+  if [[ -v ${name} ]]; then export "${name}"; fi
+done
+env -0
+"""
+
+
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Run a system's file, `config_<system>.sh`, by bash in the environment `environ`; return all variables after it.
 
@@ -165,16 +177,19 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
     if not config.is_file():
         systems = sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh"))
         raise ValueError(f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {', '.join(systems)}")
-    # "_" is the script's name, $0, and the file is $1. A NUL ends each variable, as a value may hold a line feed.
-    command = ["bash", "-euc", 'source "$1" >/dev/null; env -0', "_", str(config)]
-    done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ValueError(f"{config.name}: {done.stderr.strip() or 'bash refuses it'}: correct the file")
+    # "_" is the script's name, $0.
+    command = ["bash", "-euc", AFTER_CONFIG, "_", str(config), *names()]
+    done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, check=False)
+    if done.returncode or not done.stdout:  # no variable at all: it has called `exit`
+        message = os.fsdecode(done.stderr).strip()
+        reason = message or f"a command in it ended bash with status {done.returncode}"
+        raise ValueError(f"{config.name}: {reason}: correct the file")
 
     variables = {}
-    for entry in done.stdout.split("\0"):  # each is NAME=value, but the last, which is empty
+    for entry in os.fsdecode(done.stdout).split("\0"):  # each is NAME=value, but the last, which is empty
         name, _, value = entry.partition("=")
-        if name and name not in OF_THE_SHELL:
+        # A function that the file exports is no variable that a shell could take: BASH_FUNC_f%%.
+        if name.isidentifier() and name not in OF_THE_SHELL:
             variables[name] = value
     return variables
 

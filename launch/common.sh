@@ -109,7 +109,7 @@ find_job_python() {
 load_job() {
   local pairs
   find_job_python
-  mapfile -d '' -t pairs < <("${JOB_PYTHON}" -m harness.describe "$1")
+  mapfile -d '' -t pairs < <(PYTHONIOENCODING=:surrogateescape "${JOB_PYTHON}" -m harness.describe "$1") # a value need not be UTF-8
   wait $! || exit 2
   unset JOB_DROPPED
   export "${pairs[@]}"

@@ -180,6 +180,10 @@ def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(env, "ROOT", tmp_path)
     with pytest.raises(ValueError, match=r"config_BAD\.sh: no such file: correct the file"):
         env.of_system(DGXSYSTEM="BAD")
+    for end, status in (("[ -d /no/such/folder ] && export BATCHSIZE=8", 1), ("exit 0", 0)):
+        (tmp_path / "config_BAD.sh").write_text(f"{end}\n")
+        with pytest.raises(ValueError, match=rf"config_BAD\.sh: a command in it ended bash with status {status}: corr"):
+            env.of_system(DGXSYSTEM="BAD")
     with pytest.raises(ValueError, match=r"DGXSYSTEM=GOOD: there is no config_GOOD\.sh; there are: BAD$"):
         env.of_system(DGXSYSTEM="GOOD")
 

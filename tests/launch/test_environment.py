@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import env
+from harness import describe, env
 from harness.job import names
 from runlog import workloads
 from tests import jobs
@@ -105,6 +105,31 @@ def test_a_file_of_a_users_own_is_the_origin_of_what_it_gives(tmp_path: Path, mo
     _, origins = env.read(env.resolve({"PATH": os.defpath, "DGXSYSTEM": "OWN", "RN50_BATCHSIZE": "4"}))
     assert origins["BATCHSIZE"] == {"value": 32, "origin": "config_OWN.sh"}
     assert origins["SEED"] == {"value": -1, "origin": DEFAULT}
+
+
+def test_a_file_need_not_export_a_setting_and_may_use_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting without `export` was lost without a word, and load_job could not export a function."""
+    (tmp_path / "config_OWN.sh").write_text("f() { :; }; export -f f; BATCHSIZE=32 helper=7; export CONT_IPC=host\n")
+    monkeypatch.setattr(env, "ROOT", tmp_path)
+    given = {"PATH": os.defpath, "DGXSYSTEM": "OWN"}
+    found = env.resolve(given)
+    assert found.keys() - given == {"BATCHSIZE", "CONT_IPC", "JOB_FROM_USER", "JOB_FROM_CONFIG"}
+    assert (found["BATCHSIZE"], set(found["JOB_FROM_CONFIG"].split())) == ("32", {"BATCHSIZE", "CONT_IPC"})
+
+
+def test_a_misspelt_variable_of_a_file_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config_OWN.sh").write_text("export BATCHSZIE=32\n")
+    monkeypatch.setattr(env, "ROOT", tmp_path)
+    done = jobs.called(describe.main, "--launch", DGXSYSTEM="OWN")
+    assert (done.returncode, done.stderr) == (0, "warning: BATCHSZIE is read by nothing: is it BATCHSIZE?\n")
+
+
+def test_a_value_that_is_not_utf_8_or_has_another_line_end_stays_as_it_is() -> None:
+    """Any variable of the shell, such as a prompt, in Latin-1 ended each launcher: "codec can't decode byte 0xfc"."""
+    given = {"PATH": os.defpath, "PROMPT": "M\udcfcller", "CRLF": "a\r\nb"}
+    assert given.items() < env.resolve(given).items()
 
 
 def test_a_file_that_does_not_yield_is_the_origin_of_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
