@@ -50,9 +50,9 @@ NODES = Form(
     words="names or IPv4 addresses, comma-separated, none empty or with a port: SSH_PORT is that of all",
 )
 OWN_ADDRESS = Form(pattern=r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*", words="the name or the IP address of a machine")
-NUMBERS = Form(pattern=r"\d{1,4}(,\d{1,4})*", words="whole numbers, comma-separated")
+NUMBERS = Form(pattern=r"[0-9]{1,4}(,[0-9]{1,4})*", words="whole numbers, comma-separated")
 GROUP_NAMES = Form(pattern=r"[\w.-]+(,[\w.-]+)*", words="names of letters, digits, `_`, `.` and `-`, comma-separated")
-TRACED_STEPS = Form(pattern=r"steps:\d{1,9}-\d{1,9}", words="steps:a-b with 1 <= a <= b, as steps:20-25")
+TRACED_STEPS = Form(pattern=r"steps:[0-9]{1,9}-[0-9]{1,9}", words="steps:a-b with 1 <= a <= b, as steps:20-25")
 COMMIT = Form(pattern=r"([0-9a-f]{7,64}(-dirty)?|unknown)", words="a git commit in hexadecimal, or one with `-dirty`")
 DIGEST = Form(pattern=r"sha256:[0-9a-f]{64}", words="sha256: and 64 hexadecimal digits")
 
@@ -94,7 +94,7 @@ class Setting:
 
     def _number(self, text: str) -> int:
         """Return the whole number that a text is. Raises ValueError where it is none, or out of bounds."""
-        if not re.fullmatch(r"-?\d{1,18}", text):
+        if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise ValueError(f"{self.variable}={text!r}: must be a whole number ({self.doc})")
         value = int(text)
         if self.least is not None and value < self.least:

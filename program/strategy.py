@@ -115,6 +115,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
         return _parse_switch(knob, text)
     to_number = float if "float" in type_name else int
     try:
+        if not text.isascii() or "_" in text:  # Python's numbers may have digits of any script, and be 1_000
+            raise ValueError
         number = to_number(text)
     except ValueError:
         raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be a number ({knob.metadata['doc']})") from None

@@ -42,6 +42,8 @@ def test_every_knob_of_fleetx_is_known() -> None:
         ("fuse_grad_size_in_MB=big", "must be a number"),
         ("fuse_grad_size_in_MB=inf", "to 2147483647"),
         ("conv_workspace_size_limit=1000000000000000000000000000000", "to 2147483647"),
+        ("gradient_merge=\N{ARABIC-INDIC DIGIT TWO}", "must be a number"),
+        ("gradient_merge=1_6", "must be a number"),
         ("fuse_bn_act_ops=2", "must be 0 or 1"),
         ("auto=1", "use auto alone"),
         ("bogus=1", "no knob 'bogus'"),
