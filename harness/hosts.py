@@ -32,7 +32,7 @@ def _text_of_file(path: Path) -> str:
     """Return the text of a host file. Raises ValueError, which names the variable HOSTFILE, if it cannot be read."""
     try:
         named_files.require_file_if_present(path)
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # without the mark that Windows puts first
     except named_files.UnusableError as error:
         raise ValueError(f"HOSTFILE={error}") from error
     except OSError as error:

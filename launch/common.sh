@@ -121,11 +121,16 @@ load_job() {
 # shellcheck disable=SC2034 # those who source it read it
 readonly HOST_NAME='[A-Za-z0-9_][A-Za-z0-9_.-]*'
 
+# The lines of a file without what Windows adds: the mark of UTF-8 before the first, the carriage return behind each.
+plain_lines() { # FILE
+  LC_ALL=C sed '1s/^\xEF\xBB\xBF//; s/\r$//' "$1"
+}
+
 # Hosts of a file, which the user NAMED so, with commas between: first word of each line, comments and Open MPI's slots left
-# out. Line ends of Windows are none of a name. A file that names no host is refused.
+# out. A file that names no host is refused.
 hosts_of_file() { # FILE NAMED
   local hosts
-  hosts=$(sed 's/#.*//; s/\r$//' "$1" | awk 'NF { print $1 }' | paste -sd,)
+  hosts=$(plain_lines "$1" | sed 's/#.*//' | awk 'NF { print $1 }' | paste -sd,)
   [[ -n ${hosts} ]] || refuse "$2: names no host: give a file with a host's name in each line"
   echo "${hosts}"
 }

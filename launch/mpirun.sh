@@ -82,7 +82,7 @@ if [[ ${instead[*]} == --fleet && -z ${dry_run} ]]; then # goes on without those
   host=("${reached[@]}") hosts=$(IFS=,; echo "${reached[*]}")
 fi
 if [[ -n ${topology} ]]; then
-  SWITCH_GROUPS=$(for name in "${host[@]}"; do awk -v host="${name}" '{ sub(/\r$/, "") } $1 == host { print $2 }' "${topology}"; done | paste -sd,)
+  SWITCH_GROUPS=$(for name in "${host[@]}"; do plain_lines "${topology}" | awk -v host="${name}" '$1 == host { print $2 }'; done | paste -sd,)
   export SWITCH_GROUPS
 fi
 export ENGINE HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0

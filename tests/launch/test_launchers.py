@@ -349,8 +349,8 @@ def test_no_script_but_common_sh_has_a_time_of_its_own() -> None:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Callable[..., Any]:
-    """launch/mpirun.sh on a hostfile of five hosts, with the line ends of Windows; `lost` is not reached."""
-    (tmp_path / "fleet").write_bytes(b"# ours\r\n\r\na slots=8 # first\r\nlost\r\nb # one\r\nc\r\nd\r\n")
+    """launch/mpirun.sh on a hostfile of five hosts, with the line ends and the mark of Windows; `lost` is not reached."""
+    (tmp_path / "fleet").write_bytes(b"\xef\xbb\xbfa slots=8 # first\r\nlost\r\nb # one\r\nc\r\nd\r\n")
     script = (
         f"export -p >{tmp_path}/job$NODE_RANK\n(( NODE_RANK == 0 )) || exit 0\n"
         'echo "left out  b"\necho "good      a,c,d"\nexit 1\n'
@@ -360,7 +360,7 @@ def fleet(tmp_path: Path) -> Callable[..., Any]:
 
 def test_a_fleet_ends_in_a_hostfile_and_its_spares(fleet: Callable[..., Any], tmp_path: Path) -> None:
     written, topology = tmp_path / "hosts", tmp_path / "topology"
-    topology.write_text("lost s1\na s1\nb s1\nc s2\nd s2\n")
+    topology.write_bytes(b"\xef\xbb\xbfa s1\r\nb s1\r\nc s2\r\nd s2\r\nlost s1\r\n")
     writing = ("--fleet", "--write-hosts", str(written))
     done = fleet(*writing, "--nodes", "2", "--topology", str(topology), "--baseline", str(tmp_path / "then.json"))
     assert "failed    lost: not reached by ssh" in done.stdout

@@ -95,6 +95,8 @@ def test_a_file_of_hosts_that_is_none_is_one_line(name: str, message: str) -> No
 def test_a_file_of_hosts_has_one_in_a_line() -> None:
     Path("hosts").write_text("# of the rack\na slots=8\n\n  b  # the second one\n")
     assert hosts_of_file(Path("hosts")) == ["a", "b"]
+    Path("windows").write_bytes(b"\xef\xbb\xbfa slots=8\r\nb\r\n")
+    assert hosts_of_file(Path("windows")) == ["a", "b"]
 
 
 def test_a_pipe_is_no_key(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
