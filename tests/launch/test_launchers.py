@@ -349,7 +349,7 @@ def test_no_script_but_common_sh_has_a_time_of_its_own() -> None:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Callable[..., Any]:
-    """launch/mpirun.sh on a hostfile of five hosts, with the line ends and the mark of Windows; `lost` is not reached."""
+    """launch/mpirun.sh on a hostfile of five hosts, as an editor of Windows writes it; `lost` is not reached."""
     (tmp_path / "fleet").write_bytes(b"\xef\xbb\xbfa slots=8 # first\r\nlost\r\nb # one\r\nc\r\nd\r\n")
     script = (
         f"export -p >{tmp_path}/job$NODE_RANK\n(( NODE_RANK == 0 )) || exit 0\n"
