@@ -87,7 +87,7 @@ def find(root: Path, part: str, classes: int) -> ImageList:
         return by_class_folders(root, part, classes)
     raise ValueError(
         f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
-        f"or class folders {part}/<class>/, or packed images"
+        f"or class folders {part}/<class>/, or packed images under a name of docs/data.md"
     )
 
 

@@ -17,8 +17,12 @@ from paddle_rn50.records import SIZE_COLUMN, Form, Parsed, Records, read_index
 from program.arrays import Array
 from runlog import named_files
 
-# Names that TensorFlow's scripts give the files of a part.
-PATTERNS = {"train": ("train-*-of-*", "train*.tfrecord"), "val": ("validation-*-of-*", "val*.tfrecord")}
+# Names that TensorFlow's scripts give the files of a part; imagenet_to_gcs.py, which MLPerf submissions name, makes a
+# folder for each part.
+PATTERNS = {
+    "train": ("train-*-of-*", "train*.tfrecord", "train/train-*-of-*"),
+    "val": ("validation-*-of-*", "val*.tfrecord", "validation/validation-*-of-*"),
+}
 NUMBERED = re.compile(r".*-(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(\.tfrecord)?")  # by TensorFlow's scripts
 GZIP_HEAD_BYTES = 10
 # Its magic, method and last two fields. The magic alone may be the length of a first record: 35,615 + 65,536 n bytes.

@@ -372,9 +372,10 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     Raises ValueError if a part has no image files or a wrong list, or has only packed records, or if a file is absent
     or empty.
     """
-    has_files = (source / folder.LIST.format(part)).is_file() or (source / part).is_dir()
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
     last_file = record_files[-1]
+    has_class_folders = (source / part).is_dir() and last_file.parent == source  # not a folder of records
+    has_files = (source / folder.LIST.format(part)).is_file() or has_class_folders
     if not has_files and last_file.is_file():
         raise ValueError(f"{last_file}: {source} is packed already: DATADIR takes it as it is")
     images = folder.find(source, part, recordio.MOST_CLASSES)

@@ -97,6 +97,11 @@ def test_tfrecord_files_are_read_in_their_order_as_dali_reads_them(tmp_path: Pat
     assert [np.asarray(one).tobytes() for one in theirs] == in_order == images
     # 1 to 1000 is TensorFlow's, 0 to 999 ours
     assert [int(np.asarray(one)[0]) for one in their_labels] == our_labels.tolist() == [0, 1, 9, 3, 4]
+    (tmp_path / "validation").mkdir()
+    for file in tmp_path.glob("validation-*"):
+        file.rename(tmp_path / "validation" / file.name)
+    in_a_folder = data._packed(tmp_path, "val", 10)
+    assert in_a_folder is not None and in_a_folder.read(np.arange(5))[0] == images
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,11 @@ def test_a_pack_holds_the_files_of_the_lists_in_their_order(source: Path, tmp_pa
     status, said = run(tmp_path / "packed", tmp_path / "twice")
     refused = f"{tmp_path}/packed/train.rec: {tmp_path}/packed is packed already: DATADIR takes it as it is"
     assert (status, said) == (2, f"error: {refused}\n") and not (tmp_path / "twice").exists()
+    records = tmp_path / "records/train/train-00000-of-00001"
+    records.parent.mkdir(parents=True)
+    records.touch()
+    with pytest.raises(ValueError, match=f"{records}: {tmp_path}/records is packed already"):
+        pack._files_of_part(tmp_path / "records", "train")
 
 
 def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:
