@@ -46,6 +46,7 @@ def test_headers_events_and_human_lines_come_in_order_with_their_line_numbers() 
         ("[prterun-node-1@1,3]<stdout>: ", 3),
         ("Mon Jul 31 09:00:37 2023[1,3]<stderr>:", 3),
         ("[3]<stdout>:", 3),
+        ("[1,3][node-1:4711]<stdout>: ", 3),
         ("7: ", 7),
         ("[rank 5]:", 5),
         ("\x1b[32m", None),

@@ -65,7 +65,10 @@ def test_rows_are_the_same_in_any_bytes(tmp_path: Path, name: str, change: str) 
 
 @pytest.mark.parametrize(
     "prefix",
-    ["[1,{}]<stdout>:", "[prterun-host-1@1,{}]<stdout>: ", "Mon Jul 31 09:00:37 2023[1,{}]<stdout>:", "[{}]<stdout>:"],
+    [
+        *("[1,{}]<stdout>:", "[prterun-host-1@1,{}]<stdout>: ", "Mon Jul 31 09:00:37 2023[1,{}]<stdout>:"),
+        *("[1,{}][host-1:4711]<stdout>: ", "[{}]<stdout>:"),
+    ],
 )
 def test_mpirun_prefixes_and_ranks(tmp_path: Path, name: str, prefix: str) -> None:
     """Only rank 0's rows count, whatever the other ranks print, and in whatever order."""
