@@ -51,6 +51,8 @@ def _verify_package_or_site(folder: Path, signers: Path | None, *, ask_official:
     """Check a published folder or a package. Raises ValueError for another folder, or for `signers` of a package."""
     if (folder / TABLE).is_file():
         return verify_site(folder, signers, ask_official=ask_official)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no folder: give the folder ORG of a package, or a published folder")
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package, or a published folder")
     if signers:
