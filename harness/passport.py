@@ -94,8 +94,8 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each oddity of a data set's two parts that a user should know of before a run.
 
-    Odd are a file that a part names more than once, a part of one class alone, a class that is evaluated and not
-    trained on, and a file that is in both parts.
+    Odd are a file that a part names more than once, or with several labels, a part of one class alone, a class that is
+    evaluated and not trained on, and a file that is in both parts.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -104,6 +104,7 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
         repeated = _repeated(names)
         if repeated:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
+            notes += _note_on_contradictions(part, names, contents)
         labels = contents.labels  # an array where they are class numbers
         if isinstance(labels, np.ndarray) and len(np.unique(labels)) == 1:
             notes.append(f"the {part} set has one class alone, {labels[0]}: there is nothing to tell apart")
@@ -114,6 +115,27 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     if in_both:
         notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
     return notes
+
+
+def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents) -> list[str]:
+    """Return a sentence on the files of a part that are named with more than one label, or nothing if there are none.
+
+    `names` are those of the contents, without detours.
+    """
+    if contents.labels is None:
+        return []
+    label_by_name: dict[str, object] = {}
+    contradicted: dict[str, None] = {}
+    for name, label in zip(names, contents.labels, strict=True):
+        if label_by_name.setdefault(name, label) != label:
+            contradicted[name] = None
+    if not contradicted:
+        return []
+    first = next(iter(contradicted))
+    return [
+        f"the {part} set gives {len(contradicted)} files more than one label, the first is {first}: correct its list, as "
+        "only one can be right"
+    ]
 
 
 def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[str]:

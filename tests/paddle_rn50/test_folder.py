@@ -266,6 +266,14 @@ def test_what_is_odd_is_noted(root: Path, again: str) -> None:
         surveyed(root)
 
 
+def test_a_file_with_two_labels_is_noted(root: Path) -> None:
+    with (root / "train_list.txt").open("a") as listing:
+        listing.write("train/02.jpeg 2\n./train/03.jpeg 4\n")
+    repeated, contradicted = surveyed(root).notes
+    assert repeated == "the training set names 2 files more than once, the first is train/02.jpeg"
+    assert contradicted.startswith("the training set gives 1 files more than one label, the first is train/03.jpeg: ")
+
+
 def test_labels_that_begin_at_1_in_one_part_are_noted(root: Path) -> None:
     text = (root / "val_list.txt").read_text()
     lines = [line.split() for line in text.splitlines()]

@@ -45,7 +45,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (compliance.main, "check noise --junit empty", "empty: is a folder: name a file"),
         (compliance.main, "check absent", "absent: no such file: check the path"),
         (compliance.main, "audit noise/deeper", "noise/deeper: a part of this path is no folder: check the path"),
-        (compliance.main, "verify absent", "absent: no folder: give the folder ORG of a package, or a published folder"),
+        (
+            compliance.main,
+            "verify absent",
+            "absent: no folder: give the folder ORG of a package, or a published folder",
+        ),
         (compliance.main, "publish empty --out site", "empty: no submission.json in it: give the folder ORG"),
         (compliance.main, "package noise --org O --system s --out PIPE", PIPE),
         (scoring.main, "report noise --findings PIPE", PIPE),
