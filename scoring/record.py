@@ -8,6 +8,7 @@ from runlog.json_types import JsonObject
 from runlog.run import real
 from runlog.schema import RankTimes
 
+LEAST_ALIKE_ROWS = 3  # fewer rows may be alike in two runs
 # Fields of a record that say what ran, in the order in which they are shown.
 FACTS = ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode")
 
@@ -158,15 +159,22 @@ class Record:
     checks: tuple[Check, ...] = ()  # what it says in two ways, and whether they agree
     header: JsonObject = field(default_factory=dict)  # header sections of our own logs
 
-    @property
-    def run_id(self) -> tuple[float, float | None] | str:
-        """The identity of a run, equal for two logs of it: when the run began and when its first row ended.
+    def is_of_same_run(self, other: "Record") -> bool:
+        """Return whether two logs are of one run. One of them may be cut, or have further lines.
 
-        If the log does not state when the run began, this is the digest of its text.
+        They are if they have the same text, or if they state the same start of the run and the same end of its first
+        row. If a log states no start, they are if all rows of the shorter log stand in the other one too.
         """
-        if self.run_start_s is None:
-            return self.sha256
-        return self.run_start_s, self.windows[0].end_s if self.windows else None
+        if (self.sha256, self.segment) == (other.sha256, other.segment):
+            return True
+        if self.run_start_s is None or other.run_start_s is None:
+            return _begin_alike(self.windows, other.windows)
+        return self.run_start_s == other.run_start_s and self._first_end_s == other._first_end_s
+
+    @property
+    def _first_end_s(self) -> float | None:
+        """The time stamp of the first row; None without one."""
+        return self.windows[0].end_s if self.windows else None
 
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the run whose previous part is the log `earlier`.
@@ -280,6 +288,41 @@ class Record:
             elif node.get("cpu"):
                 kinds.add(NodeKind(gpus=0, name=f"{node['cpu']}, {node.get('cores')} cores"))
         return kinds
+
+
+def _begin_alike(one: Sequence[Window], other: Sequence[Window]) -> bool:
+    """Return whether the rows of the shorter of two logs are those with which the other log begins.
+
+    Fewer than LEAST_ALIKE_ROWS rows may agree by chance, and so may rows that all print the same figures.
+    """
+    if min(len(one), len(other)) < LEAST_ALIKE_ROWS:
+        return False
+    different_figures = set()
+    for row, other_row in zip(one, other, strict=False):  # up to the end of the shorter log
+        if not _are_alike(row, other_row):
+            return False
+        different_figures.add(_figures_of(row))
+    return len(different_figures) > 1
+
+
+def _are_alike(one: Window, other: Window) -> bool:
+    """Return whether two rows print the same. A time stamp that one of them lacks agrees with any other."""
+    if one.end_s is not None and other.end_s is not None and one.end_s != other.end_s:
+        return False
+    return (one.epoch, one.step) == (other.epoch, other.step) and _figures_of(one) == _figures_of(other)
+
+
+class _Figures(NamedTuple):
+    """The figures that a row prints of its steps; None for what it does not print."""
+
+    rate: float | None
+    step_time_s: float | None
+    loss: str  # a text, in which NaN is equal to NaN
+
+
+def _figures_of(row: Window) -> _Figures:
+    """Return the figures that a row prints."""
+    return _Figures(rate=row.printed_rate, step_time_s=row.printed_step_time_s, loss=str(row.loss))
 
 
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:

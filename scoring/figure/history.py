@@ -15,7 +15,7 @@ from runlog.text import csv_text, safe_lines, visible
 from scoring.export import to_parquet
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
-from scoring.figure.history_file import COLUMNS, Row, Series, add, hosts_of_rows, opened, row_of, rows_of
+from scoring.figure.history_file import COLUMNS, Row, Series, add, hosts_of_rows, opened, other_runs, row_of, rows_of
 from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels_of_repetition
 from scoring.figure.mean_ratio import Runs, hosts_beside_one_host, interval_of_means
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
@@ -51,17 +51,14 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
     )
 
 
-def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
-    """Return the `last` rows of the trend that a new result belongs to, without the new runs themselves.
+def trend_of(rows: Sequence[Row], result: Score, system: str | None) -> list[Row]:
+    """Return the rows of the trend that a new result belongs to, oldest first as in `rows`.
 
-    `rows` are all rows of the history, oldest first. `system` names the machine; None takes it from the new runs' logs.
-    Raises InputError if these are of two trends, or name no machine.
+    `system` names the machine; None takes it from the new runs' logs. Raises InputError if these are of two trends, or
+    name no machine.
     """
-    new_rows = [row_of(result, index, system) for index in range(len(result.records))]
-    series = _series_of_all(new_rows)
-    new_digests = {row.sha256 for row in new_rows}
-    past_rows = [row for row in rows if row.series == series and row.sha256 not in new_digests]
-    return past_rows[-last:]
+    series = _series_of_all([row_of(result, index, system) for index in range(len(result.records))])
+    return [row for row in rows if row.series == series]
 
 
 def _series_of_all(new_rows: Sequence[Row]) -> Series:
@@ -259,7 +256,8 @@ def _check_runs(args: argparse.Namespace) -> int:
     """
     result = _score_of_runs(args)
     with opened(args.file) as connection:
-        past = last_of_trend(rows_of(connection), result, args.last, args.system)
+        trend = trend_of(rows_of(connection), result, args.system)
+        past = other_runs(connection, trend, result.records)[-args.last :]
         # `check` needs the hosts, because runs of one host are no independent repeats.
         hosts = hosts_of_rows(connection, past) if past else None
     judgement = check(past, hosts, result)

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import urllib.parse
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from scoring.figure.levels import hosts_of_nodes
 from scoring.figure.run_start import start_of
 from scoring.figure.score import Score
 from scoring.importers import jsonable
-from scoring.record import InputError, Record, nodes_of_header, section
+from scoring.record import InputError, Record, Window, nodes_of_header, section
 
 VERSION = 1  # of the file; one made before versions has 0 and the same form
 MOST_IMAGES_PER_S = 1e15
@@ -227,22 +227,58 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    `system` names the machine; None takes it from the logs. A row of the same log's digest and the same protocol is
-    replaced, but only if it differs in more than the log's path and date.
+    `system` names the machine; None takes it from the logs. A row of the same run and the same protocol is replaced, but
+    only if it differs in more than the log's path and date. Raises InputError if a stored record cannot be read.
     """
-    old_rows = {(row.sha256, row.protocol): row for row in rows_of(connection)}
+    new_rows = [row_of(result, index, system) for index in range(len(result.records))]
+    old_rows_of_runs = _rows_of_runs(connection, new_rows, result.records)
     new = 0
     corrected = 0
-    for index, record in enumerate(result.records):
-        row = row_of(result, index, system)
-        old = old_rows.get((row.sha256, row.protocol))
-        if old is None:
+    for row, record, olds in zip(new_rows, result.records, old_rows_of_runs, strict=True):
+        if not olds:
             new += 1
-            _write_row(connection, row, record)
-        elif not _say_the_same(old, row):
+        elif len(olds) == 1 and _say_the_same(olds[0], row):
+            continue
+        else:
             corrected += 1
-            _write_row(connection, row, record)
+        for old in olds:
+            connection.execute("DELETE FROM run WHERE sha256 = ? AND protocol = ?", [old.sha256, old.protocol])
+        _write_row(connection, row, record)
     return Added(new, corrected)
+
+
+def _rows_of_runs(
+    connection: sqlite3.Connection, new_rows: Sequence[Row], records: Sequence[Record]
+) -> list[list[Row]]:
+    """Return for each new row the rows of the same run that the history holds under its protocol.
+
+    A row of the same log is of the same run. So may be a row of its trend with another digest: the log was added before
+    the run ended, or has further lines since. `records` are those of the new rows.
+    """
+    found: list[list[Row]] = [[] for _ in new_rows]
+    for old in rows_of(connection):
+        is_of_a_new_trend = any(old.series == new.series for new in new_rows)
+        stored = _record_of_row(connection, old) if is_of_a_new_trend else None
+        for new, record, olds in zip(new_rows, records, found, strict=True):
+            is_of_same_log = (old.sha256, old.protocol) == (new.sha256, new.protocol)
+            if is_of_same_log:
+                olds.append(old)
+            elif stored is not None and old.series == new.series and record.is_of_same_run(stored):
+                olds.append(old)
+    return found
+
+
+def other_runs(connection: sqlite3.Connection, rows: Sequence[Row], records: Sequence[Record]) -> list[Row]:
+    """Return those of the rows, all of one trend, that are of other runs than the `records`.
+
+    Raises InputError if the stored record of a row cannot be read.
+    """
+    others = []
+    for row in rows:
+        stored = _record_of_row(connection, row)
+        if not any(record.is_of_same_run(stored) for record in records):
+            others.append(row)
+    return others
 
 
 def _say_the_same(old: Row, row: Row) -> bool:
@@ -266,20 +302,47 @@ def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[s
     """
     hosts = []
     for row in rows:
-        try:
-            record = _stored_record(connection, row)
-            hosts_of_run = hosts_of_nodes(nodes_of_header(record["header"]), record["nodes"])
-        except (zlib.error, ValueError, TypeError, KeyError, AttributeError):
-            says = "has a record that cannot be read; delete its row"
-            raise InputError(f"history: the run of SHA-256 {row.sha256:.12} {says}") from None
+        record = _record_of_row(connection, row)
+        hosts_of_run = hosts_of_nodes(nodes_of_header(record.header), record.nodes)
         if hosts_of_run is None:
             return None
         hosts.append(hosts_of_run)
     return hosts
 
 
-def _stored_record(connection: sqlite3.Connection, row: Row) -> Any:
-    """Return the record of a row's run, unpacked. The history keeps it as JSON, packed by zlib."""
+def _record_of_row(connection: sqlite3.Connection, row: Row) -> Record:
+    """Return the record of a row's run, with what tells runs and their hosts apart. The history keeps it as packed JSON.
+
+    Raises InputError if it cannot be read.
+    """
     key = [row.sha256, row.protocol]
     [packed_record] = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
-    return json.loads(zlib.decompress(packed_record))
+    try:
+        stored = json.loads(zlib.decompress(packed_record))
+        return Record(
+            file=row.file,
+            sha256=stored["sha256"],
+            lines=stored["lines"],
+            segment=None if stored["segment"] is None else tuple(stored["segment"]),
+            format=stored["format"],
+            nodes=stored["nodes"],
+            run_start_s=stored["run_start_s"],
+            windows=tuple(_window_of(window) for window in stored["windows"]),
+            header=dict(stored["header"]),
+        )
+    except (zlib.error, ValueError, TypeError, KeyError, AttributeError):
+        says = "has a record that cannot be read; delete its row"
+        raise InputError(f"history: the run of SHA-256 {row.sha256:.12} {says}") from None
+
+
+def _window_of(stored: Mapping[str, Any]) -> Window:
+    """Return a stored window, with what tells runs apart. Raises KeyError if that is not there."""
+    return Window(
+        line=stored["line"],
+        step=stored["step"],
+        epoch=stored["epoch"],
+        printed_rate=stored["printed_rate"],
+        printed_step_time_s=stored["printed_step_time_s"],
+        end_s=stored["end_s"],
+        loss=stored["loss"],  # a text if it was NaN
+    )

@@ -50,11 +50,9 @@ def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[ob
 
 def refuse_same_run_twice(records: Sequence[Record]) -> None:
     """Raise InputError if a run is given twice, or in two parts: one log then goes on where another ends."""
-    file_by_run: dict[object, str] = {}
-    for record in records:
-        if record.run_id in file_by_run:
-            raise InputError(f"{record.file} and {file_by_run[record.run_id]} are of the same run: one run counts once")
-        file_by_run[record.run_id] = record.file
+    for one, other in itertools.combinations(records, 2):
+        if one.is_of_same_run(other):
+            raise InputError(f"{other.file} and {one.file} are of the same run: one run counts once")
     for earlier, later in itertools.permutations(records, 2):  # each pair in both orders: either may be the earlier
         _refuse_continuation(earlier, later)
 

@@ -78,6 +78,24 @@ def test_a_run_is_kept_once_with_its_record_and_a_correction_takes_its_place(tmp
     assert rows[0].protocol.startswith("window: ")
 
 
+@pytest.mark.parametrize("writer", ["mllog", "oneflow"])
+def test_a_log_that_was_added_before_its_run_ended_is_no_second_run(
+    tmp_path: Path, command: Command, writer: str
+) -> None:
+    """Its whole log takes its place, and is not compared with it."""
+    text = samples.WRITERS[writer](samples.run_of(samples.steady(200)))
+    log = samples.write(tmp_path, "a.log", text)
+    lines = text.splitlines(keepends=True)
+    rows_read = read_record(log).windows
+    samples.write(tmp_path, "a.log", "".join(lines[: rows_read[10].line]))
+    assert command("add", log).stdout.startswith("1 of 1 runs are new")
+    samples.write(tmp_path, "a.log", text)
+    assert "the history holds 0 earlier runs of it" in command("check", log).stdout
+    assert "0 of 1 runs are new" in command("add", log).stdout
+    [row] = rows_in(tmp_path)
+    assert row.sha256 == read_record(log).sha256
+
+
 @pytest.mark.parametrize(
     "writer, said",
     [

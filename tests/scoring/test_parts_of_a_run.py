@@ -102,3 +102,35 @@ def test_a_run_whose_start_is_missing_ends_where_the_next_one_begins(tmp_path: P
     line_of_end = len(lines) - first_row + 1
     with pytest.raises(InputError, match=rf"1: lines 1 to {line_of_end}; 2: lines {line_of_end + 1} to"):
         read_record(both)
+
+
+@pytest.mark.parametrize("name", samples.WRITERS)
+def test_a_copy_of_an_unfinished_log_is_no_second_run(tmp_path: Path, name: str) -> None:
+    """Nor is a copy that a launcher's labels or Windows' line ends made another text of."""
+    text = samples.WRITERS[name](samples.run_of(samples.steady(240), epoch_steps=120))
+    whole = read_record(write(tmp_path, "whole.log", text), devices=8, batch_per_device=32)
+    lines = text.splitlines(keepends=True)
+    unfinished = "".join(lines[: whole.windows[8].line])
+    labelled = "".join(f"0: {line.rstrip()}\r\n" for line in lines)
+    for other_text in (unfinished, labelled):
+        other = read_record(write(tmp_path, "other.log", other_text), devices=8, batch_per_device=32)
+        for order in itertools.permutations([whole, other]):
+            with pytest.raises(InputError, match="are of the same run: one run counts once"):
+                score(order, protocols.find("perf-seg"))
+
+
+def test_rows_that_may_be_alike_by_chance_are_not_called_one_run(tmp_path: Path) -> None:
+    """Two rows, and rows that print one figure without a stamp, are no sign."""
+
+    def record_of(name: str, rates: list[float], loss: float) -> Record:
+        row = "train: epoch 0, iter {step}, loss: {loss}, top_1: 0.0, top_k: 0.0, samples/s: {rate:.3f}\n"
+        rows = [row.format(step=20 * at, loss=loss, rate=rate) for at, rate in enumerate(rates, 1)]
+        return read_record(write(tmp_path, name, "model = resnet50\n" + "".join(rows)))
+
+    one = record_of("one", [100.0, 101.0], 6.9)
+    assert not one.is_of_same_run(record_of("longer", [100.0, 101.0, 102.0], 6.9))
+    flat = record_of("flat", [100.0] * 9, 6.9)
+    assert not flat.is_of_same_run(record_of("flat_too", [100.0] * 8, 6.9))
+    three = record_of("three", [100.0, 101.0, 102.0], 6.9)
+    assert three.is_of_same_run(record_of("four", [100.0, 101.0, 102.0, 103.0], 6.9))
+    assert not three.is_of_same_run(record_of("other_loss", [100.0, 101.0, 102.0, 103.0], 6.8))
