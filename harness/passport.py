@@ -133,8 +133,8 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
         return []
     first = next(iter(contradicted))
     return [
-        f"the {part} set gives {len(contradicted)} files more than one label, the first is {first}: correct its list, as "
-        "only one can be right"
+        f"the {part} set gives {len(contradicted)} files more than one label, the first is {first}: correct its "
+        "list, as only one can be right"
     ]
 
 
