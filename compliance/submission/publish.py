@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compliance.submission.package import HASHES, MANIFEST, hashes
-from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of
-from compliance.submission.runs import sha256
+from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of, published_name
 from compliance.submission.verify import NAMESPACE, ssh_keygen, verify
 from runlog.text import printable
 from runlog.verdict import FATAL
@@ -82,8 +81,7 @@ def _copy_packages(folders: Sequence[Path], stage: Path) -> None:
     """Copy each package to a folder below `stage` that is named by its id. Raises ValueError if two are the same."""
     for folder in folders:
         package = folder.resolve()
-        package_id = sha256(package / HASHES)
-        copy = stage / PACKAGES / package_id[:16] / package.name
+        copy = stage / PACKAGES / published_name(package) / package.name
         if copy.exists():
             raise ValueError(f"{folder}: the same package as another one that was given")
         shutil.copytree(package, copy)

@@ -39,6 +39,11 @@ _SYSTEM_COLUMNS = {  # column: field of the description
 }
 
 
+def published_name(package: Path) -> str:
+    """Return the name in packages/ under which the package in a folder is published: the beginning of its id."""
+    return sha256(package / HASHES)[:16]
+
+
 def pages_of(root: Path) -> dict[str, str]:
     """Return the texts of a published folder's table and page: {"results.json": text, "index.html": text}.
 

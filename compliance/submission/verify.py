@@ -22,7 +22,7 @@ from compliance.submission.official_answers import official_answers
 from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.package_files import Problems, hash_by_name, judge_differences, read_stated, strange_files
 from compliance.submission.package_logs import FRAMEWORK_LOG
-from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of
+from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of, published_name
 from compliance.submission.runs import sha256
 from runlog.json_types import JsonObject
 from runlog.text import printable
@@ -262,13 +262,31 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
 
 
 def _check_packages(folder: Path, *, ask_official: bool) -> list[Verdict]:
-    """Check each package of a published folder. Return the verdicts, each with the package's folder in `where`."""
+    """Check each package of a published folder. Return the verdicts, each with the package's folder in `where`.
+
+    A good package also fails if its folder is not named by its id: else one package could stand in the table twice.
+    """
     answers = []
-    for manifest in sorted((folder / PACKAGES).glob(f"*/*/{MANIFEST}")):
-        package_folder = str(manifest.parent.relative_to(folder))
-        for answer in verify(manifest.parent, ask_official=ask_official):
-            answers.append(replace(answer, where=package_folder))
+    for name in _published_packages(folder):
+        answers_on_package = verify(folder / name, ask_official=ask_official)
+        if worst(answers_on_package) != FATAL:
+            answers_on_package += _check_place(folder, name)
+        answers += [replace(answer, where=name) for answer in answers_on_package]
     return answers
+
+
+def _check_place(folder: Path, name: str) -> list[Verdict]:
+    """Return a failed verdict if the package `name` of a published folder is not where its id places it, else none."""
+    wanted = f"{PACKAGES}/{published_name(folder / name)}"
+    if name.startswith(f"{wanted}/"):
+        return []
+    return [judged("contents", False, f"not in {wanted}, the folder of its id")]
+
+
+def _published_packages(folder: Path) -> list[str]:
+    """Return the paths of the packages in a published folder, such as `packages/973b8c5d03dbf911/Example`, sorted."""
+    manifests = sorted((folder / PACKAGES).glob(f"*/*/{MANIFEST}"))
+    return [manifest.parent.relative_to(folder).as_posix() for manifest in manifests]
 
 
 def _check_pages(folder: Path) -> list[Verdict]:
@@ -282,9 +300,20 @@ def _check_pages(folder: Path) -> list[Verdict]:
 
 
 def _check_published_names(folder: Path) -> list[Verdict]:
-    """Return a failed verdict for each name at the top of a published folder that `publish` does not write."""
-    not_published = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
-    return [judged("contents", False, f"{name} is nothing that was published") for name in sorted(not_published)]
+    """Return a failed verdict for each file of a published folder that `publish` does not write.
+
+    Those in the packages are not looked at. There must be a package.
+    """
+    packages = _published_packages(folder)
+    if not packages:
+        return [judged("contents", False, "no package, so nothing was published")]
+    answers = []
+    for name in package.files_below(folder):
+        package_folder = "/".join(name.split("/")[:3])  # packages/ID/ORG
+        is_published = name in (TABLE, PAGE, HASHES, SIGNATURE) or package_folder in packages
+        if not is_published:
+            answers.append(judged("contents", False, f"{printable(name)} is nothing that was published"))
+    return answers
 
 
 def _check_site_hashes(folder: Path) -> Verdict:

@@ -81,6 +81,24 @@ def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
     assert package.returncode == 2 and "a package, which nobody signs: leave out --signers" in package.stderr
 
 
+def _written_anew(site: Path) -> None:
+    """Table and page by the packages that are there."""
+    for name, text in pages_of(site).items():
+        (site / name).write_text(text)
+
+
+def _emptied(site: Path) -> None:
+    shutil.rmtree(site / "packages")
+    _written_anew(site)
+
+
+def _twice(site: Path) -> None:
+    """One result as two."""
+    [package_folder] = (site / "packages").glob("*")
+    shutil.copytree(package_folder, site / "packages" / "0123456789abcdef")
+    _written_anew(site)
+
+
 @pytest.mark.parametrize(
     ("alter", "check"),
     [
@@ -88,7 +106,10 @@ def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
         (in_text("results.json", '"no MLPerf result"', '"verified"'), "results.json"),
         (in_text("index.html", "no MLPerf result", "a verified result"), "index.html"),
         (lambda site: (site / "more.html").write_text("more"), "contents"),
+        (lambda site: (site / "packages/more.html").write_text("more"), "contents"),
         (lambda site: shutil.rmtree(site / "packages"), "results.json"),
+        (_emptied, "contents"),
+        (_twice, "contents"),
     ],
 )
 def test_what_was_altered_afterwards_is_found(alter: Callable[[Path], None], check: str, site: Path, tmp_path) -> None:
