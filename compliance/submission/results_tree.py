@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from compliance.official.rule_files import versions
-from runlog.reader import HeldLog
+from runlog.reader import HeldLog, open_log
 from runlog.text import printable
 
 LARGEST_LOG_BYTES = 1 << 28  # a log in an archive is held in memory while it is read
@@ -156,15 +156,12 @@ def is_of_old_form(root: Path, file: TreeFile) -> bool:
         return True
     if isinstance(file.content, Unreadable):
         return False
-    return _OLD_FORM_LINE.search(_first_bytes(file.content)) is not None
-
-
-def _first_bytes(log: Path) -> bytes:
-    """Return the first 64 KiB of a log, which may be a file on disk or held in memory."""
-    if isinstance(log, HeldLog):
-        return (log.data or b"")[:_HEAD_BYTES]
-    with log.open("rb") as stream:
-        return stream.read(_HEAD_BYTES)
+    try:
+        with open_log(file.content) as stream:
+            start = stream.read(_HEAD_BYTES)
+    except (ValueError, OSError):  # as of a pipe, or a link that leads nowhere: the report on the log says so
+        return False
+    return _OLD_FORM_LINE.search(start) is not None
 
 
 class _Layout(NamedTuple):

@@ -219,6 +219,22 @@ def test_a_run_in_the_root_of_the_tree_and_below_it_is_a_question(tmp_path: Path
     assert asked == "the run of result_0.txt of ."
 
 
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.mkdir(), "not a regular file"),
+        (lambda path: path.symlink_to("nowhere"), "No such file"),
+    ],
+)
+def test_what_is_no_file_is_a_row_of_the_audit(make: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+    """No reason to wait for ever, or to leave out the rest of the tree."""
+    write(tmp_path / "Example/results/CPU/resnet", make_log.run(), make_log.run(seed=2))
+    make(tmp_path / "Example/results/CPU/resnet/result_2.txt")
+    status, out, _ = compliance("audit", tmp_path, "--ruleset", "4.0.0")
+    assert status == 0 and "strict 2/3" in out and says in out
+
+
 @pytest.mark.parametrize(("text", "says"), [(None, "CPU.json: missing"), ("[1]", "not a JSON object"), ("{}", None)])
 def test_a_system_description_that_cannot_be_read_is_asked_for(text: str | None, says, tmp_path: Path) -> None:
     write(tmp_path / "Example/results/CPU/resnet", make_log.run())
