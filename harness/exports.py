@@ -5,6 +5,19 @@ from collections.abc import Mapping
 from harness.job import Job, Origins, names, prefix_of
 from harness.libraries import dropped, names_to_forward, secrets
 
+# Settings that name a file or folder, which a container does not have unless it is mounted.
+READ_PATHS = ("DATADIR", "PRETRAINED", "JOB_KEY", "FLEET_BASELINE", "HOSTFILE")
+WRITTEN_PATHS = ("LOGDIR", "CHECKPOINT_DIR", "DATA_CACHE", "TELEMETRY_PROMETHEUS")
+MADE_IN_IMAGE = {"DATA_CACHE": "data"}  # the embedded data set, whose folder the image has
+
+
+# Settings that name a file or folder, which a container does not have unless it is mounted.
+PATHS = (
+    *("LOGDIR", "CHECKPOINT_DIR", "DATA_CACHE", "TELEMETRY_PROMETHEUS"),  # written
+    *("DATADIR", "JOB_KEY", "FLEET_BASELINE", "HOSTFILE", "PRETRAINED"),  # read
+)
+MADE_IN_IMAGE = {"DATA_CACHE": "data"}  # the folder of the embedded data set, which an image has already
+
 
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """Return the variables that run_and_time.sh exports on a node.
@@ -37,6 +50,9 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
     JOB_DEVICE:  "cpu" or "gpu"
     CONT_...:    settings of the container that the config file sets; each node reads the others in it by itself
     JOB_GIVEN:   names of the variables that the user has set and the launcher hands to the nodes
+    JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
+    JOB_READS:   files and folders that the job reads, whoever has set them, as "DATADIR=/data", one a line
+    JOB_WRITES:  the same of those that it writes, LOGDIR first
     JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
@@ -52,5 +68,16 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         "DGXNNODES": str(job.cluster.dgxnnodes),
         "JOB_DEVICE": job.cluster.device,
         "JOB_GIVEN": " ".join(sorted({*given_settings, *given_by_prefix})),
+        "JOB_PATHS": _paths(job),
         "JOB_SECRETS": secrets(user_environ),
     }
+
+
+def _paths(job: Job) -> str:
+    """Return the files and folders that a job names, one a line, as "DATADIR=/data"."""
+    lines = []
+    for variable in PATHS:
+        path = job.value(variable)
+        if path and path != MADE_IN_IMAGE.get(variable):
+            lines.append(f"{variable}={path}")
+    return "\n".join(lines)

@@ -117,6 +117,25 @@ load_job() {
   unset ${JOB_SECRETS} ${JOB_DROPPED:-}
 }
 
+# The files and folders of a job that load_job --launch has described: path_of[VARIABLE] is absolute, `writes` are the folders
+# that must be there for it, LOGDIR first, `reads` the variables of what it reads.
+declare -A path_of=()
+writes=() reads=()
+load_paths() {
+  local line variable path
+  path_of=() writes=() reads=()
+  while IFS= read -r line; do
+    variable=${line%%=*} path=${line#*=}
+    [[ ${path} == "{JOB_KEY}" ]] || path=$(realpath -m -- "${path}") # which on_host.sh replaces
+    path_of[${variable}]=${path}
+    case ${variable} in
+      LOGDIR | CHECKPOINT_DIR | DATA_CACHE) writes+=("${path}") ;;
+      TELEMETRY_PROMETHEUS) writes+=("$(dirname "${path}")") ;; # each sample renames a new file to it
+      *) reads+=("${variable}") ;;
+    esac
+  done <<<"${JOB_PATHS}"
+}
+
 # A host's name or IPv4 address: ssh would take what begins with - as an option, Open MPI what is behind : as its own.
 # shellcheck disable=SC2034 # those who source it read it
 readonly HOST_NAME='[A-Za-z0-9_][A-Za-z0-9_.-]*'

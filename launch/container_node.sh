@@ -7,7 +7,8 @@
 #   --dry-run                          print the engine's command; --print0 with a NUL after each word
 #
 # ENGINE is docker (default), podman or apptainer, whose CONT is the .sif file that launch/apptainer.def makes.
-# Mounts DATADIR (read-only) and LOGDIR at their own paths and JOB_KEY as a secret; runs as the calling user on a read-only
+# Mounts the files and folders of the job's settings at their own paths, but those that it writes read-only, and JOB_KEY as a
+# secret; runs as the calling user on a read-only
 # root with a /tmp of its own. The container goes when this script goes. May be told CONT_NETWORK (default: none for a job
 # of one node, else host), CONT_NAME (the container's name) and CONT_HOST (its node's name on a network of its own);
 # CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE, CONT_MEMLOCK and CONT_IPC come from the system's config file. An Apptainer job
@@ -25,9 +26,9 @@ known_engine docker podman apptainer
 
 environment=()
 load_job --launch
-told_below=" JOB_KEY LOGDIR DATADIR HOSTFILE FLEET_BASELINE CACHE_CLEARED IMAGE_DIGEST "
+load_paths
 for variable in ${JOB_GIVEN}; do
-  [[ ${told_below} == *" ${variable} "* ]] || environment+=("${variable}=${!variable}")
+  [[ -n ${path_of[${variable}]:-} || " CACHE_CLEARED IMAGE_DIGEST " == *" ${variable} "* ]] || environment+=("${variable}=${!variable}")
 done
 
 name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
@@ -35,20 +36,25 @@ name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
 network=${CONT_NETWORK:-$( ((DGXNNODES == 1)) && echo none || echo host)}
 digest=$(image_id "${CONT}")
 environment+=("IMAGE_DIGEST=${digest}")
-LOGDIR=${LOGDIR:-results}
-[[ ${NODE_RANK:-0} == 0 ]] || unset FLEET_BASELINE # the first node judges
 mounts=()
-for variable in LOGDIR DATADIR JOB_KEY FLEET_BASELINE HOSTFILE; do
-  path=${!variable:-}
-  [[ -n ${path} ]] || continue
-  [[ ${path} == "{JOB_KEY}" ]] || path=$(realpath -m "${path}") # which on_host.sh replaces
-  [[ ${path} != *[,\"]* ]] || refuse "${path}: a path with a comma or a quote cannot be mounted into a container: rename it"
-  inside=/run/${variable,,} options=,ro
-  [[ ${variable} != *DIR ]] || inside=${path}
-  [[ ${variable} != LOGDIR ]] || options=""
-  mounts+=("src=${path},dst=${inside}${options}")
-  environment+=("${variable}=${inside}")
+declare -A mounted=()
+add_mount() { # SOURCE INSIDE OPTIONS
+  [[ $1 != *[,\"]* ]] || refuse "$1: a path with a comma or a quote cannot be mounted into a container: rename it"
+  [[ -n ${mounted[$2]:-} ]] || mounts+=("src=$1,dst=$2$3") # two settings may name one folder
+  mounted[$2]=yes
+}
+for folder in "${writes[@]}"; do add_mount "${folder}" "${folder}" ""; done
+for variable in "${reads[@]}"; do
+  if [[ ${variable} == FLEET_BASELINE && ${NODE_RANK:-0} != 0 ]]; then # the first node judges
+    unset "path_of[${variable}]"
+    continue
+  fi
+  inside=${path_of[${variable}]}
+  [[ " JOB_KEY HOSTFILE FLEET_BASELINE " != *" ${variable} "* ]] || inside=/run/${variable,,}
+  add_mount "${path_of[${variable}]}" "${inside}" ,ro
+  path_of[${variable}]=${inside}
 done
+for variable in "${!path_of[@]}"; do environment+=("${variable}=${path_of[${variable}]}"); done
 
 if [[ ${ENGINE} == apptainer ]]; then
   run=(apptainer exec --cleanenv --no-home --pwd /workspace)
@@ -83,7 +89,7 @@ absent="image ${CONT} is not on this node: build it with launch/build_image.sh, 
 if [[ -z ${print} ]]; then
   need_engine
   [[ -n ${digest} ]] || refuse "${absent}"
-  mkdir -p "${LOGDIR}"
+  mkdir -p -- "${writes[@]}"
   # The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
   # An acceptance flushes nothing; --check is told what can be done, as it judges that.
   if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && ${instead[*]} != *--acceptance* && -w /proc/sys/vm/drop_caches ]]; then

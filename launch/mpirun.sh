@@ -86,9 +86,9 @@ if [[ -n ${topology} ]]; then
   export SWITCH_GROUPS
 fi
 export ENGINE HOSTS=${hosts} DGXNNODES=${#host[@]} JOB_KEY="{JOB_KEY}" NODE_RANK=0
-LOGDIR=$(realpath -m "${LOGDIR:-results}")
-export LOGDIR
 load_job --launch
+load_paths
+export LOGDIR=${path_of[LOGDIR]}
 job=paddle-reference-$$-$(date +%s)
 
 # The command of node $1, each word quoted for the shell of its host.
@@ -97,13 +97,14 @@ command_of() {
   NODE_RANK=$1
   if [[ -n ${no_container} ]]; then
     command=(env -C "${workdir}")
-    for variable in ${JOB_GIVEN}; do command+=("${variable}=${!variable}"); done
+    writes=("${LOGDIR}") # others are each host's own
+    for variable in ${JOB_GIVEN} LOGDIR; do command+=("${variable}=${!variable}"); done
     command+=(./run_and_time.sh "${instead[@]}")
   else
     [[ ${ENGINE} == apptainer ]] || container=${job}-$1
     mapfile -t -d '' command < <(CONT_NAME=${job}-$1 CONT_HOST=${host[$1]} launch/container_node.sh --print0 "${instead[@]}")
   fi
-  printf '%q ' "${ENGINE}" "${container}" "${LOGDIR}" "${command[@]}"
+  printf '%q ' "${ENGINE}" "${container}" "$(printf '%s\n' "${writes[@]}")" "${command[@]}"
 }
 on_host=(launch/common.sh launch/on_host.sh) # what runs there, sent as text
 

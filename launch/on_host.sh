@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What launch/mpirun.sh runs on each host, by `bash -c` and after common.sh: a command with the job's key, until it ends or the head node is gone.
-#   $1 the job's engine there and $2 its container, or nothing   $3 folder to make   $4... the command; {JOB_KEY} in it stands for the key's file
+#   $1 the job's engine there and $2 its container, or nothing   $3 folders to make, one a line   $4... the command; {JOB_KEY} in it stands for the key's file
 # Standard input: the job's private key, then nothing until the head node closes it or dies. The key is gone when this is.
 set -uo pipefail
 # SPDX-License-Identifier: Apache-2.0
@@ -8,9 +8,10 @@ if (($# < 4)) || ! declare -F await >/dev/null; then
   echo "error: launch/on_host.sh is what launch/mpirun.sh runs on each host: start that one; see launch/mpirun.sh --help" >&2
   exit 2
 fi
-engine=$1 container=$2 logdir=$3
+engine=$1 container=$2
+mapfile -t folders <<<"$3"
 shift 3
-mkdir -p -- "${logdir}" || exit 1
+mkdir -p -- "${folders[@]}" || exit 1
 if [[ -w /dev/shm ]]; then parent=/dev/shm; else parent=/tmp; fi
 folder=$(mktemp -d -p "${parent}" job-key.XXXXXX) || exit 1
 child="" killer=""

@@ -80,6 +80,7 @@ def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
         "DGXNNODES": "2",
         "JOB_DEVICE": "gpu",
         "JOB_GIVEN": "BATCHSIZE DGXSYSTEM OMPI_MCA_btl",
+        "JOB_PATHS": "LOGDIR=results",
         "JOB_SECRETS": "SECRET",
     }
 
