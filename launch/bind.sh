@@ -19,5 +19,17 @@ if [[ -z ${node} || ! -r ${cores} ]]; then
     "set it to what nvidia-smi topo -m says, or to nothing" >&2
   exit 2
 fi
+each_of() { # LIST as 0-3,8
+  local part
+  for part in ${1//,/ }; do seq "${part%-*}" "${part#*-}"; done | sort
+}
+# A container or batch job may have been given some of the cores: Linux refuses others, or lets the rank leave its share.
+given=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
+own=$(comm -12 <(each_of "$(<"${cores}")") <(each_of "${given}") | paste -sd,)
+if [[ -z ${own} ]]; then
+  echo "error: RANK_NUMA=${RANK_NUMA}: local rank ${OMPI_COMM_WORLD_LOCAL_RANK} may use cores ${given}, and none of them is of" \
+    "NUMA node ${node} ($(<"${cores}")): ask for its cores too, or set RANK_NUMA to nothing" >&2
+  exit 2
+fi
 # Memory follows: Linux gives a page from the node of the core that touches it first.
-exec taskset --cpu-list "$(<"${cores}")" "$@"
+exec taskset --cpu-list "${own}" "$@"

@@ -16,11 +16,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from harness import nvidia_smi
 from harness.job import names
 from launch.times import TIMES
 from tests import jobs
-from tests.jobs import need, printed, refused, resolved
+from tests.jobs import printed, refused, resolved
 from tests.launch.test_nodes import NODES
 
 LAUNCH = jobs.REPOSITORY / "launch"
@@ -269,17 +268,6 @@ def test_wrong_use_is_one_line_and_2(command: str, variables: dict[str, str], sa
     script, *arguments = command.split()
     program = NODES if script == "nodes" else (f"launch/{script}",)
     refused(jobs.run([*program, *arguments], **variables), said)
-
-
-def test_a_rank_is_bound_to_its_numa_node() -> None:
-    bound = ["launch/bind.sh", "python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
-    node = Path("/sys/devices/system/node/node0/cpulist")
-    need(node.is_file(), "the kernel tells no NUMA nodes")
-    done = jobs.run(bound, RANK_NUMA="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
-    assert done.stdout.strip() == str(sorted(nvidia_smi.cpu_list(node.read_text()) & os.sched_getaffinity(0))), (
-        done.stderr
-    )
-    refused(jobs.run(bound, RANK_NUMA="0,99", OMPI_COMM_WORLD_LOCAL_RANK="1"), "has no NUMA node")
 
 
 def json_schema(known: Any) -> dict[str, Any]:
