@@ -40,6 +40,8 @@ def _on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any
     power_w = 300.0 * devices
     by.each(log, "step_window", lambda fields: fields["value"].update(gpu_memory_mib=20_000.0, power_w=power_w))
     log.inside("telemetry_summary", peak_gpu_memory_mib=30_000.0, peak_gpu_temperature_c=71.0)
+    if precision == "fp32":
+        _header(log, "environment", NVIDIA_TF32_OVERRIDE="0")
     return _with_energy(log, power_w * 450)
 
 
@@ -73,6 +75,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "telemetry_summary", peak_gpu_temperature_c=5000.0), "5000 degrees C"),
     "fp32 of TF32": (lambda: _on_gpus(precision="fp32"), lambda log: _header(
         log, "environment", NVIDIA_TF32_OVERRIDE="1"), "NVIDIA_TF32_OVERRIDE=1"),
+    "fp32 of a run in TF32": (lambda: _on_gpus(precision="fp32"), lambda log: by.replaced(
+        log, (', "NVIDIA_TF32_OVERRIDE": "0"', "")), "precision fp32, and no NVIDIA_TF32_OVERRIDE in the environment"),
     "tf32 of FP32": (lambda: _on_gpus(precision="tf32"), lambda log: _header(
         log, "environment", NVIDIA_TF32_OVERRIDE="0"), "NVIDIA_TF32_OVERRIDE=0"),
     "tf32 of a V100": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
@@ -121,7 +125,7 @@ HONEST: dict[str, Callable[[], Altered]] = {
     "one GPU, which sums no gradients": lambda: _on_gpus(devices=1),
     "64 nodes": _of_64_nodes,
     "tf32": lambda: _on_gpus(precision="tf32"),
-    "fp32, which forbids TF32": lambda: _header(_on_gpus(precision="fp32"), "environment", NVIDIA_TF32_OVERRIDE="0"),
+    "fp32, which forbids TF32": lambda: _on_gpus(precision="fp32"),
     "a name with the memory of the processor": lambda: _on_gpus(
         card={"name": "NVIDIA GH200 480GB", "memory_gib": 95.6}),
     "a slice of a card": lambda: _on_gpus(card={"name": "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "memory_gib": 39.5}),
