@@ -333,7 +333,8 @@ def count(text: str) -> int:
     except ValueError:
         value = 0
     if not 0 < value < MOST:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number above 0")
+        says = "must be a whole number above 0" if value <= 0 else f"must be below {MOST}"
+        raise argparse.ArgumentTypeError(f"{text!r}: {says}")
     return value
 
 
