@@ -117,7 +117,9 @@ def test_units_are_compared_with_the_losses_of_the_plain_step(share: float, stat
 def test_merged_lars_is_compared_with_an_update_a_parameter(precision: str, share: float, status: str) -> None:
     tolerance = fast.LARS_FP32 if precision == "fp32" else fast.LARS_ROUNDED
     machine: Any = Trained(EXACT, moved(tolerance, share), precision=precision)
-    assert fast.lars(machine).status == status
+    verdict = fast.lars(machine)
+    assert verdict.status == status
+    assert ("TF32" in verdict.wanted) == (precision != "fp32")
     assert machine.trainings == [("", "lars"), ("merged_lars=1", "lars")]
 
 
