@@ -187,10 +187,10 @@ _OWN = ("open", "closed lars", "closed sgd")
 @pytest.mark.parametrize(
     ("version", "names", "count", "start"),
     [
-        ("4.0.0", tuple(SEEDS), 150, 0),
-        ("4.0.0", _MLPERF, 90, 10_000),
-        ("2.1.0", _MLPERF, 60, 20_000),
-        *((version, (*_OWN, *_MLPERF), 40, 30_000) for version in _OLDER),
+        ("4.0.0", tuple(SEEDS), 120, 0),
+        ("4.0.0", _MLPERF, 60, 10_000),
+        ("2.1.0", _MLPERF, 40, 20_000),
+        *((version, (*_OWN, *_MLPERF), 30, 30_000) for version in _OLDER),
         *(
             pytest.param(version, (*names, *_MLPERF), 2_000, 100_000, marks=pytest.mark.slow)
             for version, names in (("4.0.0", SEEDS), *((older, (*_OWN, "aborted")) for older in ("2.1.0", *_OLDER)))

@@ -44,11 +44,18 @@ def kill(victim: str, logdir: Path) -> None:
 
 
 VICTIMS = ("rank", "mpirun", "node")
+SLOW_BUT_IN_CI = [pytest.mark.slow, pytest.mark.ci]
 TRAINS = [
-    pytest.param(phase, VICTIMS[(number + 2) % 3], True, marks=pytest.mark.xdist_group("ranks"))
+    pytest.param(phase, VICTIMS[(number + 2) % 3], True, marks=[pytest.mark.ci, pytest.mark.xdist_group("ranks")])
     for number, phase in enumerate(PHASES)
 ]
-STANDS_IN = [(phase, victim, False) for phase in PHASES if phase != "checkpoint's write" for victim in VICTIMS]
+# Of the jobs that train nothing .ci/run kills one victim in each phase, another than of those that train.
+STANDS_IN = [
+    pytest.param(phase, victim, False, marks=[pytest.mark.ci] if victim == VICTIMS[number % 3] else [])
+    for number, phase in enumerate(PHASES)
+    if phase != "checkpoint's write"
+    for victim in VICTIMS
+]
 
 
 @pytest.mark.slow
@@ -144,7 +151,13 @@ STARTERS = {
 
 
 @pytest.mark.xdist_group("ranks")
-@pytest.mark.parametrize(("role", "starter"), [(role, IGNORING) for role in TREE])
+@pytest.mark.parametrize(
+    ("role", "starter"),
+    [
+        pytest.param(role, IGNORING, marks=[] if role in ("launch/trials.sh", "mpirun") else SLOW_BUT_IN_CI)
+        for role in TREE
+    ],
+)
 def test_nothing_stays_of_a_job_when_one_process_is_killed(
     standing_in: Path, tmp_path: Path, role: str, starter: Sequence[str]
 ) -> None:
@@ -191,6 +204,7 @@ def test_a_trial_that_has_only_begun_ends_with_its_script(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("starter", STARTERS)
 def test_a_job_ends_with_its_script_whoever_started_it(standing_in: Path, tmp_path: Path, starter: str) -> None:

@@ -55,6 +55,7 @@ def test_every_locked_package_has_a_hash():
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_no_secret_of_the_environment_is_left_anywhere(tmp_path):
     secrets = {"AWS_SECRET_ACCESS_KEY": "c2VjcmV0LWtleQ", "HF_TOKEN": "hf_zzTOPsecretzz", "PASSWORD": "pa55-w0rd-x"}
@@ -78,6 +79,7 @@ def listening(parent: psutil.Process) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_what_a_job_of_one_node_listens_on(tmp_path):
     job = jobs.run_and_time(start=jobs.begin, **{**jobs.TINY, "MEASURED_STEPS": 5000, "LOGDIR": tmp_path})

@@ -19,7 +19,7 @@ from tests.harness import small
 from tests.jobs import in_namespaces, need
 from tests.scoring.pages import write_log
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 HANGS = pytest.mark.xdist_group("hangs")  # most of their time these wait: other tests may have the cores then
 RANKS = pytest.mark.xdist_group("ranks")
 
@@ -162,7 +162,7 @@ def test_a_clock_set_back_in_the_last_evaluation(tmp_path: Path) -> None:
 # ---- a long run keeps its memory, file handles and threads, by its own telemetry
 
 
-EPOCHS = int(os.environ.get("SOAK_EPOCHS", "60"))  # with an evaluation and a checkpoint each; 0.6 to 3 seconds
+EPOCHS = int(os.environ.get("SOAK_EPOCHS", "36"))  # with an evaluation and a checkpoint each; 0.6 to 3 seconds
 GROWTH = {"rss_mib": 20, "open_files": 0, "threads": 0}
 
 
@@ -180,7 +180,7 @@ def test_soak_keeps_memory_and_handles_flat(tmp_path):
     begin_s = [event["time_ms"] for event in jobs.mllog(log) if event["key"] == "epoch_stop"][EPOCHS // 4 - 1] / 1000
     settled = [sample["process"] for sample in samples if sample["time_s"] > begin_s]
     third = len(settled) // 3
-    assert third > 5
+    assert third >= 3
     for name, most in GROWTH.items():
         # The least of many: a checkpoint on its way holds memory, a file and a thread for a moment.
         first, last = (min(sample[name] for sample in part) for part in (settled[:third], settled[-third:]))

@@ -47,12 +47,8 @@ def ended(job: subprocess.Popen[str], logdir: Path) -> str:
 
 # {the signal: exit status of the job}
 STATUS_AFTER = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGKILL: -9}
-QUICK = (
-    ("training", signal.SIGINT),
-    ("training", signal.SIGTERM),
-    ("training", signal.SIGHUP),
-    ("training", signal.SIGKILL),
-)
+QUICK = (("training", signal.SIGINT), ("training", signal.SIGKILL))
+IN_CI = (("training", signal.SIGTERM), ("training", signal.SIGHUP))
 # {the signal: why the log says that the run ended}
 REASONS = {sent: f"stopped by signal {sent.name.removeprefix('SIG')}" for sent in STATUS_AFTER}
 REASONS[signal.SIGKILL] = r"run_and_time.sh was killed$|stopped by the end of its launcher after step \d+$"
@@ -64,6 +60,8 @@ def phase_and_signal(*phases: str) -> list[Any]:
     for phase in phases:
         for sent in STATUS_AFTER:
             marks = [] if (phase, sent) in QUICK else [pytest.mark.slow]
+            if (phase, sent) in IN_CI:
+                marks.append(pytest.mark.ci)
             found.append(pytest.param(phase, sent, marks=marks, id=f"{phase}-{sent.name}"))
     return found
 

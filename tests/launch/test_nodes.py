@@ -113,6 +113,8 @@ def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> Non
     assert (tmp_path / "runs.reason").read_text() == "stopped by SIGTERM\n"
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_node_with_another_key_is_refused_and_both_end(tmp_path: Path, pair: Pair) -> None:
     """Long before NODE_WAIT_S, as neither can come to the other any more."""
     pair.variables["HOSTS"] = "127.0.0.1,localhost"

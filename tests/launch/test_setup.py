@@ -343,7 +343,7 @@ def test_of_two_first_starts_the_second_waits(checkout: Path, own_wheels: dict[s
     assert works(checkout)
 
 
-CUTS = 10  # by uv, and as many by pip
+CUTS = 6  # by uv, and as many by pip
 
 
 @pytest.mark.slow

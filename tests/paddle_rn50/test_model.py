@@ -119,7 +119,7 @@ def off(ranks: int, folder: Path, *command: str, steps: int = 20, **variables: s
     ("ranks", "steps", "command", "layout", "tolerance"),
     [
         (1, 5, PLAIN, "", acceptance.CPU),
-        pytest.param(1, 20, PLAIN, "", acceptance.CPU, marks=[pytest.mark.slow, pytest.mark.ci]),
+        pytest.param(1, 20, PLAIN, "", acceptance.CPU, marks=pytest.mark.slow),
         pytest.param(2, 20, PLAIN, "", acceptance.CPU, marks=[pytest.mark.slow, pytest.mark.ci]),
         pytest.param(2, 20, (ALTERED, "rounding"), "", acceptance.CPU, marks=pytest.mark.slow),
         pytest.param(1, 20, PLAIN, "NHWC", acceptance.LAYOUT, marks=pytest.mark.slow),

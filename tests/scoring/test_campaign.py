@@ -395,6 +395,8 @@ def test_a_failed_run_is_said_and_repeated(own: dict[str, str], tmp_path: Path) 
     assert "no memory" in kept.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_stopped_campaign_goes_on_where_it_was(own: dict[str, str], tmp_path: Path) -> None:
     first = jobs.begin([CAMPAIGN_SH, "dlperf", "--shrink"], **(own | {"RUNNER_DOES": "hang"}))
     folder = tmp_path / "results" / "campaigns" / "shrunk_rn50" / RUNS[1]

@@ -148,7 +148,6 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path) -> None:
     assert code == 0 and "option_contradicts_log" in [w["rule"] for w in result["warnings"]]
 
 
-@pytest.mark.ci
 @pytest.mark.slow
 def test_the_table_of_clocks_is_that_of_the_corpus(tmp_path: Path) -> None:
     """`docs/lab-notes.md`: of each importer's logs how many a second clock confirms. Reads all 1,200 logs in 14 s."""

@@ -360,6 +360,8 @@ def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) 
     assert {file.name for file in (tmp_path / "acceptance").glob("*/*")} == {"fp32.lines", "fp32.stderr"}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_a_job_that_is_not_done_when_the_time_is_up_is_ended(tmp_path: Path) -> None:
     copy = jobs.checkout(tmp_path / "copy")

@@ -76,6 +76,8 @@ def test_a_pack_holds_the_files_of_the_lists_in_their_order(source: Path, tmp_pa
         pack._files_of_part(tmp_path / "records", "train")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:
     """It is killed for good while it waits for an image, which is a pipe that nobody writes to; a second is refused."""
     lines = (source / "train_list.txt").read_text() * 20  # 800 samples: more than are read at once
