@@ -227,8 +227,8 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    `system` names the machine; None takes it from the logs. A row of the same run and the same protocol is replaced, but
-    only if it differs in more than the log's path and date. Raises InputError if a stored record cannot be read.
+    `system` names the machine; None takes it from the logs. A row of the same run and the same protocol is replaced,
+    but only if it differs in more than the log's path and date. Raises InputError if a stored record cannot be read.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     old_rows_of_runs = _rows_of_runs(connection, new_rows, result.records)
@@ -261,9 +261,8 @@ def _rows_of_runs(
         stored = _record_of_row(connection, old) if is_of_a_new_trend else None
         for new, record, olds in zip(new_rows, records, found, strict=True):
             is_of_same_log = (old.sha256, old.protocol) == (new.sha256, new.protocol)
-            if is_of_same_log:
-                olds.append(old)
-            elif stored is not None and old.series == new.series and record.is_of_same_run(stored):
+            is_of_same_run = stored is not None and old.series == new.series and record.is_of_same_run(stored)
+            if is_of_same_log or is_of_same_run:
                 olds.append(old)
     return found
 
@@ -311,9 +310,9 @@ def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[s
 
 
 def _record_of_row(connection: sqlite3.Connection, row: Row) -> Record:
-    """Return the record of a row's run, with what tells runs and their hosts apart. The history keeps it as packed JSON.
+    """Return the record of a row's run, with what tells runs and their hosts apart.
 
-    Raises InputError if it cannot be read.
+    The history keeps it as packed JSON. Raises InputError if it cannot be read.
     """
     key = [row.sha256, row.protocol]
     [packed_record] = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()

@@ -51,7 +51,10 @@ def test_each_command_is_listed_with_what_it_does_and_has_options() -> None:
     [
         ("scoring score log", "the following arguments are required: --protocol"),
         ("scoring score log --protocol window --devices 8,64", "--devices: '8,64': must be a whole number above 0"),
-        ("scoring score log --protocol window --devices 1000000000", "--devices: '1000000000': must be below 1000000000"),
+        (
+            "scoring score log --protocol window --devices 1000000000",
+            "--devices: '1000000000': must be below 1000000000",
+        ),
         ("scoring score log --protocol window --skip -1", "--skip: '-1': must be a whole number, 0 or above"),
         ("scoring compare a b --protocol window --between-runs-sd 0.8", "'0.8': must be PERCENT/RUNS, as 0.8/5"),
         ("compliance check log --ruleset", "--ruleset: expected one argument"),
