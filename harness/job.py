@@ -186,7 +186,7 @@ class DataSettings:
         choices=("real", "synthetic"),
     )
     folder: str = _setting(
-        "data set in ImageNet's layout, rn50: or packed; empty: the embedded digits", "", variable="DATADIR"
+        "data set, as docs/data.md says; empty: the embedded digits or scenes", "", variable="DATADIR"
     )
     embedded_in: str = _setting("folder in which the embedded data set is made", "data", variable="DATA_CACHE")
     threads: int = _setting(

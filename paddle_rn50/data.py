@@ -82,7 +82,7 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
         source = schema.Passport(**passport) if passport else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{sizes_file}: holds no width and height: remove it, then tools.pack --sizes writes it"
+            f"{sizes_file}: is damaged or of another version: remove it, then tools.pack --sizes writes it"
         ) from error
     return _Noted(largest, source)
 

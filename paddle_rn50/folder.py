@@ -190,7 +190,8 @@ def class_folders(root: Path, part: str) -> ClassFolders:
         images, other_files = _files_below(root, f"{part}/{name}")
         others += other_files
         if not images:
-            raise ValueError(f"{root / part / name}: this class folder has no image: fill it or remove it")
+            held = f" but {len(other_files)} other files, as {root / other_files[0]}" if other_files else ""
+            raise ValueError(f"{root / part / name}: this class folder has no image{held}: fill it or remove it")
         paths += images
         labels += [label] * len(images)
     return ClassFolders(names, paths, labels, others)
