@@ -267,7 +267,7 @@ def test_the_rank_that_computes_longer_and_the_one_that_waits_are_named(tmp_path
     jobs.checkout(checkout, room="harness", loop=loop)
     (checkout / "paddle_rn50").unlink()
     (checkout / "paddle_rn50").symlink_to(small.checkout() / "paddle_rn50")
-    settings = jobs.TINY | {"MEASURED_STEPS": "24", "THREADS": "1"}
+    settings = jobs.TINY | {"MEASURED_STEPS": "40", "THREADS": "1"}
     done = jobs.on_ranks(2, "-m", "harness", cwd=checkout, RESULT_FILE=log, BATCHSIZE=2, **settings)
     assert done.returncode == 0, done.stderr
     status, score, _ = command("score", log, "--protocol", "window")
