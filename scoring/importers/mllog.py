@@ -258,10 +258,11 @@ class MLLog(FormatReader):
         if values is None:
             self.note_problem(f"line {event.line}: step_window without a table of values")
             return
-        steps = self._readable(event, "steps", values.get("steps"), positive_whole)
-        seconds = self._readable(event, "time_s", values.get("time_s"), positive_amount)
+        steps = positive_whole(values.get("steps"))
+        seconds = positive_amount(values.get("time_s"))
         if steps is None or seconds is None:
-            self.note_problem(f"line {event.line}: step_window without steps or time")
+            stated = f"steps {printable(values.get('steps'), 40)}, time_s {printable(values.get('time_s'), 40)}"
+            self.note_problem(f"line {event.line}: step_window without steps or time ({stated})")
             return
 
         window = self._step_window(event, values, steps, seconds)

@@ -262,6 +262,15 @@ def test_a_log_is_truncated_only_where_its_lines_tell(
     assert read_text(tmp_path, text).truncated is truncated
 
 
+@pytest.mark.parametrize(("name", "value"), [("time_s", "-5"), ("time_s", '"fast"'), ("steps", "0"), ("steps", "null")])
+def test_a_window_without_steps_or_time_is_one_problem(tmp_path: Path, name: str, value: str) -> None:
+    text = samples.mllog(samples.run_of(samples.steady(240), epoch_steps=120))
+    record = read_text(tmp_path, re.sub(rf'"{name}": [\d.]+', f'"{name}": {value}', text, count=1))
+    [problem] = record.problems
+    assert "step_window without steps or time (" in problem
+    assert f"{name} {value}".replace('"', "") in problem and len(record.windows) == 23
+
+
 @pytest.mark.parametrize("value", ['"many"', "1e308", "{}", "-5"])
 def test_a_field_that_cannot_be_read_is_a_problem_and_no_check_agrees_with_itself(tmp_path: Path, value: str) -> None:
     text = re.sub(
