@@ -22,6 +22,7 @@ from scoring.record import Record, Window, recipe_target
 NOT_MEASURED = "not measured"
 SHORT_STEP_SHARE = 0.05  # of the measured windows: they have shorter steps than `short_s`
 LONG_STEP_SHARE = 0.95  # of the measured windows: they have shorter steps than `long_s`
+SHOWN_SECONDS = 0.05  # less than this is shown as 0.0 s; stamps are of whole milliseconds
 SHOWN_POINTS = 120  # of a curve or a table of windows; neighbours of a longer run are put together
 
 
@@ -409,11 +410,15 @@ def _spans_of_time(
     """Return the start and end of each window in seconds since run_start.
 
     Without a run_start they are counted from the start of the first window. A window that does not say how long it took
-    starts at its end.
+    starts at its end. One that starts before the run by no more than what is rounded off starts with it.
     """
     begins = [end - (window.seconds or 0.0) for end, window in zip(ends, windows, strict=True)]
     origin = begins[0] if run_start_s is None else run_start_s
-    return [(begin - origin, end - origin) for begin, end in zip(begins, ends, strict=True)]
+    spans = []
+    for begin, end in zip(begins, ends, strict=True):
+        is_rounded_off = 0 < origin - begin < SHOWN_SECONDS
+        spans.append((0.0 if is_rounded_off else begin - origin, end - origin))
+    return spans
 
 
 def _spans_of_steps(windows: Sequence[Window], steps: Sequence[int]) -> list[tuple[float, float]]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import random
 import re
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from scoring.record import Record, Window
+from scoring.report import content
 from scoring.report.text import markdown, number
 from tests import jobs, make_log
 from tests.compliance.test_data_distributed import with_passports
@@ -433,3 +436,11 @@ def test_measured_epochs(published_logs: Path, tmp_path: Path) -> None:
     rows = MEASURED.findall((tmp_path / "report.html").read_text())
     measured = {("Epoch: 0 " in lines[int(line) - 1], measured) for line, measured in rows}
     assert measured == {(True, "no"), (False, "yes")}
+
+
+@pytest.mark.parametrize(("seconds", "start"), [(1.0004, 0.0), (1.0, 0.0), (0.9996, 0.0004), (4.0, -3.0)])
+def test_a_window_starts_before_its_run_only_by_more_than_stamps_round_off(seconds: float, start: float) -> None:
+    windows = tuple(Window(line=at, steps=1, images=8.0, seconds=seconds, end_s=100.0 + at) for at in (1, 2))
+    record = Record(file="a", sha256="a", lines=2, format="mllog", run_start_s=100.0, windows=windows)
+    first, _ = content.timeline(content.ReportedRun(number=1, record=record, path="a")).points
+    assert first.start == pytest.approx(start) and math.copysign(1, first.start) == math.copysign(1, start)
