@@ -185,6 +185,8 @@ class Record:
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
+        if self.format == "keras":  # its rows print the step that they begin at, wherever a short one stands
+            return _step_before(self.windows[0]) == earlier.windows[-1].step
         has_end = earlier.run_stop_s is not None
         if has_end or self._has_beginning(earlier.windows[-1]):
             return False
@@ -323,6 +325,13 @@ class _Figures(NamedTuple):
 def _figures_of(row: Window) -> _Figures:
     """Return the figures that a row prints."""
     return _Figures(rate=row.printed_rate, step_time_s=row.printed_step_time_s, loss=str(row.loss))
+
+
+def _step_before(row: Window) -> int | None:
+    """Return the step behind which a row begins, 100 for `between steps 100 and 200`; None if it is not known."""
+    if row.step is None or row.steps is None:
+        return None
+    return row.step - row.steps
 
 
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:

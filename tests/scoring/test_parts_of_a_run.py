@@ -134,3 +134,16 @@ def test_rows_that_may_be_alike_by_chance_are_not_called_one_run(tmp_path: Path)
     three = record_of("three", [100.0, 101.0, 102.0], 6.9)
     assert three.is_of_same_run(record_of("four", [100.0, 101.0, 102.0, 103.0], 6.9))
     assert not three.is_of_same_run(record_of("other_loss", [100.0, 101.0, 102.0, 103.0], 6.8))
+
+
+@pytest.mark.parametrize(
+    "ends", [[0, 100, 200, 225, 325], [0, 100, 200, 300, 325], [0, 25, 125, 225, 325], [0, 100, 125, 150, 250]]
+)
+def test_a_keras_log_is_in_parts_wherever_it_was_cut_and_a_short_row_stands(tmp_path: Path, ends: list[int]) -> None:
+    """A row is short at the end of an epoch; the part behind the cut may hold a single row."""
+    lines = []
+    for seconds, (begin, end) in enumerate(itertools.pairwise(ends), 1):
+        history = f"TimeHistory: {seconds}.00 seconds, {100 + seconds}.00 examples/second between steps {begin} and {end}"
+        lines.append(f"I0826 16:01:52.940788 140244211521280 keras_utils.py:133] {history}, resnet50\n")
+    for cut in range(1, len(lines)):
+        refuse_parts(records_of_parts(tmp_path, lines, cut))
