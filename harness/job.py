@@ -16,8 +16,8 @@ from typing import Any, TypedDict
 from harness.traits import Traits, traits_of
 from program.strategy import Strategy, parse
 from runlog import workloads
+from runlog.schema import HALF_PRECISIONS
 
-HALF_PRECISIONS = ("amp_o1", "amp_o2")
 PRECISIONS = ("fp32", "tf32", *HALF_PRECISIONS)
 
 LAST_PORT = 65_535

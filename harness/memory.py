@@ -14,9 +14,10 @@ import numpy as np
 import psutil
 
 from harness.hooks.watchdog import WATCHDOG
-from harness.job import HALF_PRECISIONS, Job, ModelSettings
+from harness.job import Job, ModelSettings
 from harness.traits import LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, DecoderMemory, MemoryPeaks
 from runlog.errors import RunError
+from runlog.schema import HALF_PRECISIONS
 
 GIB = 2**30
 MIB = 2**20

@@ -17,6 +17,7 @@ from runlog.json_types import JsonObject
 V = TypeVar("V")
 Table = JsonObject
 Texts = dict[str, str]
+HALF_PRECISIONS = ("amp_o1", "amp_o2")  # those of `run_summary` that compute in half precision
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 # Cards before compute capability 8.0, as V100S-PCIE-32GB, Quadro GV100, TITAN RTX and GeForce RTX 2080 Ti.
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T4|[PMK]\d+\w?|GTX|TITAN|RTX 20[5-8]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
-_HALF_PRECISIONS = ("amp_o1", "amp_o2")
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
 _MOST_TEMPERATURE_C = 150  # cards stop far below
@@ -214,7 +213,7 @@ def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault
     has_sums = program["all_reduces"] > 0
     if has_sums != (summary.devices > 1):
         yield Fault(_line(run), f"a program of {program['all_reduces']} all-reduces for {summary.devices} devices")
-    if summary.precision in _HALF_PRECISIONS and program["operators"].get("cast", 0) < 1:
+    if summary.precision in schema.HALF_PRECISIONS and program["operators"].get("cast", 0) < 1:
         yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")
 
 
