@@ -143,7 +143,9 @@ def test_a_keras_log_is_in_parts_wherever_it_was_cut_and_a_short_row_stands(tmp_
     """A row is short at the end of an epoch; the part behind the cut may hold a single row."""
     lines = []
     for seconds, (begin, end) in enumerate(itertools.pairwise(ends), 1):
-        history = f"TimeHistory: {seconds}.00 seconds, {100 + seconds}.00 examples/second between steps {begin} and {end}"
+        history = (
+            f"TimeHistory: {seconds}.00 seconds, {100 + seconds}.00 examples/second between steps {begin} and {end}"
+        )
         lines.append(f"I0826 16:01:52.940788 140244211521280 keras_utils.py:133] {history}, resnet50\n")
     for cut in range(1, len(lines)):
         refuse_parts(records_of_parts(tmp_path, lines, cut))
