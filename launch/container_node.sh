@@ -92,7 +92,7 @@ if [[ -z ${print} ]]; then
   mkdir -p -- "${writes[@]}"
   # The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
   # An acceptance flushes nothing; --check is told what can be done, as it judges that.
-  if [[ ${CLEAR_CACHES:-1} == 1 && ${NEXP:-1} == 1 && ${instead[*]} != *--acceptance* && -w /proc/sys/vm/drop_caches ]]; then
+  if [[ ${JOB_FLUSHES} == 1 && ${instead[*]} != *--acceptance* && -w /proc/sys/vm/drop_caches ]]; then
     [[ -n ${instead[*]} ]] || { sync && echo 3 >/proc/sys/vm/drop_caches; }
     environment+=("CACHE_CLEARED=launch/container_node.sh")
   fi

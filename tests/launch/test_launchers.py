@@ -145,6 +145,8 @@ def test_settings_of_libraries_go_with_the_job_and_those_of_a_nodes_gpus_do_not(
         (("--acceptance",), {}, False),
         (("--acceptance", "--short"), {}, False),
         ((), {"CLEAR_CACHES": "0"}, False),
+        ((), {"NEXP": "2"}, False),
+        ((), {"DGXSYSTEM": "DGXA100_mlperf"}, False),  # five trials by its file, of which one would follow the flush
     ],
 )
 def test_a_container_is_told_of_a_flush_only_where_there_is_one(
