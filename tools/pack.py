@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
+
 from harness import passport
 from harness.decoder import Decoder
 from harness.encoded import fault as fault_of_file
@@ -122,11 +124,32 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
 def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
     """Write the index, check each record by it, and write the file of sizes.
 
-    Raises RunError if the disk returns wrong bytes.
+    Raises RunError if the disk returns wrong bytes, and ValueError if a file was changed after it was packed.
     """
     files.index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
-    _check_written(recordio.find(files.growing, files.index), entries, images.labels, images.part)
-    _write_sizes_of_pack(files.sizes, images, entries, list_sha256)
+    packed = recordio.find(files.growing, files.index)
+    _check_written(packed, entries, images.labels, images.part)
+    files_now = images.contents(_show_nothing)
+    _require_sizes(packed.contents(_show_nothing).sizes, files_now.sizes, images, files)
+    more = {"list_sha256": list_sha256, "source": as_json(passport.passport(files_now))}
+    write_sizes(files.sizes, [(entry.width, entry.height) for entry in entries], more)
+
+
+def _require_sizes(sizes_in_pack: Array, sizes_now: Array, images: folder.ImageList, files: PackFiles) -> None:
+    """Raise ValueError if a file has another size than its record: it was changed after a stopped pack had packed it.
+
+    The sizes are in bytes, [samples] both.
+    """
+    changed = np.flatnonzero(sizes_in_pack != sizes_now)
+    if len(changed):
+        name = images.name(int(changed[0]))
+        raise ValueError(
+            f"{name}: was changed since it was packed: remove {files.growing} and {files.journal}, and pack anew"
+        )
+
+
+def _show_nothing(done: int, total: int) -> None:
+    """Take how many of all files were looked at, and show nothing."""
 
 
 def _lock(file: BinaryIO) -> None:
@@ -178,15 +201,9 @@ def _move_to_disk(file: BinaryIO) -> None:
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # drops only what fsync has written
 
 
-def _write_sizes_of_pack(sizes: Path, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
-    """Write the file of sizes of a part that was packed, with the list and the files that it was packed from."""
-    more = {"list_sha256": list_sha256, "source": _passport_of(images)}
-    write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
-
-
 def _passport_of(images: folder.ImageList) -> Any:
     """Return the passport of a part's files as JSON: their number, sizes and a digest of their names and labels."""
-    return as_json(passport.passport(images.contents(lambda done, total: None)))
+    return as_json(passport.passport(images.contents(_show_nothing)))
 
 
 def _list_sha256(source: Path, images: folder.ImageList) -> str:

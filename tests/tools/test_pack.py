@@ -209,6 +209,20 @@ def test_a_full_disk_is_named_and_the_pack_goes_on(source: Path, tmp_path: Path)
     packed(source, target)
 
 
+def test_a_file_that_was_changed_after_it_was_packed_is_named(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    with (source / "train_list.txt").open("a") as listing:
+        listing.write("train/last.jpeg 1\n")
+    (source / "train/last.jpeg").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"last\.jpeg: cannot be decoded"):
+        pack.pack(source, target, "train")
+    for name in ("last", "00"):
+        Image.new("RGB", (300, 200)).save(source / f"train/{name}.jpeg")
+    with pytest.raises(ValueError, match=rf"train/00\.jpeg: was changed since it was packed: remove {target}"):
+        pack.pack(source, target, "train")
+    assert not (target / "train.rec").exists()
+
+
 def test_what_training_could_not_say_of_records_is_said_before(source: Path, tmp_path: Path) -> None:
     """An image that is trained on and evaluated; CMYK without Adobe's marker; a file of val that is empty."""
     with (source / "val_list.txt").open("a") as listing:
