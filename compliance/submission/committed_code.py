@@ -60,7 +60,7 @@ def _archive_of(commit: str) -> bytes:
     """
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")
-    done = _asked_of_git(*_BYTES_AS_COMMITTED, "archive", "--format=tar", commit)
+    done = _asked_of_git(*_BYTES_AS_COMMITTED, "archive", "--format=tar", f"{commit}^{{commit}}")
     if done.returncode == 0:
         return done.stdout
     why = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"

@@ -29,7 +29,7 @@ from compliance.submission.refusals import (
     refusals_by_origin,
 )
 from compliance.submission.runs import findings_between_runs, logs_named_by, sha256
-from compliance.submission.score import Score, choose_median_runs, score_runs
+from compliance.submission.score import Score, choose_median_runs, refuse_mixed_batches, score_runs
 from compliance.submission.system import FIELDS
 from compliance.submission.templates import rendered
 from runlog import schema
@@ -208,6 +208,8 @@ def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedB
     """
     try:
         benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
+        first_log = copies.original_of_copy[copies.reports[0].path]
+        refuse_mixed_batches(copies.reports, shown_log=first_log)
     except ValueError as error:
         raise RefusedError(str(error)) from None
     wanted_logs = benchmark.runs_of_result.runs

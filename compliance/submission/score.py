@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from compliance import mlperf
@@ -162,7 +163,7 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
     runs_of_result = benchmark.runs_of_result
     deciding_verdict = compared[0].deciding_rules if by is None else by
     if deciding_verdict == "strict":
-        _refuse_mixed_batches(compared)
+        refuse_mixed_batches(compared, shown_log=compared[0].path)
 
     judged = _judge_runs(compared, deciding_verdict)
     mean = _mean_of_runs(judged.kept_minutes, judged.failed_runs, runs_of_result)
@@ -189,17 +190,15 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
     )
 
 
-def _refuse_mixed_batches(compared: Sequence[Report]) -> None:
-    """Raise ValueError if the runs have different batches."""
+def refuse_mixed_batches(compared: Sequence[Report], *, shown_log: Path) -> None:
+    """Raise ValueError if the runs have different batches. The message names the first log by the path `shown_log`."""
     batches = set()
     for report in compared:
         batch = report.run.global_batch or report.run.first_event(schema.GLOBAL_BATCH_SIZE).value
         batches.add(json.dumps(batch))
     if len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))
-        raise ValueError(
-            f"{compared[0].path}: the runs have different global_batch_size ({shown}); score each by itself"
-        )
+        raise ValueError(f"{shown_log}: the runs have different global_batch_size ({shown}); score each by itself")
 
 
 class _JudgedRuns(NamedTuple):

@@ -138,6 +138,11 @@ def _edit(logs: Path, number: int, change: Callable[[Altered], object]) -> None:
     path.write_text(log.text)
 
 
+def _batch_of_64(logs: Path) -> None:
+    """In one of the logs, which began first."""
+    (logs / "result_3.txt").write_text(make_log.run(seed=200, batch=32))
+
+
 def _forge_source(logs: Path) -> None:
     """Foreign logs that name our code."""
     for path in logs.iterdir():
@@ -160,6 +165,7 @@ def _receipt_of_another(logs: Path) -> None:
         (lambda logs: _edit(logs, 4, lambda log: log.value("seed", 100)), "seeds-differ"),
         (lambda logs: _edit(logs, 4, lambda log: log.value("sgd_opt_base_learning_rate", 0.2)), "same-configuration"),
         (lambda logs: _edit(logs, 4, lambda log: log.value("submission_org", "Other")), "of another submission"),
+        (_batch_of_64, "results/result_3.txt: the runs have different global_batch_size (32, 64)"),
         (_replaced('"dirty": false', '"dirty": true'), "the code differed from its commit"),
         (_replaced('^# {"source".*\n', ""), "do not say of which commit"),
         (_replaced(r'"gpus": \[\]', '"gpus": [{"name": "Null GPU (nothing is computed)"}]'), "run-mode line"),
@@ -210,6 +216,11 @@ def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commi
     assert status == 1 and "refused: result_summarizer: " in out
 
 
+def _tree() -> str:
+    """The hash of a folder of the code: git has it, and archives it, too."""
+    return jobs.run(["git", "rev-parse", "HEAD:compliance"]).stdout.strip()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -222,6 +233,10 @@ def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commi
         (lambda a: (a["out"] / "Example").mkdir(parents=True), "exists; packages are never overwritten"),
         (lambda a: a["logs"].append(a["logs"][0]), "named twice"),
         (lambda a: _replaced('"commit": "[0-9a-f]+"', f'"commit": "{"1" * 40}"')(a["logs"][0].parent), "no commit 111"),
+        (
+            lambda a: _replaced('"commit": "[0-9a-f]+"', f'"commit": "{_tree()}"')(a["logs"][0].parent),
+            "git has no commit",
+        ),
     ],
 )
 def test_wrong_use_is_one_line_and_writes_nothing(change, says: str, commit, tmp_path: Path) -> None:
