@@ -36,6 +36,8 @@ from scoring.record import Check, Quality, Span, Window
 
 T = TypeVar("T")
 IMAGE_BENCHMARKS = frozenset({"resnet", "resnet50_v1.5"})  # of MLPerf Training, whose train_samples are images
+FIRST_DATE_S = 1_514_764_800  # 2018-01-01, before the first MLPerf logs
+LAST_DATE_S = 4_102_444_800  # 2100-01-01
 # Each of these may be the first line of a run: events up to run_start, and the first header sections of our own logs.
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
 
@@ -201,6 +203,15 @@ class MLLog(FormatReader):
         self._set_from_first_mark("run_start", self.events.starts)
         self._set_from_first_mark("run_stop", self.events.stops)
         self.truncated = not self.events.stops
+        self._note_impossible_date()
+
+    def _note_impossible_date(self) -> None:
+        """Note a problem if the run started on no date of MLPerf: `time_ms` may be in seconds or microseconds."""
+        start = self.facts_by_name.get("run_start_s")
+        if start is None or FIRST_DATE_S <= start.value < LAST_DATE_S:
+            return
+        date = "gives no date from 2018 to 2099"
+        self.note_problem(f"line {start.line}: time_ms {date}: all times are wrong if it does not count milliseconds")
 
     def _read_single_events(self) -> None:
         """Set the facts that a log states in one event each, such as the batch of all devices and the benchmark.

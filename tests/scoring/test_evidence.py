@@ -262,6 +262,17 @@ def test_a_log_is_truncated_only_where_its_lines_tell(
     assert read_text(tmp_path, text).truncated is truncated
 
 
+@pytest.mark.parametrize(
+    ("digits", "is_told"), [(r"\g<1>", True), (r"\g<0>", False), (r"\g<0>000", True)], ids=["s", "ms", "us"]
+)
+def test_stamps_that_are_not_in_milliseconds_are_told_of(tmp_path: Path, digits: str, is_told: bool) -> None:
+    """A figure by epochs would be 1000 times too high or too low, and nothing else in the log says so."""
+    text = re.sub(r'(?<="time_ms": )(\d+)\d{3}', digits, samples.mllog(samples.run_of(samples.steady(240))))
+    problems = read_text(tmp_path, text).problems
+    assert [problem for problem in problems if "if it does not count milliseconds" in problem] == list(problems)
+    assert len(problems) == is_told
+
+
 @pytest.mark.parametrize(("name", "value"), [("time_s", "-5"), ("time_s", '"fast"'), ("steps", "0"), ("steps", "null")])
 def test_a_window_without_steps_or_time_is_one_problem(tmp_path: Path, name: str, value: str) -> None:
     text = samples.mllog(samples.run_of(samples.steady(240), epoch_steps=120))
