@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -59,14 +60,15 @@ def _load_with_paddle(module: str) -> ModuleType:
 def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
     """Put the settings of Paddle, CUDA and MPI into the environment, check this node's GPUs, redirect native output.
 
-    Raises ValueError or RunError as `_check_gpus` does.
+    Raises ValueError or RunError as `_usable_gpus` does.
     """
     env.export(env.runtime(job))
     if env.is_rank():
         network.export_for_mpi(job.cluster)
     if job.cluster.on_gpu:
-        smallest_gib = _check_gpus(job, checks_precision=checks_precision)
-        env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(smallest_gib))})
+        gpus = _usable_gpus(job, checks_precision=checks_precision)
+        limit_mib = memory.workspace_limit_mib(_smallest_memory_gib(gpus))
+        env.export({memory.WORKSPACE_LIMIT: str(limit_mib)})
     if env.is_rank():  # mpirun shows on the terminal what a rank prints on stdout
         send_native_output_to_stderr()
 
@@ -74,17 +76,19 @@ def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
 DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hangs too restart the host"
 
 
-def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
-    """Check that this node has the GPUs that the job wants; return the memory of the smallest of them in GiB.
+def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
+    """Return the GPUs of this node that the job computes on.
 
-    The memory is infinite if no GPU tells it. Raises ValueError for a GPU that is missing or, with `checks_precision`,
-    cannot compute in the job's precision, and RunError if NVML hangs.
+    Raises ValueError for a GPU that is missing or, with `checks_precision`, cannot compute in the job's precision.
+    Raises RunError if NVML hangs.
     """
     host = socket.gethostname()
     wanted = job.cluster.dgxngpu
-    hanging_call = child.hanging_call_of_nvml()  # in a child process, as this one would wait without an end
+    # A child process asks NVML first: if the driver hangs, this process would wait for it without an end.
+    hanging_call = child.hanging_call_of_nvml()
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
+
     with nvidia.opened() as (handles, why_some_are_missing):
         if len(handles) < wanted:
             reason = f" ({why_some_are_missing})" if why_some_are_missing else ""
@@ -94,6 +98,11 @@ def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
     if checks_precision:  # CUDA's libraries would silently compute in another one
         for gpu in gpus:
             _check_precision(gpu, job, host)
+    return gpus
+
+
+def _smallest_memory_gib(gpus: Sequence[nvidia.Gpu]) -> float:
+    """Return the memory of the smallest of some GPUs in GiB; infinite if none of them tells it."""
     known_memories_gib = [gpu.memory_gib for gpu in gpus if gpu.memory_gib]
     return min(known_memories_gib, default=math.inf)
 

@@ -79,10 +79,12 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove for each knob of `_FUSIONS` that its pass did all its work if the knob is on, and nothing if it is off.
 
-    Returns what was made, in words. Raises Refused for the first knob that fails.
+    `decided` has the knobs by which the program was built, and `asked` those that the user set. If a knob that the user
+    set is on, its pass must have made something. One that is on by default may find nothing to change. Returns what was
+    made, in words. Raises Refused for the first knob that fails.
     """
-    made_by_knob = _count_made(block)
-    left_by_knob = _count_left(block)
+    made_by_knob = _count_made(block)  # operators that each knob's pass has made
+    left_by_knob = _count_left(block)  # places that it should have changed, and did not
     proved = []
     for fusion in _FUSIONS:
         made_count = made_by_knob[fusion.knob]
@@ -91,7 +93,7 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
         is_asked = bool(getattr(asked, fusion.knob))
         if is_on:
             _check_nothing_is_left(fusion, left_count)
-            if is_asked:  # a knob that is on by default may find nothing to change
+            if is_asked:
                 _check_something_is_made(fusion, made_count)
             proved.append(_made_in_words(fusion, made_count))
         else:

@@ -82,15 +82,15 @@ class MMSeg(FormatReader):
         The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. A list of one GPU in distributed training sets
         nothing: each process may list only its own GPU.
         """
-        gpus = self._gpus_of_first_list()
-        if gpus is None:
+        length = self._length_of_first_list()
+        if length is None:
             return
         is_distributed = self.value("distributed") is not None  # only `Distributed training: True` sets it, not False
-        may_be_own_gpu = gpus.value == 1 and is_distributed
-        if gpus.value > 0 and not may_be_own_gpu:
-            self.set_if_unset("devices", gpus.value, gpus.line)
+        may_be_own_gpu = length.value == 1 and is_distributed
+        if length.value > 0 and not may_be_own_gpu:
+            self.set_if_unset("devices", length.value, length.line)
 
-    def _gpus_of_first_list(self) -> Fact | None:
+    def _length_of_first_list(self) -> Fact | None:
         """Return the number of GPUs in the list that is printed first, in one form or the other; None without one."""
         lengths = [fact for fact in (self._length_of_range(), self._length_of_list()) if fact is not None]
         return min(lengths, key=lambda fact: fact.line, default=None)

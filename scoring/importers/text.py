@@ -126,15 +126,17 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Return the texts of the rows that one line holds, each cut to MAX_ROW_CHARS.
 
-    A row begins where `head` matches, as `epoch:0 train step:10`, and ends where the next one begins. Text before the
-    first row is left out. A line is returned as one row if `head` does not match, or if the line is short and holds
-    `marker`, a text of every row, only once.
+    Every row holds `marker` once. A short line with one marker is returned whole: most lines are so, and need no
+    search. In any other line a row begins where `head` matches, as `epoch:0 train step:10`, and ends where the next one
+    begins. Text before the first row is left out. If `head` does not match, the line is one row.
     """
     is_short = len(line) <= MAX_ROW_CHARS
-    if is_short and line.count(marker) == 1:  # most lines are so: they need no search
+    if is_short and line.count(marker) == 1:
         return [line]
 
-    starts = [match.start() for match in head.finditer(line)] or [0]
+    starts = [match.start() for match in head.finditer(line)]
+    if not starts:
+        starts = [0]
     ends = [*starts[1:], len(line)]
     rows_of_line = [line[start:end] for start, end in zip(starts, ends, strict=True)]
     return [row[:MAX_ROW_CHARS] for row in rows_of_line]

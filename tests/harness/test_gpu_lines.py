@@ -168,12 +168,12 @@ def test_a_gpu_without_what_the_job_computes_by_is_refused(
 ) -> None:
     job = job_of(device="gpu", dgxngpu=2, **settings)  # type: ignore[arg-type]
     with recorded_nvml(A100, A100):
-        harness.__main__._check_gpus(job, checks_precision=True)
+        harness.__main__._usable_gpus(job, checks_precision=True)
     with recorded_nvml(gpu, gpu):
-        harness.__main__._check_gpus(job_of(device="gpu", precision="amp_o2", dgxngpu=2), checks_precision=True)
-        harness.__main__._check_gpus(job, checks_precision=False)
+        harness.__main__._usable_gpus(job_of(device="gpu", precision="amp_o2", dgxngpu=2), checks_precision=True)
+        harness.__main__._usable_gpus(job, checks_precision=False)
         with pytest.raises(ValueError, match=said):
-            harness.__main__._check_gpus(job, checks_precision=True)
+            harness.__main__._usable_gpus(job, checks_precision=True)
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,7 @@ def test_an_nvml_that_hangs_ends_no_doctor(
     monkeypatch.delattr(child, "talk")
     error, words = (RunError, f": {said}: look for NVRM and Xid") if said else (ValueError, "has 0 GPUs")
     with recorded_nvml(absent=True), pytest.raises(error, match=re.escape(words)):
-        harness.__main__._check_gpus(GPU_JOB, checks_precision=True)
+        harness.__main__._usable_gpus(GPU_JOB, checks_precision=True)
 
 
 def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch) -> None:

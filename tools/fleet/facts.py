@@ -130,7 +130,7 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     gpus = probed["gpus"]
     source = probed["source"]
     interfaces = probed["interfaces"]  # {name: "<address> <speed>", or the address alone}
-    sys = Path("/sys")  # the folder, not Python's module
+    devices = Path("/sys")  # where Linux shows them
     return {
         "GPUs": _gpus(gpus),
         "driver": _distinct(gpu.driver for gpu in gpus),
@@ -147,11 +147,11 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "lock": source["lock_sha256"][:12],
         "code": probed["code_sha256"][:12],
         "kernel": platform.release(),
-        "governor": _distinct_texts(sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")),
+        "governor": _distinct_texts(devices.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")),
         "huge pages": _read("/proc/sys/vm/nr_hugepages"),
         "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
         "data mount": _mount(job.data.folder) if job.data.folder else "no DATADIR",
-        "firmware of the NIC": _distinct_texts(sys.glob("class/infiniband/*/fw_ver")),
+        "firmware of the NIC": _distinct_texts(devices.glob("class/infiniband/*/fw_ver")),
         "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
     }
 

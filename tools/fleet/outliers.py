@@ -102,18 +102,17 @@ def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | N
     return None
 
 
-def _is_slow_outlier(value: float, nearer: Array, *, noise: float, alpha: float) -> bool:
-    """Return whether `value` is an outlier above the values of `nearer`, by a one-sided t-test against their mean.
+def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: float) -> bool:
+    """Return whether the farthest of several values is an outlier above the others, by a one-sided t-test.
 
-    It must lie more than LEAST_T standard errors above the mean, and the chance of so great a distance in a healthy
-    fleet must be at most `alpha`. `noise` is the standard error of a value.
+    It must lie more than LEAST_T standard errors above the mean of the others. If all are healthy, the chance that one
+    of them lies so far above must be at most `alpha`. `noise` is the standard error of a value.
     """
-    t = _standard_errors_above_mean(value, nearer, noise=noise)
-    degrees_of_freedom = len(nearer) - 1
+    t = _standard_errors_above_mean(farthest, others, noise=noise)
+    degrees_of_freedom = len(others) - 1
     chance_of_one_value = 1 - stats.t_cdf(t, degrees_of_freedom)
-    # `value` is the farthest of these, and any of them could have been the farthest by chance.
-    all_values = len(nearer) + 1
-    chance_of_any_value = chance_of_one_value * all_values
+    number_of_values = len(others) + 1  # each of which could have been the farthest
+    chance_of_any_value = chance_of_one_value * number_of_values
     return t > LEAST_T and chance_of_any_value <= alpha
 
 
