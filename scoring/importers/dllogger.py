@@ -317,6 +317,10 @@ _DIALECTS = {  # by a column in the first row; the first that is there counts
 }
 
 
+# DLLL {.., "type": "METADATA", "metric": "train.ips", "metadata": {"unit": "images/s", ..}}: rows print no unit.
+_UNIT_OF_JSON_RATE = re.compile(r'"metric": "(?:train\.total_ips|train\.ips|total_ips)".*?"unit": "(\w+)/s"')
+
+
 class Json(MXNet):
     """Rows in JSON of any of the four frameworks. The columns of the first row show which."""
 
@@ -334,6 +338,13 @@ class Json(MXNet):
         ),
     )
     columns = "stamp epoch step rate time loss wait"
+
+    def read_before_rows(self, line: int, text: str) -> None:
+        """Read a line before the first row. Raises InputError if it says that the rate of the rows is not of images."""
+        super().read_before_rows(line, text)
+        unit = _UNIT_OF_JSON_RATE.search(text)
+        if unit:
+            self._require_image_unit(line, unit[1])
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Set the framework, the meaning of its batch and the number of its first step by the first row's columns."""
