@@ -6,6 +6,7 @@ recorded at its capture.
 
 import json
 import math
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +32,9 @@ def run(case: Case, folder: Path) -> list[Job]:
     settings = case.variables(data)
     if case.mode == "train":
         return door.trained_twice(case, folder, **settings)
-    if binds(case):  # from one core, as RANK_NUMA alone may widen it
-        one_core = ("taskset", "--cpu-list", str(min(node_cores())))
-        job = door.start(folder, *one_core, **settings | {"RANK_NUMA": "0,0"})
-    else:
-        job = door.start(folder, **settings)
+    if binds(case):
+        settings |= {"RANK_NUMA": "0,0"}
+    job = door.start(folder, **settings)
     assert job.done.returncode == 0, job.explained
     return [job]
 
@@ -46,8 +45,8 @@ def binds(case: Case) -> bool:
 
 
 def node_cores() -> set[int]:
-    """Cores of the first NUMA node."""
-    return nvidia_smi.cpu_list(door.NODE.read_text())
+    """Cores of the first NUMA node that this process may use."""
+    return nvidia_smi.cpu_list(door.NODE.read_text()) & os.sched_getaffinity(0)
 
 
 @pytest.mark.parametrize(
