@@ -6,12 +6,6 @@ from harness.job import Job, Origins, names, prefix_of
 from harness.libraries import dropped, names_to_forward, secrets
 
 # Settings that name a file or folder, which a container does not have unless it is mounted.
-READ_PATHS = ("DATADIR", "PRETRAINED", "JOB_KEY", "FLEET_BASELINE", "HOSTFILE")
-WRITTEN_PATHS = ("LOGDIR", "CHECKPOINT_DIR", "DATA_CACHE", "TELEMETRY_PROMETHEUS")
-MADE_IN_IMAGE = {"DATA_CACHE": "data"}  # the embedded data set, whose folder the image has
-
-
-# Settings that name a file or folder, which a container does not have unless it is mounted.
 PATHS = (
     *("LOGDIR", "CHECKPOINT_DIR", "DATA_CACHE", "TELEMETRY_PROMETHEUS"),  # written
     *("DATADIR", "JOB_KEY", "FLEET_BASELINE", "HOSTFILE", "PRETRAINED"),  # read
@@ -52,8 +46,6 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
     CONT_...:    settings of the container that the config file sets; each node reads the others in it by itself
     JOB_GIVEN:   names of the variables that the user has set and the launcher hands to the nodes
     JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
-    JOB_READS:   files and folders that the job reads, whoever has set them, as "DATADIR=/data", one a line
-    JOB_WRITES:  the same of those that it writes, LOGDIR first
     JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}

@@ -7,12 +7,11 @@
 #   --dry-run                          print the engine's command; --print0 with a NUL after each word
 #
 # ENGINE is docker (default), podman or apptainer, whose CONT is the .sif file that launch/apptainer.def makes.
-# Mounts the files and folders of the job's settings at their own paths, but those that it writes read-only, and JOB_KEY as a
-# secret; runs as the calling user on a read-only
-# root with a /tmp of its own. The container goes when this script goes. May be told CONT_NETWORK (default: none for a job
-# of one node, else host), CONT_NAME (the container's name) and CONT_HOST (its node's name on a network of its own);
-# CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE, CONT_MEMLOCK and CONT_IPC come from the system's config file. An Apptainer job
-# has its host's network, devices, /tmp, limits and shared memory, and no name.
+# Mounts the files and folders of the job's settings at their own paths, read-only but for those that it writes, and JOB_KEY
+# as a secret; runs as the calling user on a read-only root with a /tmp of its own. The container goes when this script goes.
+# May be told CONT_NETWORK (default: none for a job of one node, else host), CONT_NAME (the container's name) and CONT_HOST
+# (its node's name on a network of its own); CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE, CONT_MEMLOCK and CONT_IPC come from the
+# system's config file. An Apptainer job has its host's network, devices, /tmp, limits and shared memory, and no name.
 set -euo pipefail
 # SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
