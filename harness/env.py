@@ -261,19 +261,21 @@ def libraries(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def export(settings: Mapping[str, str]) -> None:
-    """Put settings into this process's environment; one that the user has set stays."""
+    """Put settings into this process's environment; one that the user has set stays, but for an empty one."""
     for name, value in settings.items():
-        os.environ.setdefault(name, value)
+        if not os.environ.get(name):  # empty, NVIDIA_TF32_OVERRIDE would let FP32 be computed in TF32
+            os.environ[name] = value
 
 
 def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment that the job's ranks compute in.
 
-    It has what `runtime` sets, and on one node no variable of NCCL's network.
+    It has what `runtime` sets where the user has set nothing, and on one node no variable of NCCL's network.
     """
     left_out = of_network(environ) if job.cluster.dgxnnodes == 1 else []
     kept = {name: value for name, value in environ.items() if name not in left_out}
-    return runtime(job) | kept
+    added = {name: value for name, value in runtime(job).items() if not kept.get(name)}
+    return kept | added
 
 
 def visible_gpus() -> str | None:

@@ -140,7 +140,7 @@ class _GpuClaims(NamedTuple):
         """Yield a fault if the environment or the cards do not let the multiplications be of this precision."""
         override = self.run.header_section(schema.ENVIRONMENT).get(_TF32_OVERRIDE)
         stated = f"no {_TF32_OVERRIDE}" if override is None else f"{_TF32_OVERRIDE}={printable(override)}"
-        is_tf32_allowed_for_fp32 = precision == "fp32" and override not in ("", "0")  # a run in FP32 sets it to 0
+        is_tf32_allowed_for_fp32 = precision == "fp32" and override != "0"  # as a run in FP32 sets it
         is_tf32_forbidden = precision == "tf32" and override == "0"
         if is_tf32_allowed_for_fp32 or is_tf32_forbidden:
             yield Fault(_line(self.run), f"precision {precision}, and {stated} in the environment")

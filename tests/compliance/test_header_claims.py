@@ -75,6 +75,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "telemetry_summary", peak_gpu_temperature_c=5000.0), "5000 degrees C"),
     "fp32 of TF32": (lambda: _on_gpus(precision="fp32"), lambda log: _header(
         log, "environment", NVIDIA_TF32_OVERRIDE="1"), "NVIDIA_TF32_OVERRIDE=1"),
+    "fp32 with an override that is empty": (lambda: _on_gpus(precision="fp32"), lambda log: _header(
+        log, "environment", NVIDIA_TF32_OVERRIDE=""), "precision fp32, and NVIDIA_TF32_OVERRIDE= in the environment"),
     "fp32 of a run in TF32": (lambda: _on_gpus(precision="fp32"), lambda log: by.replaced(
         log, (', "NVIDIA_TF32_OVERRIDE": "0"', "")), "precision fp32, and no NVIDIA_TF32_OVERRIDE in the environment"),
     "tf32 of FP32": (lambda: _on_gpus(precision="tf32"), lambda log: _header(

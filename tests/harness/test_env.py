@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -121,9 +122,14 @@ def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
     ("precision", "override"), [("fp32", ""), ("fp32", "0"), ("tf32", ""), ("tf32", "1"), ("amp_o2", "0")]
 )
 def test_a_precision_is_the_one_that_cudas_libraries_compute_in(precision: str, override: str) -> None:
-    job, _ = env.read({"DEVICE": "gpu", "PRECISION": precision, TF32: override})
+    environ = {"DEVICE": "gpu", "PRECISION": precision, TF32: override}
+    job, _ = env.read(environ)
     settings = env.runtime(job)
     assert settings.get(TF32) == ("0" if precision == "fp32" else None)
+    assert env.of_ranks(job, environ)[TF32] == ("0" if precision == "fp32" else override)
+    with mock.patch.dict(os.environ, environ):
+        env.export(settings)
+        assert os.environ[TF32] == ("0" if precision == "fp32" else override)
     assert settings["CUDA_MODULE_LOADING"] == "LAZY", "a GPU gets the kernels that a run takes alone"
 
 
