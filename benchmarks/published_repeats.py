@@ -91,8 +91,7 @@ def _published_systems(archive: Path, most_systems: int | None) -> dict[System, 
         if system not in by_system and len(by_system) == most_systems:
             break
         repeats = by_system.setdefault(system, [])
-        run_ids = [repeat.records[0].run_id for repeat in repeats]
-        if record.run_id not in run_ids:  # v1.0 has one run twice
+        if not any(record.is_of_same_run(repeat.records[0]) for repeat in repeats):  # v1.0 has one run twice
             repeats.append(result)
     return by_system
 

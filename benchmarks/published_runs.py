@@ -9,6 +9,7 @@ import re
 import sys
 import tarfile
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ class PublishedRun:
     kind: str  # of its windows: epochs or rows
     images: np.ndarray  # of each window
     seconds: np.ndarray  # of each window
-    run_id: object = None  # equal for two logs of one run
+    record: Record | None = None  # by which two logs of one run are known; None for a run that was made up
 
     @property
     def figure(self) -> float:
@@ -87,16 +88,20 @@ def published_runs(corpus: Path, most_logs: int | None = None) -> list[Published
     """
     found = []
     texts: set[str] = set()
-    runs: set[object] = set()
+    runs_of_system: dict[str, list[Record]] = defaultdict(list)
     for name, path in _logs_of(corpus, most_logs):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if digest in texts:
             continue
         texts.add(digest)
         run = published_run(name, path)
-        if run is not None and (run.system, run.run_id) not in runs:  # one round has a run twice
-            runs.add((run.system, run.run_id))
-            found.append(run)
+        if run is None or run.record is None:
+            continue
+        earlier = runs_of_system[run.system]
+        if any(run.record.is_of_same_run(record) for record in earlier):  # one round has a run twice
+            continue
+        earlier.append(run.record)
+        found.append(run)
     return found
 
 
@@ -117,7 +122,7 @@ def published_run(name: str, log: Path) -> PublishedRun | None:
         kind=kind_of(record),
         images=np.array(work.images, dtype=float),
         seconds=np.array(work.seconds, dtype=float),
-        run_id=record.run_id,
+        record=record,
     )
 
 
