@@ -15,7 +15,17 @@ from runlog.text import csv_text, safe_lines, visible
 from scoring.export import to_parquet
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
-from scoring.figure.history_file import COLUMNS, Row, Series, add, hosts_of_rows, opened, other_runs, row_of, rows_of
+from scoring.figure.history_file import (
+    COLUMNS,
+    Row,
+    Series,
+    add,
+    hosts_of_past,
+    last_other_runs,
+    opened,
+    row_of,
+    rows_of,
+)
 from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels_of_repetition
 from scoring.figure.mean_ratio import Runs, hosts_beside_one_host, interval_of_means
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
@@ -257,10 +267,10 @@ def _check_runs(args: argparse.Namespace) -> int:
     result = _score_of_runs(args)
     with opened(args.file) as connection:
         trend = trend_of(rows_of(connection), result, args.system)
-        past = other_runs(connection, trend, result.records)[-args.last :]
-        # `check` needs the hosts, because runs of one host are no independent repeats.
-        hosts = hosts_of_rows(connection, past) if past else None
-    judgement = check(past, hosts, result)
+        past = last_other_runs(connection, trend, result.records, most=args.last)
+    # `check` needs the hosts, because runs of one host are no independent repeats.
+    hosts = hosts_of_past(past) if past else None
+    judgement = check([run.row for run in past], hosts, result)
     print(safe_lines([judgement.text]))
     return int(judgement.is_lower)
 

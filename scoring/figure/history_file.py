@@ -267,17 +267,28 @@ def _rows_of_runs(
     return found
 
 
-def other_runs(connection: sqlite3.Connection, rows: Sequence[Row], records: Sequence[Record]) -> list[Row]:
-    """Return those of the rows, all of one trend, that are of other runs than the `records`.
+class PastRun(NamedTuple):
+    """A run of the history: its row, and its record with what tells runs and their hosts apart."""
 
-    Raises InputError if the stored record of a row cannot be read.
+    row: Row
+    record: Record
+
+
+def last_other_runs(
+    connection: sqlite3.Connection, rows: Sequence[Row], records: Sequence[Record], *, most: int
+) -> list[PastRun]:
+    """Return up to `most` of the last rows, all of one trend, that are of other runs than the `records`.
+
+    They are in the order of the rows. Raises InputError if a stored record that is looked at cannot be read.
     """
-    others = []
-    for row in rows:
+    newest_first: list[PastRun] = []
+    for row in reversed(rows):
+        if len(newest_first) == most:
+            break
         stored = _record_of_row(connection, row)
         if not any(record.is_of_same_run(stored) for record in records):
-            others.append(row)
-    return others
+            newest_first.append(PastRun(row, stored))
+    return newest_first[::-1]
 
 
 def _say_the_same(old: Row, row: Row) -> bool:
@@ -293,16 +304,14 @@ def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None
     connection.execute(f"INSERT OR REPLACE INTO run VALUES ({placeholders})", values)
 
 
-def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[str] | None:
-    """Return the host of each row's run, such as `node1`, or `node1, node2` for a run on several hosts.
+def hosts_of_past(runs: Sequence[PastRun]) -> list[str] | None:
+    """Return the host of each run, such as `node1`, or `node1, node2` for a run on several hosts.
 
-    Returns None if a run's record, which the history keeps, does not name all of its hosts. Raises InputError if the
-    record cannot be read.
+    Returns None if a run's record does not name all of its hosts.
     """
     hosts = []
-    for row in rows:
-        record = _record_of_row(connection, row)
-        hosts_of_run = hosts_of_nodes(nodes_of_header(record.header), record.nodes)
+    for run in runs:
+        hosts_of_run = hosts_of_nodes(nodes_of_header(run.record.header), run.record.nodes)
         if hosts_of_run is None:
             return None
         hosts.append(hosts_of_run)
