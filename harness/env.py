@@ -262,9 +262,7 @@ def libraries(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def export(settings: Mapping[str, str]) -> None:
     """Put settings into this process's environment; one that the user has set stays, but for an empty one."""
-    for name, value in settings.items():
-        if not os.environ.get(name):  # empty, NVIDIA_TF32_OVERRIDE would let FP32 be computed in TF32
-            os.environ[name] = value
+    os.environ.update(_not_set_in(os.environ, settings))
 
 
 def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -274,8 +272,15 @@ def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str
     """
     left_out = of_network(environ) if job.cluster.dgxnnodes == 1 else []
     kept = {name: value for name, value in environ.items() if name not in left_out}
-    added = {name: value for name, value in runtime(job).items() if not kept.get(name)}
-    return kept | added
+    return kept | _not_set_in(kept, runtime(job))
+
+
+def _not_set_in(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the settings that an environment does not have, or has empty.
+
+    Empty, NVIDIA_TF32_OVERRIDE would let FP32 be computed in TF32.
+    """
+    return {name: value for name, value in settings.items() if not environ.get(name)}
 
 
 def visible_gpus() -> str | None:
