@@ -46,9 +46,7 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     `origins` has the job's variables with who set each; the `recipe` is a frozen dataclass. If the job asks for it,
     each node's page cache is flushed. Every rank must call this: the ranks exchange what they know of their nodes.
     """
-    node_of_each_rank = ranks.comm.allgather(provenance.node())
-    cores_of_each_rank = ranks.comm.allgather(provenance.own_cores())
-    nodes = provenance.nodes_of_ranks(node_of_each_rank, cores_of_each_rank)
+    nodes = provenance.gather_nodes(ranks.comm)
     hardware = schema.Hardware(nodes=nodes, device=job.cluster.device, math_mode=job.model.precision)
     settings_of_recipe = _flat("RECIPE", recipe, f"{job.model.package}/config.py")
     _write_header(log, job, origins | settings_of_recipe, hardware, dataset)

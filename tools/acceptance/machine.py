@@ -93,8 +93,7 @@ class Machine:
         self.short = short
         self.root = _folder_of_embedded_digits(job, me)  # the first rank of a node writes it, if it is not there yet
         self.executor = session.executor(job.cluster, me)
-        node_of_each_rank = me.comm.allgather(provenance.node())
-        self.nodes = provenance.nodes_of_ranks(node_of_each_rank, me.comm.allgather(provenance.own_cores()))
+        self.nodes = provenance.gather_nodes(me.comm)
         self.steps = SHORT_STEPS if short else STEPS
         self.kept_by_check: dict[str, Any] = {}  # {name of a check: what it leaves here for a later check}
         self.capability = _compute_capability(job, me)
