@@ -21,6 +21,7 @@ import ratios
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness.hooks import checkpoint_file
+from program.arrays import Array
 
 PARAMETERS = 25_557_032
 LIMIT = 0.01
@@ -40,7 +41,7 @@ def main() -> int:
     state = {name: rng.standard_normal(size, dtype=np.float32) for name in ("parameters", "momentum")}
     matrix = rng.standard_normal((512, 512)).astype(np.float32)
     copies, writes, slowed = [], [], []
-    copied: dict[str, np.ndarray] = {}  # kept from one to the next, as harness.hooks.checkpoint does
+    copied: dict[str, Array] = {}  # kept from one to the next, as harness.hooks.checkpoint does
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for repeat in range(repeats):
             began = time.perf_counter()

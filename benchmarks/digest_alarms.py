@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import ratios
 
@@ -58,7 +59,7 @@ def one_start(repetitions: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "digests.json"
         command = (__file__, "--rank", str(repetitions), str(result))
-        settings = {"BATCHSIZE": 2, "IMAGE_SIZE": 32, "THREADS": 1, "HANG_TIMEOUT_S": 3600}
+        settings: dict[str, Any] = {"BATCHSIZE": 2, "IMAGE_SIZE": 32, "THREADS": 1, "HANG_TIMEOUT_S": 3600}
         done = jobs.on_ranks(RANKS, *command, timeout_s=7200, **settings)
         assert done.returncode == 0, done.stderr
         record = json.loads(result.read_text())

@@ -53,7 +53,9 @@ def write_pairs(folder: Path, count: int) -> None:
     for i in range(count):
         smooth = Image.fromarray(rng.integers(0, 255, (16, 32, 3), dtype=np.uint8)).resize((WIDTH, HEIGHT))
         noisy = np.asarray(smooth, dtype=int) + rng.integers(-2, 3, (HEIGHT, WIDTH, 3))
-        label = Image.fromarray(rng.integers(0, 19, (16, 32), dtype=np.uint8)).resize((WIDTH, HEIGHT), Image.NEAREST)
+        label = Image.fromarray(rng.integers(0, 19, (16, 32), dtype=np.uint8)).resize(
+            (WIDTH, HEIGHT), Image.Resampling.NEAREST
+        )
         for kind, end, picture in (
             ("leftImg8bit", "leftImg8bit", Image.fromarray(noisy.clip(0, 255).astype(np.uint8))),
             ("gtFine", "gtFine_labelTrainIds", label),

@@ -26,27 +26,31 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import encoded, sampling
 from harness.loader import ReaderConfig
 from paddle_rn50 import data
+from paddle_rn50 import folder as folder_of_files
 from paddle_rn50.config import Augmentation
+from paddle_rn50.folder import ImageList
 
 BATCH, FILES = 64, 512
 WARM_UP = 5  # batches: more than the pipeline holds ready
 
 
-def write_images(folder: Path, count: int, *, progressive: bool = False) -> data.ImageList:
+def write_images(folder: Path, count: int, *, progressive: bool = False) -> ImageList:
     """JPEG files of natural size: smooth colours with noise, about 110 kB each, as ImageNet's have on average."""
     (folder / "train").mkdir(parents=True)
     rng = np.random.default_rng(0)
     for i in range(count):
-        smooth = Image.fromarray(rng.integers(0, 255, (12, 16, 3), dtype=np.uint8)).resize((500, 375), Image.BICUBIC)
+        smooth = Image.fromarray(rng.integers(0, 255, (12, 16, 3), dtype=np.uint8)).resize(
+            (500, 375), Image.Resampling.BICUBIC
+        )
         noisy = np.asarray(smooth, dtype=int) + rng.integers(-40, 40, (375, 500, 3))
         Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(
             folder / f"train/{i}.jpeg", quality=90, progressive=progressive
         )
     (folder / "train_list.txt").write_text("".join(f"train/{i}.jpeg 0\n" for i in range(count)))
-    return data.folder.read_list(folder, "train", 1)
+    return folder_of_files.read_list(folder, "train", 1)
 
 
-def loader_of(images: data.ImageList, cores: int) -> data.Loader:
+def loader_of(images: ImageList, cores: int) -> data.Loader:
     """Our loader of training images, one thread a core."""
     image = data.ImageFormat(size=224)
     reader = ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=None, threads=cores, seed=1)
@@ -54,12 +58,12 @@ def loader_of(images: data.ImageList, cores: int) -> data.Loader:
     return data.Loader(images, plan, reader, augment=Augmentation())
 
 
-def ours(images: data.ImageList, cores: int, batches: int) -> float:
+def ours(images: ImageList, cores: int, batches: int) -> float:
     """Images/s of our loader."""
     return ratios.rate_of(loader_of(images, cores), batches, batch=BATCH)
 
 
-def decoding(images: data.ImageList, cores: int, batches: int) -> float:
+def decoding(images: ImageList, cores: int, batches: int) -> float:
     """Images/s of DALI's decoder alone."""
     from nvidia.dali import fn, pipeline_def
 
@@ -73,7 +77,7 @@ def decoding(images: data.ImageList, cores: int, batches: int) -> float:
     return ratios.rate_of(iter(pipeline.run, None), batches, batch=BATCH)
 
 
-def share_of_looking(images: data.ImageList, cores: int, batches: int) -> float:
+def share_of_looking(images: ImageList, cores: int, batches: int) -> float:
     """Share of the CPU time of an image that the look at its file's end takes."""
     loader = loader_of(images, cores)
     for _ in range(WARM_UP):
@@ -91,7 +95,7 @@ def share_of_looking(images: data.ImageList, cores: int, batches: int) -> float:
     return (time.thread_time() - start_s) / len(contents) / image_s
 
 
-def torch_loader(images: data.ImageList, cores: int, batches: int) -> float:
+def torch_loader(images: ImageList, cores: int, batches: int) -> float:
     """Images/s of torch's DataLoader."""
     import torch
     from torchvision import datasets, transforms
@@ -105,7 +109,7 @@ def torch_loader(images: data.ImageList, cores: int, batches: int) -> float:
             transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    loader = torch.utils.data.DataLoader(
+    loader: torch.utils.data.DataLoader[object] = torch.utils.data.DataLoader(
         torch.utils.data.ConcatDataset([datasets.ImageFolder(images.root, transform)] * 40),
         batch_size=BATCH,
         shuffle=True,

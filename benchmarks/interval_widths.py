@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.published_runs import PublishedRun
+from program.arrays import Array
 from scoring.figure import series, spread
 from scoring.figure.calibration import EPOCHS, ROWS, Width, width_for
 
@@ -37,7 +38,7 @@ class Case(NamedTuple):
     machine: str
     system: str
     kind: str
-    count: int  # windows that the interval is made of
+    windows: int  # of which the interval is made
     scale: float  # that the width is a multiple of
     error: float  # distance from the figure to what the interval should hold, on the scale of logarithms
 
@@ -82,7 +83,7 @@ def _case(run: PublishedRun, count: int, scale: float, ratio: float) -> Case:
         machine=run.machine,
         system=run.system,
         kind=run.kind,
-        count=count,
+        windows=count,
         scale=scale,
         error=abs(math.log(ratio)),
     )
@@ -121,8 +122,11 @@ def fitted(cases: Sequence[Case]) -> dict[str, list[Width]]:
     by_kind: dict[str, list[Width]] = {}
     for kind in KINDS:
         by_kind[kind] = []
-        for first, end in itertools.pairwise((*BRACKETS, math.inf)):
-            of_bracket = [case for case in cases if case.kind == kind and first <= case.count < end]
+        for first, after in itertools.zip_longest(BRACKETS, BRACKETS[1:]):
+            of_bracket = []
+            for case in cases:
+                if case.kind == kind and first <= case.windows and (after is None or case.windows < after):
+                    of_bracket.append(case)
             if len({case.system for case in of_bracket}) >= LEAST_SYSTEMS:
                 by_kind[kind].append(_fitted_width(of_bracket, first))
     return by_kind
@@ -164,12 +168,12 @@ def _by_count(cases: Sequence[Case]) -> dict[int, list[Case]]:
     """The cases by the greatest of COUNTS that is not over their number of windows."""
     by_count: dict[int, list[Case]] = {}
     for case in cases:
-        count = max(count for count in COUNTS if count <= case.count)
+        count = max(count for count in COUNTS if count <= case.windows)
         by_count.setdefault(count, []).append(case)
     return by_count
 
 
-def _weights(cases: Sequence[Case]) -> np.ndarray:
+def _weights(cases: Sequence[Case]) -> Array:
     """A weight for each case, the same in all for each system; they add up to 1."""
     systems: dict[str, int] = {}
     for case in cases:
@@ -198,7 +202,7 @@ def held_out(cases: Sequence[Case]) -> dict[str, dict[int, Coverage]]:
         widths = fitted(of_fit)
         for count, of_count in _by_count(tried).items():
             for case in of_count:
-                width = width_for(widths[case.kind], case.count)
+                width = width_for(widths[case.kind], case.windows)
                 if width is not None:
                     for source in (case.source, f"{ALL_SOURCES} {case.kind}"):
                         by_count = holds.setdefault(source, {})

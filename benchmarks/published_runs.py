@@ -13,12 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from program.arrays import Array  # noqa: E402
 from scoring.figure import protocols  # noqa: E402
 from scoring.figure.calibration import kind_of  # noqa: E402
 from scoring.figure.rates import work_over_time  # noqa: E402
@@ -46,8 +48,8 @@ class PublishedRun:
     repeats_of: str | None  # what repeats have in common: system, benchmark and batch; None: nothing says
     like_hosts: str | None = None  # the machine model and the benchmark, where the system is a named host
     kind: str  # of its windows: epochs or rows
-    images: np.ndarray  # of each window
-    seconds: np.ndarray  # of each window
+    images: Array  # of each window
+    seconds: Array  # of each window
     record: Record | None = None  # by which two logs of one run are known; None for a run that was made up
 
     @property
@@ -55,7 +57,7 @@ class PublishedRun:
         """images/s over all windows."""
         return float(self.images.sum() / self.seconds.sum())
 
-    def times(self, first: int, count: int) -> np.ndarray:
+    def times(self, first: int, count: int) -> Array:
         """Seconds an image of `count` windows."""
         return self.seconds[first : first + count] / self.images[first : first + count]
 
@@ -169,7 +171,9 @@ def _read(log: Path) -> tuple[Record, RunFigure] | None:
 
     How many devices and images ran does not matter to how windows scatter, so what a log does not say is taken as 1.
     """
-    for options in ({}, {"devices": 1}, {"devices": 1, "batch_per_device": 1}):
+    options: dict[str, Any] = {}
+    for assumed in ({}, {"devices": 1}, {"batch_per_device": 1}):  # one after the other, until the log can be read
+        options |= assumed
         try:
             record = read_record(log, **options)
             figure = run_figure(record, protocols.find("window"))

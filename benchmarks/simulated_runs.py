@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.cells import Cell
+from program.arrays import Array
 from runlog import stats
 from scoring.figure import history, medians, series, spread
 from scoring.figure.mean_ratio import Runs
@@ -34,7 +35,7 @@ Interval = tuple[float, float] | None
 # ---- drawing runs
 
 
-def noise(draw: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.ndarray:
+def noise(draw: np.random.Generator, shape: str, size: tuple[int, ...]) -> Array:
     """Return noise of mean 0 and deviation 1."""
     gamma = GAMMA_OF_SHAPE[shape]
     if not gamma:
@@ -42,7 +43,7 @@ def noise(draw: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.nd
     return (gamma - draw.gamma(gamma, size=size)) / gamma**0.5
 
 
-def correlated(draw: np.random.Generator, shape: str, size: tuple[int, int], correlation: float) -> np.ndarray:
+def correlated(draw: np.random.Generator, shape: str, size: tuple[int, int], correlation: float) -> Array:
     """Return series with first-order correlation along the last axis, of mean 0 and deviation 1."""
     series = noise(draw, shape, (size[0], size[1] + BURN_IN))
     of_new = (1 - correlation**2) ** 0.5
@@ -51,7 +52,7 @@ def correlated(draw: np.random.Generator, shape: str, size: tuple[int, int], cor
     return series[:, BURN_IN:]
 
 
-def systems(draw: np.random.Generator, shape: str, size: tuple[int, int], correlation: float) -> np.ndarray:
+def systems(draw: np.random.Generator, shape: str, size: tuple[int, int], correlation: float) -> Array:
     """Return the figures of `size[1]` runs of each of `size[0]` systems, with the error that their windows leave."""
     lags = np.arange(1, WINDOWS)
     correlations = (1 - lags / WINDOWS) * correlation**lags
@@ -68,7 +69,7 @@ class Mean(NamedTuple):
     """A mean of several runs: its interval, and what the runs of many systems make of it."""
 
     interval: Callable[[Sequence[float]], Interval]
-    of_systems: Callable[[np.ndarray], np.ndarray]  # a row each
+    of_systems: Callable[[Array], Array]  # a row each
     dropped: int = 0  # runs at each end
 
 
@@ -84,17 +85,17 @@ def _interval_of_olympic_mean(runs: Sequence[float]) -> Interval:
     return found.interval_95 if found else None
 
 
-def _means(runs: np.ndarray) -> np.ndarray:
+def _means(runs: Array) -> Array:
     """Return the mean of each system."""
     return runs.mean(1)
 
 
-def _median_of_all(runs: np.ndarray) -> np.ndarray:
-    """Return the median over all runs of all systems, which are alike."""
-    return np.median(runs)
+def _median_of_all(runs: Array) -> Array:
+    """Return the median over all runs of all systems, which are alike, as an array of no dimension."""
+    return np.asarray(np.median(runs))
 
 
-def _olympic_means(runs: np.ndarray) -> np.ndarray:
+def _olympic_means(runs: Array) -> Array:
     """Return the olympic mean of each system."""
     return np.sort(runs, axis=1)[:, 1:-1].mean(1)
 

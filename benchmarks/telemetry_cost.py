@@ -38,7 +38,7 @@ def main() -> int:
 
     rate(3)
     steps = max(1, round(block_s * rate(10)))
-    shares = []
+    shares: list[float] = []  # of a CPU that sampling took
     with tempfile.TemporaryDirectory() as folder:
 
         def sampled() -> float:

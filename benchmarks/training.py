@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests import jobs
 
 
-def rate(*, steps: int, warm_up: int, ranks: int = 1, **variables: str | int) -> float:
+def rate(*, steps: int, warm_up: int, ranks: int = 1, **variables: Any) -> float:
     """Images/s of all `ranks` on synthetic data over `steps` steps after `warm_up`; `variables` are the job's."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "result.txt"

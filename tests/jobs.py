@@ -114,7 +114,7 @@ def in_namespaces(*kinds: str) -> list[str]:
     return inside
 
 
-def printed(*command: str, **variables: str) -> str:
+def printed(*command: str, **variables: Any) -> str:
     """What a command that succeeds prints."""
     done = run(command, **variables)
     assert done.returncode == 0, done.stderr
