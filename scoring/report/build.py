@@ -3,16 +3,14 @@
 import itertools
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runlog.digits import counted
 from runlog.json_types import JsonObject
 from runlog.reader import Event, Header, read_log
-from runlog.text import called, visible
+from runlog.text import called
 from runlog.verdict import Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
@@ -22,6 +20,7 @@ from scoring.figure.score import Score, score
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import NOT_LOGGED, Group, Logged, Report, ReportedRun, ScalingRow, runs_of
+from scoring.report.names import name_of_group, with_own_names
 from scoring.report.scaling import PublishedCurves, published_curves, scaling_rows, with_step_times
 from scoring.report.verdict import checks, overall
 
@@ -142,20 +141,7 @@ def _scored_groups(runs: Sequence[ReportedRun], options: _FigureOptions) -> list
     machines = {run.record.machine for run in runs}
     name_machine = len(machines) > 1
     groups = [_scored_group(repeats, options, name_machine=name_machine) for repeats in repeats_by_key.values()]
-    return sorted(_with_folders_in_equal_names(groups), key=_devices_of)
-
-
-def _with_folders_in_equal_names(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups; those with the name of another group have their folder added to it."""
-    name_counts = Counter(group.name for group in groups)
-    groups_with_own_names = []
-    for group in groups:
-        folder = group.runs[0].given_folder  # runs of different folders are not in one group
-        has_name_of_another = name_counts[group.name] > 1
-        if has_name_of_another and folder:
-            group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
-        groups_with_own_names.append(group)
-    return groups_with_own_names
+    return sorted(with_own_names(groups), key=_devices_of)
 
 
 def _devices_of(group: Group) -> int:
@@ -206,30 +192,6 @@ def _is_submission_by_others(record: Record) -> bool:
     return record.format == "mllog" and not record.header
 
 
-def _name_of_group(record: Record, *, name_machine: bool) -> str:
-    """Return the name of a group of repeated runs, from the record of one of them.
-
-    For example "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp". What the record does not say is left
-    out.
-    """
-    parts = []
-    if record.model:
-        parts.append(visible(record.model, 80))
-    if record.devices:
-        parts.append(counted(record.devices, "device"))
-    if record.nodes and record.nodes > 1:
-        parts.append(f"on {record.nodes} nodes")
-    if record.batch_per_device:
-        parts.append(f"batch {record.batch_per_device} a device")
-    if record.precision:
-        parts.append(visible(record.precision, 40))
-    if record.math_mode == "tf32" and record.precision == "fp32":
-        parts.append("TF32")
-    if name_machine:
-        parts.append(f"on {visible(record.machine or 'a machine not said', 80)}")
-    return ", ".join(parts) or record.format  # the log may say none of these
-
-
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
     """Score the runs of a group, and return the group with its figure, or with the problem that prevents it.
 
@@ -247,7 +209,7 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
     except InputError as error:
         problem = str(error)
     scored_runs = runs if result is None else _with_figures(runs, result, protocol)
-    name = _name_of_group(runs[0].record, name_machine=name_machine)
+    name = name_of_group(runs[0].record, name_machine=name_machine)
     return Group(name=name, runs=tuple(scored_runs), score=result, problem=problem)
 
 

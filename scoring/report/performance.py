@@ -32,25 +32,26 @@ def performance(report: Report) -> Table:
 
     Its last column is the scaling efficiency. It is left out if no system was run on several numbers of devices.
     """
-    efficiency_by_group = _efficiency_by_group(report.scaling)
-    has_efficiencies = bool(efficiency_by_group)
+    efficiency_by_first_run = _efficiency_by_first_run(report.scaling)
+    has_efficiencies = bool(efficiency_by_first_run)
     rows = []
     for group in report.groups:
         cells = _cells_of_group(group)
         if has_efficiencies:
-            efficiency = _efficiency(group, efficiency_by_group.get(group.name))
+            efficiency = _efficiency(group, efficiency_by_first_run.get(group.runs[0].number))
             cells.append(Cell("efficiency", efficiency, numeric=True))
         rows.append(cells)
     return blocks.table("Where time and memory go, in the measured windows", rows, id="performance")
 
 
-def _efficiency_by_group(systems: Sequence[Sequence[ScalingRow]]) -> dict[str, float]:
-    """Return the scaling efficiency of each group of the systems, by the group's name."""
-    efficiency_by_group: dict[str, float] = {}
+def _efficiency_by_first_run(systems: Sequence[Sequence[ScalingRow]]) -> dict[int, float]:
+    """Return the scaling efficiency of each group of the systems, by the number of the group's first run."""
+    efficiency_by_first_run: dict[int, float] = {}
     for rows in systems:
         for row in rows:
-            efficiency_by_group[row.group.name] = row.efficiency
-    return efficiency_by_group
+            first_run = row.group.runs[0]  # a run is in one group
+            efficiency_by_first_run[first_run.number] = row.efficiency
+    return efficiency_by_first_run
 
 
 def _cells_of_group(group: Group) -> list[Cell]:

@@ -252,3 +252,23 @@ def test_the_caption_of_a_run_says_where_its_measured_windows_end(tmp_path: Path
     text = report(log, "--protocol", "dlperf", code=1).stdout.replace("\\", "")
     [span] = re.findall(r"over 30 windows; measured from ([\d.]+) to ([\d.]+) s", text)
     assert float(span[1]) - float(span[0]) == pytest.approx(50.5, abs=0.2)
+
+
+def test_systems_that_differ_in_their_framework_have_names_and_efficiencies_of_their_own(tmp_path: Path) -> None:
+    step_s = {("paddlepaddle", 1): 0.5, ("paddlepaddle", 8): 0.55, ("pytorch", 1): 0.5, ("pytorch", 8): 0.9}
+    logs = []
+    for (framework, devices), seconds in step_s.items():
+        log = tmp_path / f"{framework}-{devices}.txt"
+        logs.append(write_log(log, devices=devices, step_s=seconds, seed=len(logs), framework=f"{framework} 2"))
+    names = [group["name"] for group in values_of(*logs)["groups"]]
+    assert len(set(names)) == 4 and all("paddlepaddle" in name or "pytorch" in name for name in names)
+    performance = report(*logs).stdout.partition("Where time and memory go")[2].partition("Each run")[0]
+    efficiencies = dict(re.findall(r"8 devices.*, (\w+) \|.* ([\d.]+%) \|", performance))
+    assert efficiencies == {"paddlepaddle": "90.9%", "pytorch": "55.6%"}  # 0.5 / 0.55 and 0.5 / 0.9
+
+
+def test_systems_that_differ_in_nothing_that_a_name_says_are_told_apart_by_their_runs(tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / f"{number}.txt", seed=number) for number in range(3)]
+    logs[1].write_text(logs[1].read_text().replace('"nodes": 1', '"nodes": null'))
+    names = [group["name"] for group in values_of(*logs)["groups"]]
+    assert [name.rpartition("fp32, ")[2] for name in names] == ["run 1 and 1 more", "run 2"]
