@@ -258,7 +258,7 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
-    """Return a scaling table for each system with two rows or more: several numbers of devices, or of their nodes.
+    """Return a scaling table for each system that was run on several numbers of devices, or of their nodes.
 
     `systems` has the groups of each system. The result also has a warning for each setting in which the runs of a table
     differ besides their number of devices, such as the versions of their packages.
@@ -267,7 +267,8 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
     mixed_settings_warnings: list[Verdict] = []
     for groups in systems:
         rows = scaling_rows(groups)
-        if len(rows) > 1:
+        shapes = {(row.devices, row.group.record.nodes) for row in rows}
+        if len(shapes) > 1:  # runs of two folders may be of one shape
             tables.append(tuple(rows))
             mixed_settings_warnings += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])
     return _Scaling(tuple(tables), tuple(mixed_settings_warnings))

@@ -272,3 +272,16 @@ def test_systems_that_differ_in_nothing_that_a_name_says_are_told_apart_by_their
     logs[1].write_text(logs[1].read_text().replace('"nodes": 1', '"nodes": null'))
     names = [group["name"] for group in values_of(*logs)["groups"]]
     assert [name.rpartition("fp32, ")[2] for name in names] == ["run 1 and 1 more", "run 2"]
+
+
+def test_two_folders_of_one_device_count_have_no_scaling_efficiency(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        write_log(folder / "log.txt", devices=8, seed=number, step_s=0.5 + number / 100)
+    assert values_of(*folders)["scaling"] == []
+    text = report(*folders).stdout
+    assert "Efficiency of these runs: not measured" in text and "slowest rank | efficiency" not in text
+    larger = write_log(tmp_path / "larger.txt", devices=16, seed=2)
+    [table] = values_of(*folders, larger)["scaling"]
+    assert [row["devices"] for row in table] == [8, 8, 16]
