@@ -259,8 +259,8 @@ def _time_tile(group: Group) -> Tile | None:
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
         return None
-    failed = [run for run in group.runs if _is_known_to_have_failed(run)]
-    others = [run for run in group.runs if not _is_known_to_have_failed(run)]
+    failed = [run for run in group.runs if run.has_failed]
+    others = [run for run in group.runs if not run.has_failed]
     times_s = _run_times_s(others)
     if not times_s:
         return None
@@ -274,11 +274,6 @@ def _time_tile(group: Group) -> Tile | None:
 def _run_times_s(runs: Sequence[ReportedRun]) -> list[float]:
     """Return the times to train of the runs that have one, in seconds."""
     return [run.record.time_to_train_s for run in runs if run.record.time_to_train_s is not None]
-
-
-def _is_known_to_have_failed(run: ReportedRun) -> bool:
-    """Return whether a log says that its run ended without success."""
-    return run.record.status not in (None, "success")  # None: the log does not say it
 
 
 def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:

@@ -69,6 +69,11 @@ class ReportedRun:
     span: tuple[int, int] = (1, 0)  # first and last line that may hold a measured window
     findings: JsonObject | None = None  # the file's entry of `python -m compliance check --json`
 
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the log says that its run ended without success."""
+        return self.record.status not in (None, "success")  # None: the log does not say it
+
     def is_measured(self, window: Window) -> bool:
         """Return whether the figure comes from this window of the run, among others."""
         first_line, last_line = self.span

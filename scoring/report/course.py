@@ -18,7 +18,7 @@ from scoring.report import blocks, plots, quality
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link
 from scoring.report.brief import figure_of, link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
-from scoring.report.text import interval_in_words, number, range_in_words, short_percent, time_unit
+from scoring.report.text import duration_in_words, interval_in_words, number, range_in_words, short_percent
 
 SHOWN_VALUES = 400  # of a curve
 NAMED_TIMES = 5  # times to train in a section's gist, the words beside its title
@@ -37,8 +37,16 @@ def training(report: Report) -> Section:
     if runs_in_table:
         rows = [_cells_of_training(run) for run in runs_in_table]
         parts.append(blocks.table("Time from run_start to run_stop", rows, id="times"))
-    gist = ", ".join(_run_time(run.record) for run in runs_in_table[:NAMED_TIMES])
+    gist = _times_in_words(runs_in_table)
     return Section(key="training", title="Loss and quality", gist=gist, blocks=parts)
+
+
+def _times_in_words(runs: Sequence[ReportedRun]) -> str:
+    """Return the times to train of the first NAMED_TIMES runs, and how many more runs there are."""
+    times = [_time_in_words(run) for run in runs[:NAMED_TIMES]]
+    if len(runs) > NAMED_TIMES:
+        times.append(f"and {len(runs) - NAMED_TIMES} more")
+    return ", ".join(times)
 
 
 def _belongs_in_table_of_times(run: ReportedRun) -> bool:
@@ -62,21 +70,27 @@ def _cells_of_training(run: ReportedRun) -> list[Cell]:
 
 
 def _time_to_train(run: ReportedRun) -> Inline:
-    """Return the time from run_start to run_stop, with links to both lines; or "not measured"."""
+    """Return the time from run_start to run_stop, with links to both lines; or "not measured".
+
+    A run that failed has no time to train: "none after 114.03 s, run_start to run_stop".
+    """
     if run.record.time_to_train_s is None:
-        return NOT_MEASURED
+        return _time_in_words(run)
     lines = run.record.field_lines
     start = link_to_line(run, lines.get("run_start_s"), "run_start")
     stop = link_to_line(run, lines.get("run_stop_s"), "run_stop")
-    return [field(run, "run_stop_s", _run_time(run.record)), ", ", start, " to ", stop]
+    time = field(run, "run_stop_s", duration_in_words(run.record.time_to_train_s))
+    before_time = ["none after "] if run.has_failed else []
+    return [*before_time, time, ", ", start, " to ", stop]
 
 
-def _run_time(record: Record) -> str:
-    """Return the time to train in words: "31.20 min"; or "not measured"."""
-    if record.time_to_train_s is None:
+def _time_in_words(run: ReportedRun) -> str:
+    """Return the time to train in words: "31.20 min"; "none" for a run that failed, or "not measured"."""
+    if run.has_failed:
+        return "none"
+    if run.record.time_to_train_s is None:
         return NOT_MEASURED
-    unit = time_unit(record.time_to_train_s)
-    return f"{number(record.time_to_train_s / unit.seconds)} {unit.name}"
+    return duration_in_words(run.record.time_to_train_s)
 
 
 def _training_share(run: ReportedRun) -> Inline:

@@ -71,6 +71,12 @@ def time_unit(longest_s: float) -> TimeUnit:
     return TimeUnit(1.0, "s")
 
 
+def duration_in_words(seconds: float) -> str:
+    """Return a duration in the unit that suits it: 1872.0 s -> "31.20 min"."""
+    unit = time_unit(seconds)
+    return f"{number(seconds / unit.seconds)} {unit.name}"
+
+
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~&]|:(?=//)|(?<=www)\.)")  # with what makes a link of a bare address
 
 

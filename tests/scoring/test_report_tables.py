@@ -285,3 +285,13 @@ def test_two_folders_of_one_device_count_have_no_scaling_efficiency(tmp_path: Pa
     larger = write_log(tmp_path / "larger.txt", devices=16, seed=2)
     [table] = values_of(*folders, larger)["scaling"]
     assert [row["devices"] for row in table] == [8, 8, 16]
+
+
+def test_an_aborted_run_has_no_time_to_train_in_the_table_of_times(tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / f"{number}.txt", seed=number) for number in range(7)]
+    logs[1].write_text(logs[1].read_text().replace('"status": "success"', '"status": "aborted"'))
+    page = page_of(tmp_path, *logs)
+    assert "30.30 s, none, 30.30 s, 30.30 s, 30.30 s, and 2 more" in "".join(page.text)
+    text = report(*logs).stdout.replace("\\", "")
+    assert "| run 1 | 30.30 s, run_start to run_stop | 100.0% | success |" in text
+    assert "| run 2 | none after 30.30 s, run_start to run_stop | 100.0% | aborted |" in text
