@@ -36,7 +36,7 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
 
     If no log has rates, a sentence says so instead.
     """
-    drawn_runs = _with_points_on_one_axis(runs)
+    drawn_runs = _with_points_on_same_axes(runs)
     if not drawn_runs:
         return Paragraph(text=NO_RATES, absent=True)
     unit = unit_of_rates(drawn_runs[0].run)
@@ -55,7 +55,7 @@ def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure
     item of the list. The list is empty if no window was measured.
     """
     measured_parts = [_measured_part(drawn) for drawn in runs]
-    drawn_runs = _with_points_on_one_axis(measured_parts)  # leaves out the runs without a measured point
+    drawn_runs = _with_points_on_same_axes(measured_parts)  # leaves out the runs without a measured point
     if not drawn_runs:
         return []
     unit = unit_of_rates(drawn_runs[0].run)
@@ -75,16 +75,22 @@ def _measured_part(drawn: _DrawnRun) -> _DrawnRun:
     return drawn._replace(points=[point for point in drawn.points if point.measured])
 
 
-def _with_points_on_one_axis(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
+def _with_points_on_same_axes(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
     """Return the runs to draw in one plot: at most MOST_OVERLAID of those with points.
 
-    An axis counts seconds, steps or rows. A run is left out if its axis is not that of the first run with points.
+    The horizontal axis counts seconds, steps or rows, and rates are of all devices or of one. A run is left out if it
+    differs in either from the first run with points.
     """
     with_points = [drawn for drawn in runs if drawn.points]
     if not with_points:
         return []
-    axis_unit = with_points[0].axis_unit
-    return [drawn for drawn in with_points if drawn.axis_unit == axis_unit][:MOST_OVERLAID]
+    axes = _axes_of(with_points[0])
+    return [drawn for drawn in with_points if _axes_of(drawn) == axes][:MOST_OVERLAID]
+
+
+def _axes_of(drawn: _DrawnRun) -> tuple[str, str]:
+    """Return what the horizontal axis of a run counts, and the unit of its rates."""
+    return drawn.axis_unit, unit_of_rates(drawn.run)
 
 
 def _title(drawn_runs: Sequence[_DrawnRun]) -> str:
@@ -105,7 +111,7 @@ def _draw_function(report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at
     If not `starts_at_zero`, the vertical axis only spans the rates of the runs and the score. The score is a dashed
     line, which only a report with a single group of runs has.
     """
-    first = drawn_runs[0]  # all have its axis unit; the unit of the rates is taken from it, too
+    first = drawn_runs[0]  # all have its axis unit and its unit of rates
     return functools.partial(
         plots.throughput,
         runs=[(_label(report, drawn.run), drawn.points) for drawn in drawn_runs],

@@ -295,3 +295,12 @@ def test_an_aborted_run_has_no_time_to_train_in_the_table_of_times(tmp_path: Pat
     text = report(*logs).stdout.replace("\\", "")
     assert "| run 1 | 30.30 s, run_start to run_stop | 100.0% | success |" in text
     assert "| run 2 | none after 30.30 s, run_start to run_stop | 100.0% | aborted |" in text
+
+
+def test_a_run_with_rates_of_one_device_is_not_drawn_beside_rates_of_all(tmp_path: Path, published_logs: Path) -> None:
+    of_one_device = published_logs / "paddleclas_a100_gpu1_fp32_bs256.log"  # it does not say how many ran
+    of_all_devices = published_logs / "paddleclas_v100_gpu8_fp32_bs256.log"
+    text = "".join(page_of(tmp_path, of_one_device, of_all_devices).text)
+    assert re.search(r"Throughput in images/s per device: run 1 [\d.]+ to [\d.]+; 1 more below\.", text)
+    text = "".join(page_of(tmp_path, of_all_devices, of_one_device).text)
+    assert re.search(r"Throughput in images/s: run 1 [\d.,]+ to [\d.,]+; 1 more below\.", text)
