@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -13,10 +13,10 @@ from scoring.figure.score import Score
 from scoring.record import nodes_of, section
 from scoring.report import blocks
 from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, field, link_to_line
-from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun
+from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun, runs_of
 from scoring.report.text import interval_in_words, number, time_unit
 
-MOST_NAMED = 8  # systems in the title
+MOST_NAMED = 8  # systems in the title, and runs that a warning is about
 COMMIT_DIGITS = 12
 # What each status looks like: a mark that is told apart without colour, and its word.
 NO_STATUS = "none"  # of a check that does not apply
@@ -322,8 +322,7 @@ def tables(report: Report) -> list[Table]:
         systems = [_cells_of_group(group) for group in report.groups]
         shown.append(blocks.table("Each system's figure", systems))
     if report.warnings:
-        run_by_file = {run.record.file: run for run in report.runs}
-        warnings = [_cells_of_warning(warning, run_by_file) for warning in report.warnings]
+        warnings = [_cells_of_warning(warning, report) for warning in report.warnings]
         shown.append(blocks.table("Warnings about the figures", warnings))
     return shown
 
@@ -364,12 +363,12 @@ def _cells_of_group(group: Group) -> list[Cell]:
     ]
 
 
-def _cells_of_warning(warning: Verdict, run_by_file: Mapping[str, ReportedRun]) -> list[Cell]:
+def _cells_of_warning(warning: Verdict, report: Report) -> list[Cell]:
     """Return the row of a warning in the table of warnings."""
     return [
         Cell("warning", warning.check.replace("_", " ")),
         Cell("what it means here", warning.found),
-        Cell("where", _where(warning, run_by_file)),
+        Cell("where", _where(warning, report)),
     ]
 
 
@@ -387,15 +386,30 @@ def _windows(run: ReportedRun) -> Inline:
     return link_to_line(run, run.figure.first_line, str(run.figure.windows))
 
 
-def _where(warning: Verdict, run_by_file: Mapping[str, ReportedRun]) -> Inline:
+def _where(warning: Verdict, report: Report) -> Inline:
     """Return links to the run and the line that a warning is about: "run 2, line 17".
 
-    The text is empty if the warning is not about a single run, and has no line if it is not about a single line.
+    A warning that is not about a single line has the run alone. One about the figures of some of the systems has their
+    runs, and one about all figures nothing.
     """
-    run = run_by_file.get(warning.figures["file"] or "")  # its file is None if it is not about a single run
+    file = warning.figures["file"]  # None if the warning is not about a single run
     line = warning.figures["line"]
-    if run is None:
-        return ""
+    if file is None:
+        return _runs_of_figures_with(warning, report)
+    run_by_file = {run.record.file: run for run in report.runs}
+    run = run_by_file[file]
     if line is None:
         return blocks.run_link(run)
     return [blocks.run_link(run), ", ", link_to_line(run, line)]
+
+
+def _runs_of_figures_with(warning: Verdict, report: Report) -> Inline:
+    """Return links to the runs of the systems whose figures have a warning; empty if these are all or none."""
+    groups = [group for group in report.groups if group.score and warning in group.score.warnings]
+    if len(groups) == len(report.groups):
+        return ""
+    runs = runs_of(groups)
+    links: list[Inline] = [blocks.run_link(run) for run in runs[:MOST_NAMED]]
+    if len(runs) > MOST_NAMED:
+        links.append(f"and {len(runs) - MOST_NAMED} more")
+    return _joined(links, ", ")

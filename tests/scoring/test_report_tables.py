@@ -304,3 +304,12 @@ def test_a_run_with_rates_of_one_device_is_not_drawn_beside_rates_of_all(tmp_pat
     assert re.search(r"Throughput in images/s per device: run 1 [\d.]+ to [\d.]+; 1 more below\.", text)
     text = "".join(page_of(tmp_path, of_all_devices, of_one_device).text)
     assert re.search(r"Throughput in images/s: run 1 [\d.,]+ to [\d.,]+; 1 more below\.", text)
+
+
+def test_a_warning_about_the_figure_of_one_of_several_systems_names_its_runs(tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / f"{number}.txt", devices=1, seed=number) for number in (1, 2)]
+    single = write_log(tmp_path / "single.txt", devices=2)
+    warnings = report(*logs, single).stdout.partition("Warnings about the figures")[2].partition("##")[0]
+    assert re.search(r"\| too few runs \| .* \| run 3 \|", warnings)
+    alone = report(single).stdout.partition("Warnings about the figures")[2].partition("##")[0]
+    assert re.search(r"\| too few runs \| .* \|  \|", alone)
