@@ -103,7 +103,8 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     groups_of_systems = _groups_of_systems(_scored_groups(runs, options))  # a list of groups for each system
     groups = list(itertools.chain.from_iterable(groups_of_systems))
     scaling = _scaling(groups_of_systems)
-    published = _published_curves(groups)
+    groups_in_tables = [row.group for row in itertools.chain.from_iterable(scaling.tables)]
+    published = _published_curves(groups_in_tables or groups)  # those that the plots of scaling show
     shown_protocol = options.shown_protocol(groups)
     verdicts = tuple(checks(groups, shown_protocol))
     return Report(
@@ -275,7 +276,7 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
 
 
 def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
-    """Return the published curves to show, chosen by the last group that has any.
+    """Return the published curves to show beside groups, chosen by the last group that has any.
 
     If no group has any, the result has no curves, and its note says why the last group has none.
     """

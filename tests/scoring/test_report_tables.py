@@ -313,3 +313,15 @@ def test_a_warning_about_the_figure_of_one_of_several_systems_names_its_runs(tmp
     assert re.search(r"\| too few runs \| .* \| run 3 \|", warnings)
     alone = report(single).stdout.partition("Warnings about the figures")[2].partition("##")[0]
     assert re.search(r"\| too few runs \| .* \|  \|", alone)
+
+
+def test_published_figures_are_those_of_the_systems_in_the_plots_of_scaling(
+    tmp_path: Path, published_logs: Path
+) -> None:
+    """The systems of the plots do not say their precision; a third one, of one device count, has AMP."""
+    paddle = [published_logs / f"paddleclas_v100_gpu{devices}_fp32_bs256.log" for devices in (8, 32)]
+    alone = published_logs / "ngc_tensorflow_v100_gpu8_amp_bs256.log"
+    values = values_of(*paddle, alone)
+    assert [[row["devices"] for row in table] for table in values["scaling"]] == [[8, 32]]
+    assert values["published"] == [] and "does not say a precision" in values["published_note"]
+    assert values_of(alone)["published"]
