@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from runlog import run, schema
 from runlog.digits import six_digits
@@ -70,11 +70,16 @@ class MLLog(FormatReader):
         self._read_evaluations()
 
     def _take_entries(self) -> None:
-        """Take each entry in this run's lines, and add a window for each `step_window` event."""
+        """Take each entry in this run's lines, and add a window for each `step_window` event.
+
+        Events of a rank that repeats a lower rank's log are left out.
+        """
         first, last = self.lines.span
+        repeating_ranks = _ranks_that_repeat_a_lower_one(self.lines.stream)
         for entry in read_stream(self.lines.stream):
             is_of_run = entry.line >= first and (last is None or entry.line <= last)
-            if is_of_run:
+            is_repeated = isinstance(entry, Event) and entry.rank in repeating_ranks
+            if is_of_run and not is_repeated:
                 self._take_entry(entry)
 
     def _read_facts(self) -> None:
@@ -387,6 +392,22 @@ class MLLog(FormatReader):
         ends = [block.stop for block in self.events.blocks if block.stop]
         ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
         return sorted(ends, key=_line_of)
+
+
+def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
+    """Return the ranks that write a run into the log that a lower rank writes, too, as each of them logs its start.
+
+    A launcher's prefix names the rank, such as srun's `3: `. The stream is read up to a start without one, and is then
+    set back to its beginning.
+    """
+    ranks: set[int] = set()
+    for entry in read_stream(stream):
+        if isinstance(entry, Event) and entry.key == schema.RUN_START.key:
+            if entry.rank is None:
+                break
+            ranks.add(entry.rank)
+    stream.seek(0)
+    return ranks - {min(ranks, default=0)}
 
 
 def _with_speed(epochs: Sequence[Window]) -> list[Window]:

@@ -83,6 +83,22 @@ def test_mpirun_prefixes_and_ranks(tmp_path: Path, name: str, prefix: str) -> No
     assert same_rows(clean, read(tmp_path, "\n".join(tagged) + "\n", name))
 
 
+@pytest.mark.parametrize("prefix", ["{}: ", "[1,{}]<stdout>:"])
+def test_an_mllog_log_of_two_ranks_is_one_run(tmp_path: Path, prefix: str) -> None:
+    """Each rank logs the whole run, and the lower one counts. What a rank logs alone counts, too."""
+    text = samples.WRITERS["mllog"](run())
+    clean = read(tmp_path, text, "mllog")
+    tagged = []
+    for line in text.splitlines():
+        if ":::MLLOG" in line and "eval_accuracy" not in line:
+            tagged.append(prefix.format(1) + line.replace('"images": ', '"images": 1'))
+        tagged.append(prefix.format(2 if "eval_accuracy" in line else 0) + line)
+    both = read(tmp_path, "\n".join(tagged) + "\n", "mllog")
+    assert same_rows(clean, both)
+    assert both.segment is None and both.problems == clean.problems
+    assert [quality.value for quality in both.quality] == [quality.value for quality in clean.quality]
+
+
 # An MLLOG event broken in two is no event: the checker reports it. The others' rows are of two lines, or two fields.
 @pytest.mark.parametrize(
     "name", sorted(set(samples.WRITERS) - {"mllog", "nvidia_nvlog", "nvidia_mxnet_speed", "gluoncv"})
