@@ -21,6 +21,7 @@ from scoring.figure import history_file
 from scoring.importers import read_record
 from scoring.record import InputError
 from tests import make_log
+from tests.browser import TOO_SMALL, Opened, opened  # noqa: F401
 from tests.jobs import Done, need, refused
 from tests.scoring import samples
 from tests.scoring.pages import write_log
@@ -183,6 +184,22 @@ def test_the_page_and_the_table_hold_each_run_and_nothing_else_is_written_over(
         for out in (runs[0], "history.sqlite", "new.txt", *names):
             assert command(action, tmp_path / out).returncode == 2
     assert kept == {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_a_phone_shows_the_page_in_its_width_with_labels_that_can_be_read(
+    opened: Opened,  # noqa: F811
+    tmp_path: Path,
+    command: Command,
+) -> None:
+    command("add", *logs(tmp_path, "a", PAST))
+    command("add", write_log(tmp_path / "long.txt", text="long" * 100))
+    command("show", tmp_path / "page.html")
+    page = opened(tmp_path / "page.html", width=390, height=844, phone=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(TOO_SMALL) == []
+    assert sorted(page.locator("summary").all_inner_texts()) == ["1 run", "5 runs"]
 
 
 def test_the_label_of_the_greatest_figure_is_at_its_height_and_has_a_unit(tmp_path: Path, command: Command) -> None:
