@@ -1,5 +1,6 @@
 """Predictions as lines for a reader, as `python -m scoring scale` prints them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,12 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
     to train are not known, the last lines say why.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
-    loss = percent(predicted["model"]["loss"])
+    lost_share = 1 - math.exp(-predicted["model"]["loss"])  # of linear scaling, on many nodes
     rows = predicted["predictions"]
     table = [_prediction_cells(row, first=rows[0]) for row in rows]
     column_names = table[0].keys()
     return [
-        f"Measured {shapes} (nodes x devices); throughput lost between many nodes {loss}",
+        f"Measured {shapes} (nodes x devices); throughput lost between many nodes {percent(lost_share)}",
         "",
         _ROW_FORMAT.format(*column_names),
         *[_ROW_FORMAT.format(*cells.values()) for cells in table],

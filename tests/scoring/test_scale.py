@@ -200,3 +200,11 @@ def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, argumen
     done = command(*(argument.format(**names) for argument in arguments))
     assert done.returncode == 2 and text in done.stderr
     assert done.stderr.count("\n") == 1 and not done.stdout
+
+
+def test_the_lost_throughput_is_what_the_assumption_leaves(tmp_path: Path) -> None:
+    log = samples.write(tmp_path, "log.txt", samples.mllog(samples.run_of([0.5] * 200, devices=8)))
+    text = scoring("scale", "--measured", log, "--nodes", "1,64").stdout
+    [lost] = re.findall(r"throughput lost between many nodes ([\d.]+)%", text)
+    [left] = re.findall(r"many nodes do ([\d.]+)% of", text)
+    assert float(lost) + float(left) == pytest.approx(100)
