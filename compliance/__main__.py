@@ -4,6 +4,7 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or bad input (one line on std
 """
 
 import argparse
+import gc
 import importlib
 import sys
 from pathlib import Path
@@ -44,9 +45,12 @@ def _run_command(options: argparse.Namespace) -> int:
     """Run the command that the options name, and return its exit status."""
     if options.command == "check":
         return _check(options)
-    # Imported only if it is called: half of the time of a small check would be the imports of the other commands.
-    module = importlib.import_module(f"compliance.submission.{options.command}")
-    return int(module.command(options))
+    return int(_module(f"compliance.submission.{options.command}").command(options))
+
+
+def _module(name: str) -> Any:
+    """Import and return a module that most checks do without; imports are half of the time of a small check."""
+    return importlib.import_module(name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,7 +125,7 @@ def _check(options: argparse.Namespace) -> int:
     text_of = {"text": forms.as_text, "json": forms.as_json, "github": forms.as_github}[form]
     print(text_of(reports), end="")
     if options.junit:
-        options.junit.write_text(forms.as_junit(reports), encoding="utf-8")
+        options.junit.write_text(_module("compliance.junit").as_junit(reports), encoding="utf-8")
     return 0 if all(report.passed for report in reports) else 1
 
 
@@ -132,7 +136,8 @@ def _explain_rule(options: argparse.Namespace) -> None:
     """
     if options.logs:
         raise ValueError("--explain checks no log; ask for it in a command of its own")
-    print(forms.explain(options.explain, rules.load(options.ruleset)), end="")
+    explain = _module("compliance.explained").explain
+    print(explain(options.explain, rules.load(options.ruleset)), end="")
 
 
 def _refuse_wrong_options(options: argparse.Namespace) -> None:
@@ -142,7 +147,7 @@ def _refuse_wrong_options(options: argparse.Namespace) -> None:
     if options.json and options.format == "github":
         raise ValueError("--json and --format github: one form only")
     if options.junit:
-        forms.check_replaceable(options.junit, forms.START_OF_JUNIT)
+        forms.check_replaceable(options.junit, _module("compliance.junit").START_OF_JUNIT)
 
 
 def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
@@ -153,7 +158,7 @@ def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
     """
     official_checker = None
     if options.official:  # mlperf-logging's checker is to be run, too
-        official_checker = importlib.import_module("compliance.official.tools").check_log
+        official_checker = _module("compliance.official.tools").check_log
     return check_logs(
         logs_named_by(options.logs),
         rules.load(options.ruleset),
@@ -167,4 +172,5 @@ def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what the imports made stays to the end: to look through it for garbage took a tenth of a small check
     sys.exit(main())

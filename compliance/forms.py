@@ -1,18 +1,12 @@
-"""The forms of reports: text, JSON, annotations for GitHub, JUnit XML; and a rule in words."""
+"""The forms of reports: text, JSON and annotations for GitHub."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
-from html import escape
 from pathlib import Path
 
 from compliance.check import Report
-from compliance.official.checks import read_check
-from compliance.official.rule_files import VERSION, files, keys, load
-from compliance.rules import Finding, Ruleset, StrictRule, verdict
-from runlog.digits import six_digits
+from compliance.rules import Finding, verdict
 
-START_OF_JUNIT = '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'  # of each JUnit file that is written
 _NOT_APPLIED = "not applied: "  # begins the note on a rule that was not applied
 
 
@@ -138,101 +132,3 @@ def _github_level(report: Report, finding: Finding) -> str:
 
 def _escaped_for_github(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def as_junit(reports: Iterable[Report]) -> str:
-    """Return the reports as JUnit XML: a test suite for each log."""
-    lines = []
-    for report in reports:
-        lines += _junit_suite(report)
-    return START_OF_JUNIT + "\n".join([*lines, "</testsuites>"]) + "\n"
-
-
-def _junit_suite(report: Report) -> list[str]:
-    """Return the lines of a report's test suite: a test case for the verdict, and one for each finding.
-
-    Findings that fail the verdict come first, as failures. The others are test cases with output.
-    """
-    file = escape(report.file)
-    failures = [finding for finding in report.findings if report.fails(finding)]
-    others = [finding for finding in report.findings if not report.fails(finding)]
-    body_of_verdict = "" if report.passed else '<failure message="fail"/>'
-    named_bodies = [("verdict", body_of_verdict)]
-    named_bodies += [(finding.rule, _junit_failure(finding)) for finding in failures]
-    named_bodies += [(finding.rule, _junit_output(finding)) for finding in others]
-    cases = [f'    <testcase classname="{file}" name="{escape(name)}">{body}</testcase>' for name, body in named_bodies]
-    failure_count = len(failures) if report.passed else len(failures) + 1  # with the verdict
-    start = f'  <testsuite name="{file}" tests="{len(cases)}" failures="{failure_count}">'
-    return [start, *cases, "  </testsuite>"]
-
-
-def _junit_failure(finding: Finding) -> str:
-    text = escape(f"line {finding.line}: {finding.actual}; expected: {finding.expected}; do: {finding.fix}")
-    return f'<failure message="{escape(finding.actual)}">{text}</failure>'
-
-
-def _junit_output(finding: Finding) -> str:
-    text = escape(f"{finding.severity}: line {finding.line}: {finding.actual}")
-    return f"<system-out>{text}</system-out>"
-
-
-# --- rules in words ---
-
-
-def explain(name: str, ruleset: Ruleset) -> str:
-    """Return a text on the rule `name`: what it asks for, why, what to do, and its source.
-
-    `name` is a strict rule (`seed-present`), a key of events (`run_stop`), a rule about one (`run_stop.order`), or
-    `all`. Raises ValueError for any other.
-    """
-    known_keys = keys(ruleset.version)
-    if name == "all":
-        return "\n".join(explain(one, ruleset) for one in [*sorted(known_keys), *sorted(ruleset.strict)])
-    if name in ruleset.strict:
-        return _explain_strict(ruleset.strict[name])
-    key = name.partition(".")[0]  # `run_stop` of `run_stop.order`
-    if key == "events":  # of the rule `events.count`, which is about no key
-        return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
-    if key in known_keys:
-        return _explain_key(key, ruleset)
-    similar = get_close_matches(name, [*known_keys, *ruleset.strict], n=3, cutoff=0.4)
-    hint = f"; near it: {', '.join(similar)}" if similar else ""
-    raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")
-
-
-def _explain_strict(rule: StrictRule) -> str:
-    """Return a text on a strict rule, which mlperf-logging's checker does not have.
-
-    The bounds of a rule are the numbers that it compares a log with.
-    """
-    lines = [
-        f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)",
-        f"  expects: {rule.expected}",
-        f"  why: {rule.why}",
-        f"  do: {rule.fix}",
-        f"  applies to: {rule.scope}",
-    ]
-    if rule.bounds:
-        bounds = [f"{name} {six_digits(bound)}" for name, bound in rule.bounds.items()]
-        lines.append(f"  bounds: {', '.join(bounds)}")
-        lines.append(f"  bounds from: {rule.bound_from}")
-    lines.append(f"  source: {rule.source}")
-    return "\n".join(lines) + "\n"
-
-
-def _explain_key(key: str, ruleset: Ruleset) -> str:
-    """Return a text on what the rules ask of the events of a key, such as `seed`, with the source of each rule."""
-    lines = [f"{key} (ruleset {ruleset.version})"]
-    for name in files(ruleset.version):
-        rule_file = load(name)
-        if key in rule_file.rules:
-            lines.append(f"  {rule_file.rules[key].describe()} (official)")
-            lines.append(f"      source: {rule_file.source}")
-    # The texts of MLPerf ask for these checks as well, but mlperf-logging's checker does not make them.
-    written_rules = [rule for rule in ruleset.written if rule.key == key]
-    for rule in written_rules:
-        words = read_check(rule.check).words
-        optimizer = f", {rule.opt_name}" if rule.opt_name else ""
-        lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
-        lines.append(f"      source: {rule.source}")
-    return "\n".join(lines) + "\n"

@@ -61,12 +61,16 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
+    """The form of the log, which a reader looks at first."""
+
     format: Annotated[str, "", "name of the form"] = "paddle-reference-log"
     version: Annotated[int, "", "1 until a reader of it could be misled"] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
+    """The code that ran."""
+
     commit: Annotated[str | None, "", "of the checkout or the image"]
     dirty: Annotated[bool | None, "", "whether the tree differs from its commit"]
     lock_sha256: Annotated[str, "", "SHA-256 of locks/run.lock"]
@@ -75,6 +79,8 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
+    """A setting of the job, and who set it."""
+
     value: Annotated[Any, "", "as resolved"]
     origin: Annotated[str, "", "environment, or the file that set it"]
 
@@ -99,6 +105,8 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
+    """A machine of the run, as the job sees it."""
+
     host: Annotated[str, "", "name of the host"]
     cpu: Annotated[str, "", "model of the processor"]
     cores: Annotated[int, "", "that the job may use"]
@@ -110,6 +118,8 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
+    """The machines of the run, and what computes on them."""
+
     nodes: Annotated[list[Node], "", "one for each host"]
     device: Annotated[str, "", "gpu or cpu: what trains"]
     math_mode: Annotated[str, "", "arithmetic of the multiplications, as PRECISION names it"]
@@ -127,6 +137,8 @@ class Passport:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
+    """The data set of the run: its name, sizes and bytes."""
+
     name: Annotated[str, "", "folder, or name of the embedded set"]
     train_samples: Annotated[int, "images", "of an epoch"]
     eval_samples: Annotated[int, "images", "of an evaluation"]
@@ -140,6 +152,8 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
+    """The training program of a rank, after all passes over it."""
+
     operators: Annotated[dict[str, int], "", "count of each type"]
     all_reduces: Annotated[int, "", "of gradients, in a step"]
     all_reduce_mib: Annotated[float, "MiB", "that they sum"]
@@ -162,6 +176,8 @@ SECTIONS: dict[str, Section[Any]] = {s.name: s for s in list(globals().values())
 
 @dataclass(frozen=True, kw_only=True)
 class CacheState:
+    """Whether the page cache of a node was cleared before the run."""
+
     node: Annotated[str, "", "host"]
     status: Annotated[str, "", "done or skipped"]
     by: Annotated[str | None, "", "who cleared the page cache"] = None
@@ -170,6 +186,8 @@ class CacheState:
 
 @dataclass(frozen=True, kw_only=True)
 class InEpoch:
+    """The epoch of an event."""
+
     epoch_num: Annotated[int, "", "number of the epoch, from 1"]
 
 
@@ -183,11 +201,15 @@ class InBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class AtStep:
+    """The step of an event."""
+
     step: Annotated[int, "steps", "of the run, from 1"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InWindow:
+    """Where a window of steps ends."""
+
     step: Annotated[int, "steps", "the window's last one, from 1"]
     epoch_num: Annotated[int, "", "number of the epoch, from 1"]
     phase: Annotated[str, "", "train, warmup or measured"]
@@ -195,11 +217,15 @@ class InWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
+    """How the run ended."""
+
     status: Annotated[str, "", "success or aborted"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
+    """The facts of the run that a score needs."""
+
     devices: Annotated[int, "", "ranks"]
     nodes: Annotated[int, "", "hosts"]
     batch_per_device: Annotated[int, "images", "of a step, on a rank"]
@@ -269,6 +295,8 @@ class TelemetrySummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
+    """A checkpoint that was written."""
+
     step: Annotated[int, "steps", "of the run, from 1"]
     file: Annotated[str, "", "its name"]
     mib: Annotated[float, "MiB", "its size"]

@@ -67,7 +67,7 @@ def run_one(data: bytes) -> None:
     """Checks one input under each ruleset; whatever it holds, the outputs are sound and safe to print."""
     from dataclasses import replace
 
-    from compliance import forms, rules
+    from compliance import explained, forms, junit, rules
     from compliance.check import check_file
     from compliance.submission.description import compare_description
     from compliance.submission.runs import check_between_runs
@@ -86,11 +86,11 @@ def run_one(data: bytes) -> None:
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\ud800-\udfff]", shown), "raw control characters"
         assert json.loads(forms.as_json([report]))["files"][0]["verdict"] in ("pass", "fail")
         assert all(line.startswith(("::", "log: ")) for line in forms.as_github([report]).splitlines())
-        ElementTree.fromstring(forms.as_junit([report]))
+        ElementTree.fromstring(junit.as_junit([report]))
         assert len(report.findings) < 3000
         for rule in {finding.rule for finding in one.findings if finding.severity != "info"}:
             if (rule, ruleset.version) not in EXPLAINED:
-                assert forms.explain(rule, ruleset)
+                assert explained.explain(rule, ruleset)
                 EXPLAINED.add((rule, ruleset.version))
 
 

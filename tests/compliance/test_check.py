@@ -401,3 +401,12 @@ def test_the_findings_are_as_their_schema_says(tmp_path: Path) -> None:
     said["files"][0]["findings"][0]["class"] = "other"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(said, schema)
+
+
+def test_the_check_of_a_log_starts_without_what_only_others_need(tmp_path: Path) -> None:
+    """Imports are most of its time: those of JUnit, --explain and Python's statistics are left out."""
+    code = "import sys; from compliance.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
+    [path] = write(tmp_path, make_log.run())
+    done = jobs.run([sys.executable, "-c", code, "check", path])
+    assert "PASS" in done.stdout
+    assert not {"difflib", "hashlib", "html", "jinja2", "statistics"} & set(done.stderr.split())

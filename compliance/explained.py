@@ -1,0 +1,67 @@
+"""A rule in words: what it asks for, why, what to do, and its source."""
+
+from difflib import get_close_matches
+
+from compliance.official.checks import read_check
+from compliance.official.rule_files import VERSION, files, keys, load
+from compliance.rules import Ruleset, StrictRule
+from runlog.digits import six_digits
+
+
+def explain(name: str, ruleset: Ruleset) -> str:
+    """Return a text on the rule `name`: what it asks for, why, what to do, and its source.
+
+    `name` is a strict rule (`seed-present`), a key of events (`run_stop`), a rule about one (`run_stop.order`), or
+    `all`. Raises ValueError for any other.
+    """
+    known_keys = keys(ruleset.version)
+    if name == "all":
+        return "\n".join(explain(one, ruleset) for one in [*sorted(known_keys), *sorted(ruleset.strict)])
+    if name in ruleset.strict:
+        return _explain_strict(ruleset.strict[name])
+    key = name.partition(".")[0]  # `run_stop` of `run_stop.order`
+    if key == "events":  # of the rule `events.count`, which is about no key
+        return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
+    if key in known_keys:
+        return _explain_key(key, ruleset)
+    similar = get_close_matches(name, [*known_keys, *ruleset.strict], n=3, cutoff=0.4)
+    hint = f"; near it: {', '.join(similar)}" if similar else ""
+    raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")
+
+
+def _explain_strict(rule: StrictRule) -> str:
+    """Return a text on a strict rule, which mlperf-logging's checker does not have.
+
+    The bounds of a rule are the numbers that it compares a log with.
+    """
+    lines = [
+        f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)",
+        f"  expects: {rule.expected}",
+        f"  why: {rule.why}",
+        f"  do: {rule.fix}",
+        f"  applies to: {rule.scope}",
+    ]
+    if rule.bounds:
+        bounds = [f"{name} {six_digits(bound)}" for name, bound in rule.bounds.items()]
+        lines.append(f"  bounds: {', '.join(bounds)}")
+        lines.append(f"  bounds from: {rule.bound_from}")
+    lines.append(f"  source: {rule.source}")
+    return "\n".join(lines) + "\n"
+
+
+def _explain_key(key: str, ruleset: Ruleset) -> str:
+    """Return a text on what the rules ask of the events of a key, such as `seed`, with the source of each rule."""
+    lines = [f"{key} (ruleset {ruleset.version})"]
+    for name in files(ruleset.version):
+        rule_file = load(name)
+        if key in rule_file.rules:
+            lines.append(f"  {rule_file.rules[key].describe()} (official)")
+            lines.append(f"      source: {rule_file.source}")
+    # The texts of MLPerf ask for these checks as well, but mlperf-logging's checker does not make them.
+    written_rules = [rule for rule in ruleset.written if rule.key == key]
+    for rule in written_rules:
+        words = read_check(rule.check).words
+        optimizer = f", {rule.opt_name}" if rule.opt_name else ""
+        lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
+        lines.append(f"      source: {rule.source}")
+    return "\n".join(lines) + "\n"
