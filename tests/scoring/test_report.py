@@ -252,3 +252,34 @@ def test_in_chromium(opened: Opened, tmp_path: Path) -> None:  # noqa: F811
         margin = dict.fromkeys(("top", "right", "bottom", "left"), "10mm")
         pdf = page.pdf(path=shots / f"report-{count}.pdf", format="A4", margin=margin)  # type: ignore[arg-type]
         assert 1 < len(re.findall(rb"/Type\s*/Page[^s]", pdf)) <= most
+
+
+BROKEN_WORDS = """[...document.querySelectorAll('td')].filter(td => td.textContent === 'not measured').filter(td => {
+  const word = document.createRange();
+  word.setStart(td.firstChild, 4);
+  word.setEnd(td.firstChild, 12);
+  return word.getClientRects().length !== 1; }).length"""
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_a_screen_shows_tables_of_long_names_whole_and_breaks_no_words(
+    opened: Opened,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "systems").mkdir()
+    folders = []
+    for devices in (1, 2):
+        system = f"{devices}_node_of_a_system_with_a_long_name_{devices}"
+        folders.append(tmp_path / "results" / system / "resnet")
+        folders[-1].mkdir(parents=True)
+        log = write_log(folders[-1] / "result_0.txt", devices=devices, text="a_long_name_of_one_word_" * 3)
+        log.write_text(re.sub(r'"(devices|batch_per_device)": \d+, ', "", log.read_text()))
+        description = {"number_of_nodes": devices, "accelerators_per_node": 1}
+        (tmp_path / "systems" / f"{system}.json").write_text(json.dumps(description))
+    report(*folders, "--html", tmp_path / "report.html")
+    page = opened(tmp_path / "report.html", width=1280, phone=False)
+    page.evaluate(UNFOLD)
+    assert page.locator("td.n .small").count() > 0, "devices and batch have their source"
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(BROKEN_WORDS) == 0
