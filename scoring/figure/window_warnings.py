@@ -221,9 +221,12 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
     is_slower_before = change.before > change.after * (1 + WARM_UP_SLOWDOWN)
     if not is_slower_before:
         return None
+    first_ones = f"first of {count} measured windows is"
+    if change.at > 1:
+        first_ones = f"first {change.at} of {count} measured windows are"
     message = (
-        f"the first {change.at} of {count} measured windows are {percent(change.before / change.after - 1)} slower "
-        f"than the rest: warm-up was not over at the cut; try to skip {change.at} more"
+        f"the {first_ones} {percent(change.before / change.after - 1)} slower than the rest: warm-up was not over at "
+        f"the cut; try to skip {change.at} more"
     )
     return warning("warm_up_not_over", message, record, windows[change.at].line)
 

@@ -37,6 +37,7 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
     [
         *((record_of(noise(count)), True, {}) for count in (6, 20, 100, 1000)),
         *((record_of(noise(n, 0.6) + noise(60)), False, {"warm_up_not_over": f"skip {n} more"}) for n in (1, 3, 15)),
+        (record_of(noise(1, 0.6) + noise(60)), False, {"warm_up_not_over": "the first of 61 measured windows is"}),
         (record_of(noise(15, 0.502) + noise(60)), False, {}),  # less than the noise
         (record_of(noise(60, 0.56) + noise(40)), False, {"drift": ""}),  # the slow part ends in the second half
         (record_of(noise(600, 0.51, 0.02) + noise(400, share=0.02)), False, {"drift": ""}),  # likewise, in more noise
