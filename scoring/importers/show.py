@@ -1,6 +1,7 @@
 """A record as lines of text, as `python -m scoring import` prints it."""
 
 from runlog.digits import six_digits
+from runlog.text import visible
 from scoring.record import FACTS, Check, Record
 
 
@@ -31,7 +32,7 @@ def record_lines(record: Record) -> list[str]:
     if record.truncated:
         add("truncated", "the log ends before its run does")
     for problem in record.problems:
-        add("problem", f"{problem!a}")
+        add("problem", visible(problem))
     return lines
 
 
@@ -46,9 +47,7 @@ def _fact_text(record: Record, name: str) -> str:
         source = "from the options"
     elif name in record.field_lines:
         source = f"line {record.field_lines[name]}"
-    quoted = ascii(str(value))  # escapes control characters
-    shown = quoted[1:-1]  # without the quotes
-    return f"{shown}  ({source})"
+    return f"{visible(value)}  ({source})"
 
 
 def _windows_text(record: Record) -> str:

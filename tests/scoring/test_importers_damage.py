@@ -322,3 +322,11 @@ def test_a_time_stamp_beyond_all_numbers(tmp_path: Path) -> None:
     huge = re.sub(r"(batch_index: 20, timestamp: )\d+", lambda stamp: stamp[1] + "9" * 400, text)
     record = read_record(samples.write(tmp_path, "log", huge))
     assert len(record.windows) == 6
+
+
+def test_a_record_shows_names_in_their_own_script_and_no_control_characters(tmp_path: Path) -> None:
+    text = samples.WRITERS["mllog"](run()).replace("resnet50_v1.5", "\u6b8b\u5dee\u7f51\u7edc\\u001b[31m\\u202e")
+    record = read(tmp_path, text, "mllog")
+    assert record.model == "\u6b8b\u5dee\u7f51\u7edc\x1b[31m\u202e"
+    [model] = [line for line in record_lines(record) if line.startswith("  model ")]
+    assert "\u6b8b\u5dee\u7f51\u7edc\\x1b[31m\\u202e  (line " in model
