@@ -18,7 +18,7 @@ from program.proof import kernels
 from runlog import workloads
 from runlog.completion import complete
 from runlog.digits import six_digits
-from runlog.errors import one_line
+from runlog.errors import one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
@@ -228,7 +228,7 @@ def main() -> int:
     job = _job_of_variables({name: value for name, value in options.items() if value is not None})
     env.export({"GLOG_minloglevel": "2"})
     described = inspect(job, _bytes_per_s(network_gbps))
-    print(json.dumps(described, indent=1) if as_json else text(described))
+    print_to_reader(json.dumps(described, indent=1) if as_json else text(described))
     return 0
 
 

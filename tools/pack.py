@@ -32,7 +32,7 @@ from paddle_rn50.records import Records
 from program.arrays import Array
 from runlog import named_files
 from runlog.completion import complete
-from runlog.errors import RunError, one_line
+from runlog.errors import RunError, one_line, print_to_reader
 from runlog.options import Parser
 from runlog.schema import as_json
 from tools.pack_lists import PARTS, print_warning, write_lists
@@ -117,7 +117,7 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
     """
     kept = _resume(growing, journal, list_sha256)
     if kept:
-        print(f"{growing.name}: goes on after {len(kept)} images", flush=True)
+        print_to_reader(f"{growing.name}: goes on after {len(kept)} images")
     return kept + _append_records(growing, journal, images, done=len(kept))
 
 
@@ -369,10 +369,10 @@ def _run(args: argparse.Namespace) -> None:
     """Do for both parts, train and val, what the command line asks. Print a line of text for each part."""
     if args.lists:
         for line in write_lists(args.source, args.labels):
-            print(line)
+            print_to_reader(line)
     elif args.sizes:
         for part in PARTS:
-            print(find_sizes(args.source, part), flush=True)
+            print_to_reader(find_sizes(args.source, part))
     else:
         # Before any packing, so that a fault of val is not found only after hours of packing train.
         train_files = _files_of_part(args.source, "train")
@@ -380,7 +380,7 @@ def _run(args: argparse.Namespace) -> None:
         for note in passport.notes_on(train_files, val_files):  # training cannot say it of records, which have no names
             print_warning(note)
         for part in PARTS:
-            print(pack(args.source, args.target, part), flush=True)
+            print_to_reader(pack(args.source, args.target, part))
 
 
 def _files_of_part(source: Path, part: str) -> passport.Contents:
@@ -396,7 +396,7 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     if not has_files and last_file.is_file():
         raise ValueError(f"{last_file}: {source} is packed already: DATADIR takes it as it is")
     images = folder.find(source, part, recordio.MOST_CLASSES)
-    return passport.contents_of(images, f"files of {part}", print)
+    return passport.contents_of(images, f"files of {part}", print_to_reader)
 
 
 if __name__ == "__main__":

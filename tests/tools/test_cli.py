@@ -186,3 +186,16 @@ def test_the_extra_has_every_package_of_the_lock(tmp_path: Path) -> None:
     found = re.findall(r"^Requires-Dist: (\S+)==(\S+?);.*extra == .train.", metadata.read_text(), re.M)
     locked = re.findall(r"^(\S+)==(\S+)", (jobs.REPOSITORY / "locks/run.lock").read_text(), re.M)
     assert sorted(found) == sorted(locked)
+
+
+@pytest.mark.parametrize(
+    "words", ["doctor", "inspect --system CPU --json", "tune --dry-run", "tune --batches --dry-run", "acceptance"]
+)
+def test_a_reader_that_has_gone_changes_nothing(words: str) -> None:
+    """As that of `| grep -q` and `| head`: the command does what it was asked to do, and its status is its own."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tools.cli", *words.split()]
+    with os.fdopen(writing) as closed:
+        done = subprocess.run(command, cwd=jobs.REPOSITORY, stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and "BrokenPipeError" not in done.stderr, done.stderr

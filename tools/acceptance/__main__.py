@@ -19,7 +19,7 @@ from harness.__main__ import run_module
 from paddle_rn50 import config
 from runlog import named_files
 from runlog.completion import complete
-from runlog.errors import one_line
+from runlog.errors import one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
 from runlog.schema import as_json
@@ -119,7 +119,7 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
     }
     path = folder.with_suffix(".json")
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(f"\n{as_text(results.verdicts)}\nverdict   {total}\nreport    {path}\nlogs      {folder}")
+    print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {total}\nreport    {path}\nlogs      {folder}")
     return 1 if worst(results.verdicts) == FATAL else 0
 
 
@@ -142,7 +142,7 @@ def main() -> int:
     _check_job(job)
     if args.report:
         return report(job, args.report, short=args.short)
-    print("\n".join(_precisions_that_can_run()))
+    print_to_reader("\n".join(_precisions_that_can_run()))
     return 0
 
 

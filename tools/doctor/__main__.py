@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness import env, network, provenance
 from runlog.completion import complete
-from runlog.errors import one_line
+from runlog.errors import one_line, print_to_reader
 from runlog.options import Parser
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
@@ -114,7 +114,8 @@ def main() -> int:
     verdicts = over_mpi(job) if env.is_rank() else alone(job)
     if verdicts is None:  # a rank other than rank 0
         return 0
-    print(as_json(verdicts) if args.json else as_text(verdicts), end="")
+    shown = as_json(verdicts) if args.json else as_text(verdicts)
+    print_to_reader(shown.removesuffix("\n"))
     return 1 if worst(verdicts) == FATAL else 0
 
 

@@ -19,7 +19,7 @@ from harness.__main__ import run_module
 from runlog import named_files
 from runlog.completion import complete
 from runlog.digits import percent, six_digits
-from runlog.errors import RunError, one_line
+from runlog.errors import RunError, one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
 from runlog.verdict import UNKNOWN, Verdict, as_text
@@ -266,9 +266,9 @@ def report(args: argparse.Namespace) -> int:
             changes_since = changes(judged.record, earlier_record)
 
     if args.json:
-        print(json.dumps(report_as_json(judged, changes_since), indent=1))
+        print_to_reader(json.dumps(report_as_json(judged, changes_since), indent=1))
     else:
-        print(report_as_text(judged, changes_since or []))
+        print_to_reader(report_as_text(judged, changes_since or []))
     _write_files(args, judged)
 
     # These come last, because the report is of use without the baseline and with too few nodes.

@@ -22,7 +22,7 @@ from harness import env
 from harness.job import prefix_of
 from runlog import named_files
 from runlog.completion import complete
-from runlog.errors import one_line
+from runlog.errors import one_line, print_to_reader
 from runlog.options import Parser
 from runlog.verdict import FATAL, Verdict, as_text
 from scoring.record import Record
@@ -52,7 +52,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     faster = better(verdicts)  # the fastest first
     winner = faster[0] if faster else BASE
     lines.append(_choice_in_words(winner))
-    print("\n".join(lines), flush=True)  # before the file is written, which may fail: these took hours
+    print_to_reader("\n".join(lines))  # before the file is written, which may fail: these took hours
 
     mean = statistics.fmean(verdicts[winner].figures["images_per_s"])
     evidence = [
@@ -61,7 +61,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         *lines,
     ]
     path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
-    print(f"config  {path}\nlogs    {runner.folder}")
+    print_to_reader(f"config  {path}\nlogs    {runner.folder}")
     return 0
 
 
@@ -75,8 +75,8 @@ def _choice_in_words(winner: Candidate) -> str:
 def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:
     """Print the commands of the first turn, how many turns would follow, and the config file to be written."""
     for candidate in (BASE, CONTROL, *chosen):
-        print(shlex.join(runner.command(candidate, "screen_1")))
-    print(
+        print_to_reader(shlex.join(runner.command(candidate, "screen_1")))
+    print_to_reader(
         f"{repeats} turns of {1 + len(chosen)} runs and one control, then {repeats} turns of the base "
         f"and what was faster (at most 3 runs); writes {path}"
     )
@@ -217,15 +217,15 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     runner = Runner(job)
     if args.dry_run:
         for candidate in batches:
-            print(shlex.join(runner.command(candidate, "batch_1")))
-        print(f"{args.repeats} turns of {len(batches)} runs; one that fails is not run again")
+            print_to_reader(shlex.join(runner.command(candidate, "batch_1")))
+        print_to_reader(f"{args.repeats} turns of {len(batches)} runs; one that fails is not run again")
         return 0
 
     measured = runner.measure("batch", batches, args.repeats)
     if runner.records:
-        print(f"machine {runner.records[0].machine}")
+        print_to_reader(f"machine {runner.records[0].machine}")
     verdicts = [_verdict_on_batch(candidate, measured) for candidate in batches]
-    print(f"{as_text(verdicts)}logs    {runner.folder}")
+    print_to_reader(f"{as_text(verdicts)}logs    {runner.folder}")
     return 0 if measured.runs else 1
 
 
