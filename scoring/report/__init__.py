@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parser.add_argument("--findings", metavar="FILE", help="what `python -m compliance check --json` printed")
     add_score_options(
-        parser, counts, default_in_words="window, over the runs given; mlperf for MLPerf logs without windows"
+        parser, counts, default_in_words="window, over the runs given; mlperf for MLPerf logs without rates"
     )
 
 

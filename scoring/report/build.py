@@ -14,6 +14,7 @@ from runlog.text import called
 from runlog.verdict import Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
+from scoring.figure.rates import rate_of
 from scoring.figure.repeats import refuse_same_run_twice
 from scoring.figure.run import RunFigure
 from scoring.figure.score import Score, score
@@ -127,8 +128,12 @@ def _default_protocol(records: Sequence[Record]) -> Protocol | None:
 
 
 def _has_run_time_only(record: Record) -> bool:
-    """Return whether an MLPerf log says when its run started, but has no windows to compute a throughput from."""
-    return record.format == "mllog" and record.run_start_s is not None and not record.windows
+    """Return whether an MLPerf log says when its run started, but has no rate to compute a throughput from.
+
+    Logs of other benchmarks than ResNet may have windows of epochs, whose samples are no images.
+    """
+    has_rates = any(rate_of(record, window) is not None for window in record.windows)
+    return record.format == "mllog" and record.run_start_s is not None and not has_rates
 
 
 # ------------------------------------------------------------------------------------------------- grouping

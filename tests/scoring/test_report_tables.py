@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scoring.figure import protocols
+from scoring.importers import read_record
 from scoring.published.table import read_published, select
 from scoring.record import Record, Window
 from scoring.report import course, overlay, plots, speed
@@ -18,6 +19,7 @@ from scoring.report.build import GivenLog, build
 from scoring.report.content import Curve, Point
 from scoring.report.scaling import published_curves
 from scoring.report.text import time_unit
+from tests import make_log
 from tests.scoring.pages import page_of, report, values_of, write_log
 
 LEAST = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "compute_least_s": 1.0, "compute_median_s": 1.0}
@@ -325,3 +327,18 @@ def test_published_figures_are_those_of_the_systems_in_the_plots_of_scaling(
     assert [[row["devices"] for row in table] for table in values["scaling"]] == [[8, 32]]
     assert values["published"] == [] and "does not say a precision" in values["published_note"]
     assert values_of(alone)["published"]
+
+
+def test_logs_whose_epochs_have_no_images_are_reported_by_their_time_to_train(tmp_path: Path) -> None:
+    """As those of BERT and most other benchmarks of MLPerf, whose samples are no images."""
+    logs = []
+    for seed in range(1, 11):
+        made = make_log.run(seed=seed, org="Lab", platform="node")
+        lines = [line for line in made.splitlines() if line.startswith(":::MLLOG")]
+        kept = [line for line in lines if not re.search("run_summary|step_window|epoch_throughput", line)]
+        logs.append(tmp_path / f"result_{seed}.txt")
+        logs[-1].write_text("\n".join(kept).replace('"resnet"', '"bert"') + "\n")
+    [group] = values_of(*logs)["groups"]
+    assert len(read_record(logs[0]).windows) > 0
+    assert group["score"]["protocol"] == "mlperf" and group["score"]["unit"] == "minutes"
+    assert group["problem"] is None
