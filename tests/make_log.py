@@ -152,6 +152,7 @@ def run(
     model = "resnet50_v1.5" if benchmark == "resnet" else "fcn_hrnetw18"
     said = run_summary(**{"devices": devices, "batch_per_device": batch, "model": model} | (summary or {}))
     hyperparameters, global_batch = hyperparameters or SGD, batch * devices
+    hyperparameters = {"model_bn_span": batch, **hyperparameters}  # each device normalizes by its own images
     steps = samples[0] // global_batch
     print_steps = max(1, (steps + 1) // 2)
     config = {"SEED": seed, "PRINT_STEPS": print_steps, "RECIPE.target_top1": target}
@@ -160,7 +161,7 @@ def run(
     if benchmark == "resnet":
         config["RECIPE.image_size"] = 64
     else:
-        config |= {"RECIPE.image_height": 64, "RECIPE.image_width": 128}
+        config |= {"RECIPE.image_height": 64, "RECIPE.image_width": 128, "RECIPE.sync_bn": False}
     config |= {"SUBMISSION_ORG": org, "SUBMISSION_DIVISION": division}
     config |= {"SUBMISSION_STATUS": "research", "SUBMISSION_PLATFORM": "" if platform == "CPU" else platform}
     _header(log, said, config, samples, cores)
@@ -209,6 +210,7 @@ def _recipe(said: dict[str, Any]) -> dict[str, Any]:
         **{f"RECIPE.optimizer.{name}": said[f"{kind}_opt_{name}"] for name in ("momentum", "weight_decay")},
         "RECIPE.power": said[f"{kind}_opt_learning_rate_decay_poly_power"],
         **{"RECIPE.optimizer.kind": kind, "RECIPE.warmup_epochs": warmup},
+        **{"RECIPE.schedule": "polynomial", "RECIPE.decay_ends": said[f"{kind}_opt_learning_rate_decay_steps"]},
     }
 
 
@@ -246,7 +248,6 @@ LARS = {
     "lars_opt_learning_rate_decay_poly_power": 2,
     "lars_opt_learning_rate_decay_steps": 14523,
     "lars_opt_learning_rate_warmup_epochs": 2,
-    "model_bn_span": 204,
 }
 SGD = {
     "opt_name": "sgd",
@@ -256,7 +257,6 @@ SGD = {
     "sgd_opt_learning_rate_decay_steps": 100,
     "sgd_opt_weight_decay": 0.0001,
     "sgd_opt_momentum": 0.9,
-    "model_bn_span": 32,
     "opt_learning_rate_warmup_epochs": 5,
 }
 
@@ -271,7 +271,7 @@ def closed_run(**changes: Any) -> str:
         **{"division": "closed", "samples": (1281167, 50000), "epochs": 36, "eval_every": 4},
         **{"batch": 408, "devices": 8, "cores": 4096},  # as many cores as its rate needs
         "accuracies": tuple((images + more * (1 + i % 2)) / 50_000 for i, images in enumerate(_IMAGES_RIGHT)),
-        "hyperparameters": LARS | {"model_bn_span": changes.get("batch", LARS["model_bn_span"])},
+        "hyperparameters": LARS,
     }
     return run(**{**fields, **changes})
 
@@ -280,7 +280,7 @@ def closed_hrnet_run(**changes: Any) -> str:
     """A closed run of FCN-HRNetW18 on Cityscapes."""
     recipe = SGD | {"sgd_opt_base_learning_rate": 0.01, "sgd_opt_end_learning_rate": 0.0}
     recipe |= {"sgd_opt_learning_rate_decay_poly_power": 0.9, "sgd_opt_learning_rate_decay_steps": 80_000}
-    recipe |= {"sgd_opt_weight_decay": 0.0005, "model_bn_span": 4, "opt_learning_rate_warmup_epochs": 0}
+    recipe |= {"sgd_opt_weight_decay": 0.0005, "opt_learning_rate_warmup_epochs": 0}
     fields: dict[str, Any] = {"division": "closed", "samples": (2975, 500)}
     fields["accuracies"] = (0.6 + changes.get("seed", 1) % 50 * 0.001, 0.7, 0.79123)
     return hrnet_run(**{**fields, "hyperparameters": recipe, **changes})

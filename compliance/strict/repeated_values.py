@@ -59,6 +59,7 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
         *_consequences_of_device_and_seed(run, summary),
         *_consequence_of_learning_rate(run, summary),
         *_consequences_of_image_size(run),
+        *_consequences_of_recipe(run, summary),
     ):
         stated = _stated_value(run, expectation.value_of)
         if stated.value != expectation.expected:
@@ -208,6 +209,66 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
     key = optimizer["base_learning_rate"].key  # such as lars_opt_base_learning_rate
     rate = _base_learning_rate(run, _global_batch(summary))
     return [_Expectation(key, follows_from="the recipe and the batch", expected=rate)]
+
+
+def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
+    """Return the decay steps and the span of the normalization that follow from the recipe; only of known workloads.
+
+    Which settings a recipe of another workload has, and what they mean, is not known.
+    """
+    settings = run.settings
+    if settings["WORKLOAD"] not in own_log_rules().recipe_settings:
+        return []
+    expectations = [
+        _Expectation(
+            "model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=_bn_span(run, summary)
+        )
+    ]
+    if settings.get("RECIPE"):  # empty: the recipe is the workload's default
+        expectations.append(_Expectation("RECIPE.name", follows_from="RECIPE", expected=settings["RECIPE"]))
+    optimizer = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))
+    if optimizer is not None:
+        key = optimizer["learning_rate_decay_steps"].key  # such as lars_opt_learning_rate_decay_steps
+        steps = _decay_steps(run, summary)
+        expectations.append(_Expectation(key, follows_from="the recipe, MAX_EPOCHS and the batch", expected=steps))
+    return expectations
+
+
+def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
+    """Return over how many images a normalization takes its statistics: those that a device computes at once.
+
+    With RECIPE.sync_bn it is those of all devices. None if STRATEGY states no number of parts of a batch.
+    """
+    parts = _parts_of_batch(str(run.settings["STRATEGY"]))
+    if parts is None or parts < 1:
+        return None
+    images_at_once = summary.batch_per_device // parts
+    return images_at_once * summary.devices if run.settings.get("RECIPE.sync_bn") else images_at_once
+
+
+def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
+    """Return the decay steps that a run of its recipe logs; None if the log states no numbers for them.
+
+    They are all steps of the schedule. Of a polynomial one whose warm-up starts from zero, as in the MLPerf reference,
+    they are the steps after the warm-up.
+    """
+    settings = run.settings
+    global_batch = _global_batch(summary)
+    if global_batch < 1:
+        return None
+    steps_of_epoch = run.stated_count(schema.TRAIN_SAMPLES) // global_batch
+    steps: Any = settings.get("RECIPE.decay_ends")
+    epochs: Any = settings.get("MAX_EPOCHS") or settings["RECIPE.epochs"]
+    if steps is None and epochs:
+        steps = epochs * steps_of_epoch if is_number(epochs) else None
+    elif steps is None:
+        steps = settings.get("RECIPE.iterations")
+    warmup_epochs: Any = settings["RECIPE.warmup_epochs"]
+    if not is_number(steps) or not is_number(warmup_epochs):
+        return None
+    counts_after_warmup = settings["RECIPE.schedule"] == "polynomial" and settings.get("RECIPE.warmup_from_zero")
+    steps_left_out = round(warmup_epochs * steps_of_epoch) if counts_after_warmup else 0
+    return float(steps) - steps_left_out
 
 
 def _global_batch(summary: schema.RunSummary) -> int:

@@ -45,6 +45,11 @@ def _on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any
     return _with_energy(log, power_w * 450)
 
 
+def _of_four_parts(log: Altered) -> Altered:
+    """A run that computes its 16 images a device in four parts; its STRATEGY must say so."""
+    return log.value("gradient_accumulation_steps", 4).value("model_bn_span", 4)
+
+
 def _with_energy(log: Altered, energy_j: float) -> Altered:
     windows = [log.fields(index)["value"] for index in log.events() if '"step_window"' in log.lines[index]]
     images = sum(window["images"] for window in windows)
@@ -99,12 +104,23 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "cache_clear", node="node7"), "no cache_clear of the node node0"),
     "no cores": (lambda: Altered(make_log.run()), lambda log: _node(log, cores=0), "of 0 cores"),
     "ranks that sum no gradients": (_on_gpus, lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
-    "ranks that sum no merged gradients": (lambda: by.settings(_on_gpus().value(
-        "gradient_accumulation_steps", 4), STRATEGY="gradient_merge=4"), lambda log: _header(
-        log, "program", all_reduces=0), "of 0 all-reduces"),
+    "ranks that sum no merged gradients": (lambda: by.settings(_of_four_parts(_on_gpus()), STRATEGY="gradient_merge=4"),
+                                           lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
     "sums of one rank": (lambda: _on_gpus(devices=1), lambda log: _header(log, "program", all_reduces=6), "of 6 all"),
     "files of a tenth of the samples": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", train={
         "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
+    "statistics of other images": (lambda: Altered(make_log.run()), lambda log: log.value(
+        "model_bn_span", 32), "model_bn_span is 32; by the batch, STRATEGY and the recipe it is 16"),
+    "statistics of one rank's images, with sync_bn": (lambda: Altered(make_log.hrnet_run()), lambda log: by.settings(
+        log, RECIPE_sync_bn=True), "model_bn_span is 2; by the batch, STRATEGY and the recipe it is 4"),
+    "another length of the decay": (lambda: Altered(make_log.run()), lambda log: log.value(
+        "sgd_opt_learning_rate_decay_steps", 101), "by the recipe, MAX_EPOCHS and the batch it is 100"),
+    "a decay over other epochs": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, RECIPE_decay_ends=None), "by the recipe, MAX_EPOCHS and the batch it is 132"),
+    "a decay that counts its warm-up": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, RECIPE_decay_ends=440, RECIPE_warmup_from_zero=True), "by the recipe, MAX_EPOCHS and the batch it is 220"),
+    "another recipe than was asked for": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, RECIPE="nvidia_cosine", RECIPE_name="digits_small"), "RECIPE.name is digits_small; by RECIPE it is"),
     "more epochs than the recipe": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, RECIPE_epochs=2), "3 epochs; RECIPE.epochs is 2"),
     "more epochs than were asked for": (lambda: Altered(make_log.run()), lambda log: by.settings(
@@ -136,9 +152,9 @@ HONEST: dict[str, Callable[[], Altered]] = {
     "no sensor of power": lambda: by.each(
         _on_gpus(), "step_window", lambda fields: fields["value"].update(power_w=None)),
     "gradients merged over four parts": lambda: by.settings(
-        Altered(make_log.run()).value("gradient_accumulation_steps", 4), STRATEGY="enable_addto=0, gradient_merge=4"),
+        _of_four_parts(Altered(make_log.run())), STRATEGY="enable_addto=0, gradient_merge=4"),
     "a knob that is set twice, of which the last one counts": lambda: by.settings(
-        Altered(make_log.run()).value("gradient_accumulation_steps", 4), STRATEGY="gradient_merge=2,gradient_merge=4"),
+        _of_four_parts(Altered(make_log.run())), STRATEGY="gradient_merge=2,gradient_merge=4"),
     "images of the size that was asked for": lambda: by.settings(Altered(make_log.run()), IMAGE_SIZE=64),
     "a package for another CUDA": lambda: _header(
         Altered(make_log.run()), "packages", **{"paddlepaddle-gpu": "2.6.2.post120"}),

@@ -119,7 +119,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
         )
     ),
     ("own-log", run, lambda log: by.settings(
-        log, WORKLOAD="hrnet", RECIPE_image_height=64, RECIPE_image_width=64), "submission_benchmark"),
+        log, WORKLOAD="hrnet", RECIPE_image_height=8, RECIPE_image_width=8, RECIPE_sync_bn=0), "submission_benchmark"),
     *(
         ("own-log", run, lambda log, old=old, new=new: by.replaced(log, (old, new)), key)
         for old, new, key in (
@@ -431,7 +431,8 @@ def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path) -> None:
 )
 def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity, batch, tmp_path) -> None:
     recipe = (make_log.LARS if optimizer == "lars" else make_log.SGD) | {key: value}
-    of_closed, of_open = write(tmp_path, closed_run(hyperparameters=recipe, batch=batch), run(hyperparameters=recipe))
+    texts = closed_run(hyperparameters=recipe, batch=batch), foreign(run(hyperparameters=recipe))
+    of_closed, of_open = write(tmp_path, *texts)
     status, [file] = check(of_closed)
     found = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
     assert [(f["class"], f["severity"]) for f in found] == ([("rule", severity)] if severity else [])
