@@ -92,11 +92,24 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
 
 
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
+    """Return the environment of a job, completed by the config file of the system that it runs on.
 
-    JOB_FROM_USER and JOB_FROM_CONFIG are added, too: the names that the user and the file have set, with spaces between
-    them. An empty variable that gives no setting its value is in neither. An environment that has them already is
-    returned as it is. Raises ValueError if there is no such file, or bash refuses it.
+    The file is a bash script, `config_<DGXSYSTEM>.sh`, which is run in the given environment. A variable for one
+    workload at one precision, such as RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job,
+    unless the user has set STRATEGY.
+
+    Args:
+        environ: The user's environment. DGXSYSTEM in it names the system, such as "DGXA100"; if it is missing or empty,
+            a default is taken.
+
+    Returns:
+        A new dict: `environ`, the variables as they are after the config file, and two lists of names separated by
+        spaces, from which logs tell where a value came from. JOB_FROM_USER lists the job's settings whose values are
+        the user's, and JOB_FROM_CONFIG the variables that the file has set. Empty settings that have no effect are in
+        neither. An environment that has JOB_FROM_CONFIG already is returned as an unchanged copy.
+
+    Raises:
+        ValueError: There is no config file for this system, or bash fails to run it.
     """
     if is_resolved(environ):
         return dict(environ)

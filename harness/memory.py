@@ -156,10 +156,18 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
 
 
 def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
-    """Return the largest width and the largest height of the images in DATADIR, in pixels.
+    """Return the largest image width and height, in pixels, that are recorded for the data set.
 
-    The data set's files train.sizes.json and val.sizes.json say them. If either is absent or damaged, the result is the
-    `usual_largest` of the `decoder`.
+    They determine how much memory a GPU's image decoder reserves. The width may come from the training images and the
+    height from the validation images.
+
+    Args:
+        job: The settings of the job. Its data folder may hold train.sizes.json and val.sizes.json, each with the
+            "width" and "height" of the largest image of that part of the data set.
+        decoder: The memory needs of the workload's image decoder, with the usual largest image as a fallback.
+
+    Returns:
+        (width, height). If either file is missing or damaged, the decoder's `usual_largest`.
     """
     widths, heights = [], []
     for part in ("train", "val"):

@@ -68,9 +68,16 @@ class Progress:
             self._bar.stop()
 
     def window(self, *, step: int, epoch: int, window: Timing, loss: float) -> None:
-        """Show the loss and the speed of a window of steps that ends with `step`: in the bar, or by a printed line.
+        """Show the loss, the throughput and the progress of a run after some training steps.
 
-        The speed is in images per second over all ranks.
+        The progress bar is updated if there is one. Otherwise a line is printed, with the wait for data and the time
+        left, too. Ranks other than 0 show nothing.
+
+        Args:
+            step: Number of the last of these steps, out of all steps of the run.
+            epoch: Number of the epoch that the steps belong to.
+            window: The steps and images since the last call over all ranks, and the seconds that they took on rank 0.
+            loss: The loss at `step`, as a mean over the ranks.
         """
         rate = window.images / window.time_s
         if self._bar:

@@ -127,10 +127,14 @@ def _number_of_node(cluster: ClusterSettings, ranks: Ranks) -> int:
 
 
 def _hold_port() -> int:
-    """Return a free TCP port at which Paddle can listen later; no other program gets it until this process ends.
+    """Reserve a free TCP port on which Paddle can listen later, and return its number.
 
-    A socket here stays bound to the port and never listens. Linux lets a second socket of the same user bind the port
-    if both sockets have set SO_REUSEADDR, or both SO_REUSEPORT. Paddle sets one or the other, so this one sets both.
+    The port is held until this process ends by a socket that is bound to it but never listens. Linux lets Paddle's
+    socket bind to the same port if both sockets have set SO_REUSEADDR, or both SO_REUSEPORT. Paddle sets one or the
+    other, depending on the use, so this socket sets both.
+
+    Returns:
+        The port number, chosen by the operating system.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Paddle's stores set it

@@ -65,10 +65,21 @@ def label_size(name: str, content: bytes) -> Size:
 
 
 def _jpeg_size(name: str, content: bytes) -> Size:
-    """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES; `name` is for messages.
+    """Return the height and width of a JPEG in pixels, and refuse one that is stored rotated or mirrored.
 
-    Raises ValueError if no size is stated in it, if Pillow cannot read its head, or if its EXIF data say that the
-    picture is not stored upright.
+    A rotated image is refused because its segmentation label, a PNG without an orientation tag, might not be rotated
+    with it.
+
+    Args:
+        name: The file's name, for error messages.
+        content: The whole file, or its first HEAD_BYTES (256 KiB).
+
+    Returns:
+        The height and width of the picture, in pixels.
+
+    Raises:
+        ValueError: The JPEG does not state its size, Pillow cannot read its header, or its EXIF orientation is not
+            upright. The message says how to fix it.
     """
     size = encoded.jpeg_size(content)
     if size is None:

@@ -99,9 +99,15 @@ def mean_iou(confusion: Array) -> float:
 
 
 def confusion_matrix(logits: static.Variable, label: static.Variable, classes: int) -> static.Variable:
-    """Return how many pixels have each label (row) and each prediction (column): [K, K] int64 for K classes.
+    """Count the pixels of each pair of true and predicted class, by operators of Paddle's default program.
 
-    `logits` are [N, K, H, W], `label` [N, H, W] uint8. Pixels labelled IGNORED count nowhere.
+    Args:
+        logits: Scores of each class at each pixel, [N, K, H, W]. The class with the highest one is the prediction.
+        label: True class of each pixel, [N, H, W] uint8. Pixels labelled IGNORED (255) are not counted.
+        classes: Number of classes K.
+
+    Returns:
+        The confusion matrix, [K, K] int64, with a row for each true class and a column for each predicted one.
     """
     cells = classes * classes
     label = paddle.cast(label, "int64")

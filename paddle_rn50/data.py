@@ -46,11 +46,22 @@ Images = ImageList | Records
 
 
 def find(root: Path, part: str, classes: int) -> Images:
-    """Return the images of `part` (train or val) of the data set in the folder `root`.
+    """Locate the images and labels of the training or validation part of an ImageNet data set.
 
-    If there are packed images and image files, the packed ones are taken. PART.sizes.json, if it is there, adds the
-    largest size and where packed images come from. Raises ValueError if the images are absent, not whole or wrongly
-    listed, or if this file is damaged.
+    Packed images (RecordIO or TFRecord) take precedence over single image files. If there is a file PART.sizes.json, as
+    tools/pack.py writes it, the result also has the size of the largest image and, for packed images, a description of
+    the files that they were made from.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+        classes: Number of classes that the labels may have, such as 1000.
+
+    Returns:
+        An `ImageList` for image files, or `Records` for packed images.
+
+    Raises:
+        ValueError: The part is missing, incomplete or wrongly listed, or PART.sizes.json is damaged.
     """
     images: Images | None = _packed(root, part, classes)
     if images is None:  # no packed images, so the part must be image files

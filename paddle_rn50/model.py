@@ -20,10 +20,18 @@ BOTTLENECK = ("1", "2", "3", "shortcut")  # names of its layers
 
 
 def resnet50(image: static.Variable, recipe: Recipe, *, layout: str = "NCHW", training: bool) -> static.Variable:
-    """Append ResNet-50 to Paddle's default program; return its logits [N, K] for the recipe's K classes.
+    """Append a ResNet-50 v1.5 network to Paddle's default program and return its logits.
 
-    `image` is [N, C, H, W], or [N, H, W, C] if `layout` is NHWC. Batch normalizations use the statistics of the batch
-    in `training`, and otherwise the running ones.
+    Args:
+        image: Input images, [N, C, H, W], or [N, H, W, C] if `layout` is "NHWC".
+        recipe: Hyperparameters. Used here are the number of classes K, the momentum of batch normalization, and how the
+            weights of the classifier and the scales that end the residual blocks are initialized.
+        layout: Memory layout of all image tensors of the network, "NCHW" or "NHWC".
+        training: Whether batch normalization uses the statistics of the batch and updates the running ones. If False,
+            it uses the running ones.
+
+    Returns:
+        Logits [N, K].
     """
     layers = Layers(training=training, bn_momentum=recipe.bn_momentum, layout=layout, zero_gamma=recipe.zero_gamma)
     x = layers.conv_bn(image, "stem", 64, 7, stride=2)

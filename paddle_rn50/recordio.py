@@ -204,11 +204,22 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return the name, the size in bytes and the label of the image in each record.
+    """Return the name, size in bytes and class label of the image in every record of a RecordIO file.
 
-    `heads` [records, bytes] uint8 has the first bytes of each record, whose fields are HEAD_FIELDS. They are enough for
-    a record that has one whole part, with an image and a class. Any other record is read whole. Raises ValueError for
-    the first one that is then found to be damaged, of another kind, or of no class.
+    The first bytes of a record tell all this for nearly every record, which saves reading a whole data set. Only a
+    record for which they do not suffice is read in full, for example one that is stored in several parts.
+
+    Args:
+        records: Where each record lies in the file, and how many classes the labels may have.
+        heads: The first 36 bytes of each record, laid out as HEAD_FIELDS; shape [records, 36], uint8.
+
+    Returns:
+        For each record: its number as the name ("0", "1", ...), the exact size of its encoded image without headers and
+        labels, and its label as int64.
+
+    Raises:
+        ValueError: A record that had to be read in full is damaged, does not hold one image with one label, or has a
+            label outside the known classes. The error is about the first such record.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]: each row of bytes as one record of named fields
     labels = _labels(fields)

@@ -174,9 +174,15 @@ def loss_gradient_index(block: Block) -> int:
 
 
 def parameters_by_gradient(block: Block) -> dict[str, str]:
-    """Map each parameter's gradient to the parameter, as `{"fc.w@GRAD": "fc.w"}`.
+    """Map the name of each parameter's gradient to the name of the parameter, as {"fc.w@GRAD": "fc.w"}.
 
-    Paddle notes both names in the attribute `op_role_var` of the operators that compute the gradient.
+    Paddle notes these pairs in the attribute `op_role_var` of the operators that compute gradients.
+
+    Args:
+        block: A block of a Paddle program to which the backward pass was added.
+
+    Returns:
+        Parameter names by gradient name; empty if no operator has such pairs.
     """
     parameters: dict[str, str] = {}
     for op in block.ops:

@@ -41,10 +41,22 @@ def quoted(figure: Published) -> JsonObject:
 def estimates(
     update_programs: Sequence[Any], job: env.Job, network_bytes_per_s: float | None = None
 ) -> list[JsonObject]:
-    """Return an entry for each known card, for JSON: how fast it could at best train the job, and what was published.
+    """Estimate how fast each known GPU model could at best train a job, and quote what was published for it.
 
-    `update_programs` are the programs of one update of the weights. With `network_bytes_per_s`, what a node's network
-    sends at its peak, the scaling to several nodes is estimated, too.
+    The estimate is a roofline: an upper bound of the throughput from the peaks of FLOP/s and of bandwidth in the GPU's
+    data sheet. Nothing is measured, and no GPU is needed.
+
+    Args:
+        update_programs: The Paddle programs whose runs, in this order, make one update of the weights. The last one is
+            the main program, which sums the gradients over the ranks.
+        job: Settings of the training job, such as its precision, batch size and number of ranks.
+        network_bytes_per_s: Peak of what a node's network sends, in bytes/s: 12.5e9 for 100 Gb/s. If given, the scaling
+            to several nodes is estimated, too.
+
+    Returns:
+        A JSON-like dict for each GPU model. It has "device", "roofline_images_per_s" (None if there is no estimate),
+        "published" (the figure with the nearest batch size and number of devices, or None) and "traffic_gb" (memory
+        traffic by class of kernels); with a network also "scaling" and "published_scaling".
     """
     operators = operators_in_order(update_programs)
     entries: list[JsonObject] = []

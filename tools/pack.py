@@ -290,10 +290,21 @@ def _decoder_of_this_thread() -> Decoder:
 
 
 def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
-    """Return the record of the sample `number` of a list, with the CRC-32 and the image size of the sample's file.
+    """Check that one image file can be decoded, and pack it with its label into a RecordIO record.
 
-    Raises ValueError, with the file's name, if training's decoder cannot decode the file or its label does not fit into
-    a record.
+    Also prints a warning for a CMYK JPEG without Adobe's marker, whose colours training sees inverted compared with
+    Pillow and torchvision.
+
+    Args:
+        images: The image files of one part of the data set (training or validation), with their labels.
+        number: The position of the sample in that list, from 0. It becomes the record's id.
+
+    Returns:
+        The record's bytes, with the CRC-32 and the width and height of the image file.
+
+    Raises:
+        ValueError: The file is damaged, cannot be decoded by training's decoder, is too large for a record, or has a
+            header that Pillow cannot read. The message names the file.
     """
     [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
     fault = fault_of_file(content)  # empty if there is none

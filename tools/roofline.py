@@ -234,12 +234,19 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 
 
 def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
-    """Return the times of a step on a number of GPUs, and how they compare with the step on one node, for JSON.
+    """Return a row of the estimated scaling table: a training step on some GPUs, compared with one on one node.
 
-    - `exposed_all_reduce_s` is the part of the step in which a GPU only waits for all-reduces.
-    - `of_linear` is the step time on one node divided by that on these GPUs: 1.0 is perfect, since each GPU keeps its
-      batch, so that a step should take as long as on one node.
-    - `of_linear_nothing_hidden` is the same ratio if the GPUs waited for every all-reduce.
+    This is weak scaling: each GPU keeps its batch, so a step should ideally take as long as on one node.
+
+    Args:
+        gpus: The number of GPUs, such as 32.
+        step: The estimated times of a step on that many GPUs, in seconds.
+        one_node: The same for one node of 8 GPUs.
+
+    Returns:
+        A dict for JSON. `exposed_all_reduce_s` is the time in which a GPU only waits for all-reduces, and
+        `exposed_share` its share of the step. `of_linear` is the step time on one node over that on these GPUs (1.0 is
+        perfect scaling); `of_linear_nothing_hidden` is the same if no all-reduce overlapped with computation.
     """
     return {
         "gpus": gpus,

@@ -137,9 +137,17 @@ def as_csv(submissions: Sequence[Submission]) -> str:
 
 
 def as_text(submissions: Sequence[Submission]) -> str:
-    """Return the audit as text for a terminal: a line for each submission, with its questions below it, and the totals.
+    """Format the audit of an MLPerf results repository as text for a terminal.
 
-    It ends with the notes that must accompany scores that use the name MLPerf.
+    Args:
+        submissions: The audited submissions, each with one system's runs of one benchmark: verdicts, scores, and the
+            questions that a reviewer should ask.
+
+    Returns:
+        A line for each submission with its questions indented below it, then a line of totals, such as "2 submissions,
+        10 logs: official passes 10, strict 8; 0 not judged". Passes are counted in logs: official ones are by
+        MLCommons' checker, strict ones also by this project's additional rules. The text ends with the notes that must
+        accompany results that use the name MLPerf, if there are any.
     """
     lines: list[str] = []
     for submission in submissions:

@@ -11,10 +11,21 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 
 
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
-    """Run mlperf-logging's tools on the package in `folder` and return their verdicts.
+    """Check an MLPerf-style submission package by the tools of mlperf-logging, and return their verdicts.
 
-    `manifest` is the content of its submission.json. Three of the tools know only the benchmarks of MLPerf. For a
-    package of another benchmark their verdicts say "not applied", and each log is checked by itself instead.
+    Three of the five tools know only the benchmarks of MLPerf. For another benchmark their verdicts say "not applied",
+    and each log is checked by itself instead. The tools run on a copy, because they write into the folder.
+
+    Args:
+        folder: Folder of the package.
+        manifest: Content of the package's submission.json, such as its benchmark, ruleset, system and runs.
+
+    Returns:
+        A verdict for each of the five tools and, for a benchmark that is not one of MLPerf, for each log.
+
+    Raises:
+        ValueError: The required release of mlperf-logging, or a package that a tool imports, is not installed.
+        KeyError: The tool that computes the score does not know the benchmark, or the manifest lacks an entry.
     """
     with tempfile.TemporaryDirectory() as scratch:  # the tools get a copy, because they write into the folder
         copy = Path(scratch) / folder.name

@@ -37,14 +37,22 @@ def read_demands() -> list[Demand]:
 
 
 def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
-    """Return the demands as text, each below the section of the training rules that makes it. For example:
+    """Format the demands of the MLPerf training rules as text, each with the automated checks that cover it.
+
+    For example, this is a demand with the versions of the rules that make it, its checks, and what they cannot see:
 
         System and framework
           "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
               same-configuration, system-description (others' logs name no system)
 
-    That is a demand, the versions of the rules that make it, its checks, and what they do not see. The last line counts
-    the demands with and without a check.
+    Args:
+        demands: The requirements ("must" sentences) of the rules. Those of one section must stand next to each other,
+            as each change of the section starts a new heading.
+        ruleset: This project's checks for one version of the rules. A check that comes into force only in a later
+            version is marked with that version.
+
+    Returns:
+        The text. Its last line counts the demands with and without a check.
     """
     lines: list[str] = []
     for section, demands_of_section in itertools.groupby(demands, key=lambda demand: demand.section):

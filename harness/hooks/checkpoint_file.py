@@ -32,9 +32,21 @@ def _canonical(header: dict[str, Any]) -> bytes:
 
 
 def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
-    """Write arrays and metadata as a checkpoint file, complete under its name or not at all.
+    """Write arrays and metadata to a checkpoint file in safetensors format, atomically.
 
-    The form is that of safetensors. The arrays must be contiguous. Raises OSError if the file cannot be written.
+    The data go to a hidden temporary file in the same folder, are flushed to disk, and replace `path` only then. A
+    crash thus never leaves a partial file under the checkpoint's name. The header holds a SHA-256 checksum of the
+    header and the arrays.
+
+    Args:
+        path: The file to write, such as "step_000000100.safetensors". An existing file is replaced.
+        arrays: The NumPy arrays to store, by name. They must be C-contiguous and of type float64, float32, float16,
+            int64, int32 or bool.
+        metadata: Further values to store, by name. Each must be serializable as JSON. The name "sha256" is taken by the
+            checksum.
+
+    Raises:
+        OSError: The file cannot be written, for example because the disk is full.
     """
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     header_text = _with_checksum(_header(arrays, metadata), contents)

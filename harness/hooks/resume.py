@@ -131,11 +131,20 @@ def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dic
 
 
 def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
-    """Set every tensor of rank 0's program to its value in the `arrays` of the checkpoint at `path`.
+    """Load a checkpoint into the training program of rank 0.
 
-    `statistics` are the names of those that differ from rank to rank. If the checkpoint's run had another kind of loss
-    scale, the program's stays as it is, with a warning. Raises ValueError for a tensor that the checkpoint does not
-    have in the program's shape.
+    A change between a dynamic and a fixed loss scale is no error: the program then keeps the loss scale that it has,
+    and a warning is printed to stderr.
+
+    Args:
+        path: Path of the checkpoint file, for messages.
+        arrays: Contents of the checkpoint by name, in the memory layout of the program's tensors.
+        main: The training program. Every tensor of its state, such as parameters and momenta, is set.
+        statistics: Names of the running means and variances of batch normalization. They differ from rank to rank, so
+            the checkpoint has them once for each rank, as "rank0/NAME".
+
+    Raises:
+        ValueError: The checkpoint lacks a tensor of the program, or has it in another shape.
     """
     tensors = dict(state.tensors(main))
     why_anew = _why_loss_scale_begins_anew(arrays, tensors)

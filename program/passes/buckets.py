@@ -155,10 +155,18 @@ def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
 
 
 def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[_Bucket]:
-    """Return the buckets in which these gradients are summed over the ranks, in the order in which they are completed.
+    """Plan which gradients are summed over the ranks by the same all-reduce, and when each all-reduce can start.
 
-    The gradients of a bucket have one data type, and at most `limit_mib` MiB together, unless a single one is larger. A
-    bucket is completed when its last gradient is computed.
+    Fewer, larger all-reduces cost less than one per gradient, and one that starts early overlaps with the backward
+    pass. Each group of gradients, a bucket, is complete once its last gradient is computed.
+
+    Args:
+        block: The block of the Paddle training program whose operators compute the gradients.
+        gradients: Names of the gradients to sum, such as "fc.w@GRAD", in any order.
+        limit_mib: Most MiB in one bucket. A single gradient above the limit gets a bucket of its own.
+
+    Returns:
+        The buckets in the order in which they are completed. All gradients of a bucket have the same data type.
     """
     computed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}

@@ -184,10 +184,19 @@ def _attr_type(op: Operator, attr: str) -> str:
 
 
 def check_evaluation(main: static.Program, training: static.Program, device: str) -> None:
-    """Prove that an evaluation program can run on `device` with the weights and statistics of the training program.
+    """Check that an evaluation program can run on a device and share the training program's weights and statistics.
 
-    Persistable variables of the same name are shared. Raises Refused if one differs in shape or type, or if `check`
-    refuses the evaluation program.
+    Persistable variables (weights, running statistics) of the same name are shared between the two programs, so they
+    must agree in shape and data type.
+
+    Args:
+        main: The evaluation program, a Paddle static graph.
+        training: The training program whose variables it shares.
+        device: "cpu" or "gpu".
+
+    Raises:
+        Refused: A shared variable differs in shape or type, Paddle has no kernel on the device for one of the
+            evaluation's operators, or a tensor is not of the type that its kernel needs or is too large for cuDNN.
     """
     training_variables = training.global_block().vars
     for variable in main.list_vars():

@@ -305,9 +305,14 @@ def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None
 
 
 def hosts_of_past(runs: Sequence[PastRun]) -> list[str] | None:
-    """Return the host of each run, such as `node1`, or `node1, node2` for a run on several hosts.
+    """Return the name of the host that each past run ran on, or None if that is not known for every run.
 
-    Returns None if a run's record does not name all of its hosts.
+    Args:
+        runs: Earlier runs from the history file. Each has the record of its log, whose header may name the run's nodes.
+
+    Returns:
+        One text for each run, in the order of `runs`: "node1", or "node1, node2" (sorted) for a run on several hosts.
+        None if any run's log names fewer hosts than the run had nodes, or none at all.
     """
     hosts = []
     for run in runs:

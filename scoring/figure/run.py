@@ -294,13 +294,22 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 
 
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
-    """Return the row at whose time stamp the warm-up ends. For a warm-up of 20 steps, it is the first of these:
+    """Return the log row whose time stamp ends the warm-up, so that throughput is measured from there on.
 
-    1. the row after exactly 20 steps
-    2. the row that prints 20, in a log that counts from 0
-    3. the first row after more than 20 steps
+    The best choice is a row printed after exactly `steps_to_skip` steps. Some programs number their first step 0 and so
+    print "20" after 21 steps: in such a log, the row with that printed number is the second choice. The last choice is
+    the first row after more steps than that.
 
-    Raises InputError if the log has none of them.
+    Args:
+        record: The run as read from its log. It tells whether the log numbers its first step 0 or 1.
+        steps_to_skip: The length of the warm-up in optimizer steps, such as 20.
+        stamped: The rows that have a time stamp and a known count of steps done, in the order of the log. At least one.
+
+    Returns:
+        The chosen row: its figures, its time stamp in seconds and the steps done by then.
+
+    Raises:
+        InputError: No row fits, because the warm-up is longer than the run.
     """
     counts_from_0 = record.first_step == 0
     exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]

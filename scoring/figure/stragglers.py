@@ -127,9 +127,16 @@ def _divergence(share: float, expected_share: float) -> float:
 
 
 def slowest_rank_lag(window: Window, kind: KindOfTime) -> float | None:
-    """Return how much longer the slowest rank of a window takes than the median rank, as a share of the window's time.
+    """Return how far the slowest rank lags behind the median rank, as a share of the time that the steps took.
 
-    Returns None if the window does not give its own time, or the ranks' times of this kind.
+    If the slowest rank computes for 12 s and the median rank for 10 s, in a window of 20 s, the lag is 0.1.
+
+    Args:
+        window: The steps between two printed rows of a log, or an epoch, with the times that the log states.
+        kind: Which times of the ranks to compare: "compute", or "data_wait" for the time spent waiting for input.
+
+    Returns:
+        The lag; None if the window does not state its own time, or the ranks' times of this kind.
     """
     if window.rank_times is None or not window.seconds:
         return None

@@ -46,10 +46,17 @@ class Evidence:
         self.half_line: int | None = None  # the first line that switches half precision on
 
     def search(self, line: int, text: str, *, may_configure: bool) -> None:
-        """Search the `text` of line number `line` for evidence, and keep the first line of each kind of evidence.
+        """Search one line of a training log for signs of what its samples are and of half-precision training.
 
-        Words that show images count in any line. Words that show other samples, and switches of half precision, count
-        only in a line that `may_configure` the training: a line before the rows, or one of the first rows.
+        The first line number of each kind of evidence is kept on the object: image samples ("ImageNet", "images/s"),
+        samples of another kind ("tokens/s", "LibriSpeech"), and a half-precision switch that is on ("use_amp: True").
+        The last two count only in lines that may set up the training, while image words count in any line.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line itself. Only its first 8,192 characters are searched.
+            may_configure: Whether the line may state the training's set-up: it stands before the rows of printed
+                training figures, or is one of the first such rows.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):

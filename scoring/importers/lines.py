@@ -80,15 +80,17 @@ class Lines:
         self._last_start_text = TaggedLine(0, "", None)  # the last line that held words of a start
 
     def note_if_start(self, number: int, text: str) -> None:
-        """Note that a run may begin on line `number`, if `text` holds words that a tool prints as it starts.
+        """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
 
-        The first run begins with the log. As a tool starts again, it prints several lines with such words, and then
-        rows. Only the first of these lines is a new start. It is known by one of two signs:
+        A log may hold several runs, and a tool prints several startup lines before its first row (a line on its
+        training steps). So a line is a new start only if a row came since the last noted start, or if it has a text
+        that each start prints just once, such as "powered by PaddlePaddle", for the second time: then the last start
+        failed before any row. A startup line that repeats the line just before it is a copy, as when two programs write
+        one log, and does not count.
 
-        - a row came since the last noted start
-        - the line has a word again that each start prints only once; then the last noted start failed before any row
-
-        A line that repeats the line before is a copy, as when two programs write one log.
+        Args:
+            number: Number of the line in the log, from 1.
+            text: Text of the line, which is not a row.
         """
         word = _start_word(text)
         if word is None:

@@ -36,10 +36,16 @@ class RowBatch:
         return lowest if lowest == highest else None
 
     def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
-        """Narrow the range of possible batches by the rate (images/s) and the step time (s) of one row.
+        """Narrow the range of possible batch sizes per device by the speed and the step time that one log row prints.
 
-        The batch is their product, as exactly as the rounded figures say it: `160.0` and `0.100` leave the range from
-        15.91 to 16.09. A row that lacks one of the figures changes nothing. `line` is the line that prints the row.
+        The batch is images/s times seconds per step, but the printed figures are rounded, so that each row only gives a
+        range: "160.0" and "0.100" leave 15.91 to 16.09. Several rows together may leave a single whole number.
+
+        Args:
+            line: Line of the log that prints the row.
+            printed_rate: Images/s of one device, as printed. None if the row does not have it.
+            printed_time: Mean seconds of a step, as printed. None if the row does not have it. If either figure is
+                missing or is not a usable number, the range stays as it is.
         """
         rate = _figure(printed_rate)
         time_s = _figure(printed_time)

@@ -176,9 +176,19 @@ class BackTested:
 
 
 def back_test(tables: Sequence[PublishedTable]) -> list[BackTested]:
-    """Predict each published throughput from that on its table's fewest nodes, and return how far off it is.
+    """Test a scaling model: predict published throughputs on more nodes from those on the fewest nodes.
 
-    The scaling loss is fitted to the other reports only, so that no report takes part in its own prediction.
+    The model's one coefficient, the scaling loss, is the throughput lost to communication between nodes. For each
+    prediction it is fitted to the tables of other reports only, so no report helps to predict its own figures.
+
+    Args:
+        tables: Published throughputs, one table for each system. `images_per_s` maps the number of nodes to images/s,
+            such as {1: 1000.0, 2: 1940.0}. Whichever report is left out, the others must have at least two figures to
+            fit, not counting those on the fewest nodes of their table.
+
+    Returns:
+        One result for each figure on more than its table's fewest nodes: the published and the predicted images/s, the
+        95 % interval of the prediction, its relative error, and linear scaling as a baseline.
     """
     results = []
     for table in tables:

@@ -332,9 +332,20 @@ class Trials(NamedTuple):
 
 
 def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
-    """Read the trials 1 to `count` of a run, and return which are done or missing.
+    """Read the repeated trials of a benchmark run, and return which are done and which are missing.
 
-    `exports` are the variables that the job sets now. A trial with other settings counts as missing.
+    A trial is one execution of the run, with its log in the folder `trial_1`, `trial_2` and so on. It is done if it
+    left exactly one log, of a successful run with the settings that the job has now.
+
+    Args:
+        folder: Folder of the run, which contains those of its trials.
+        count: Number of trials that the run should have.
+        exports: Environment variables that the job sets now, as {"BATCHSIZE": "256"}. The log must state the same
+            values, except for NEXP, the number of runs in one call.
+
+    Returns:
+        The records of the trials that are done, and for each missing trial its number and why it does not count; the
+        reason is empty if it has not been run yet.
     """
     trials = Trials(done=[], missing={})
     for number in range(1, count + 1):

@@ -287,10 +287,19 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 
 
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
-    """Return the published throughputs of a model with Paddle on this card at this precision.
+    """Return the published throughputs with Paddle that match a GPU, a model and a precision, as far as is stated.
 
-    A row that does not state the card's memory, the level of AMP or the model's version is included, too, because it
-    may be of this card, precision and model.
+    Published tables often leave the GPU's memory, the level of mixed precision or the model's version open. Such a row
+    is included, because it may match: "amp" is taken to match "amp_o1", and "resnet50" to match "resnet50_v1.5".
+
+    Args:
+        card: The GPU with its memory size, such as the A100 of 40 GiB. A row must name the same GPU, but may leave its
+            memory size open.
+        model: Name of the model, such as "resnet50_v1.5".
+        precision: "fp32", "tf32", "amp_o1" or "amp_o2", the last two being Paddle's levels of mixed precision (AMP).
+
+    Returns:
+        The matching rows of published.csv, for any batch size and any number of devices; empty if there are none.
     """
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):

@@ -63,11 +63,17 @@ def link_to_runs(group: Group, text: str) -> Inline:
 
 
 def facts(report: Report) -> list[tuple[str, Inline]]:
-    """Return what ran, when and where, as the (name, value) pairs on top of the page.
+    """Return the (name, value) pairs at the top of the report: what ran, when, on which system, how it was scored.
 
-    Organisation, commit and framework are those of the first run of the headline, the group whose figure comes first.
-    If MLPerf logs have a figure, the pairs begin with what the rules of MLPerf allow it to be called, and with the data
-    set.
+    Args:
+        report: The report's content. Its runs are in groups, each of repeated runs of one system in one configuration.
+            The organisation, commit and framework are taken from the first run of the group whose figure the page shows
+            first.
+
+    Returns:
+        Pairs such as ("organisation", "Example Ltd"). A value is plain text, or pieces of text that may link to the log
+        line they come from. If that first group has a score from MLPerf logs, the pairs start with "result", the name
+        that the rules of MLPerf let the result have, and "data set".
     """
     run = report.headline.runs[0]
     run_counts = [len(group.runs) for group in report.groups]

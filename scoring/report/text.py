@@ -11,9 +11,16 @@ from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 
 
 def number(value: float) -> str:
-    """Return a figure as text with at least four digits: 12345.6 -> "12,345.6", 45.678 -> "45.68", 0.45678 -> "0.4568".
+    """Format a number for display in a report, rounded to a precision that suits its size.
 
-    Infinity is the time to train of a run that failed: "did not converge". Minus infinity and NaN: "not a number".
+    For example, 12345.6 becomes "12,345.6", 45.678 becomes "45.68" and 0.45678 becomes "0.4568".
+
+    Args:
+        value: The number to format. Infinity stands for the training time of a run that never reached its target
+            quality.
+
+    Returns:
+        The number as text; "did not converge" for infinity, and "not a number" for minus infinity or NaN.
     """
     if value == math.inf:
         return "did not converge"

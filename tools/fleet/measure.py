@@ -217,9 +217,21 @@ def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: 
 
 
 def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject) -> NetworkResults:
-    """Measure the links between the compared hosts, and gather the results of `examine_node`.
+    """Measure the network between the hosts of a job, and gather the results of each host's health check.
 
-    Only one rank of each host measures; the others wait and get empty results. All ranks must call this together.
+    A host is a node here or, if the job has only one node, a rank. One rank represents each host and measures, while
+    the other ranks wait. All ranks must call this together.
+
+    Args:
+        me: This rank, with its MPI communicator of all ranks.
+        hosts: The hosts to compare, with the switch group of each (hosts at one network switch), and whether this rank
+            represents its host.
+        node_result: What `examine_node` found on this rank's node: {"failed": [...], "facts": {...}}.
+
+    Returns:
+        On a rank that represents a host, the latency and transfer times of the links between pairs of hosts; the first
+        of these ranks also gets the health results of all hosts (`nodes`), which are None elsewhere. On all other
+        ranks, empty results.
     """
     results = NetworkResults(links=[], nodes=None)
     # `Split` divides the ranks: those that give the same color get one communicator, in which only they take part.
