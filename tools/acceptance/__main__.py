@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import env, provenance
+from harness import env
 from harness.__main__ import run_module
 from paddle_rn50 import config
 from runlog import named_files
@@ -22,9 +22,9 @@ from runlog.completion import complete
 from runlog.errors import one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
-from runlog.schema import as_json
-from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
+from runlog.verdict import FATAL, OK, STATUSES, UNKNOWN, Verdict, as_text, worst
 from tools.acceptance import CHECKS
+from tools.acceptance.first_line import describe_job
 
 FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines are runlog.verdict's
 
@@ -36,21 +36,24 @@ class Results(NamedTuple):
 
     verdicts: list[Verdict]  # on each check of each precision, in the order of CHECKS
     nodes: list[JsonObject]  # that the jobs ran on, as the header of a log describes them; empty if no job wrote them
+    job: JsonObject | None  # of `describe_job`; None if no job wrote it
 
 
 def gather(folder: Path) -> Results:
-    """Return a verdict on each check of each precision, and the nodes that the jobs ran on, from the files in `folder`.
+    """Return a verdict on each check of each precision, and what the jobs say of themselves, from their files.
 
     A check that was not run gets a verdict, too. Raises ValueError if the files of the jobs cannot be read.
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []
     nodes: list[JsonObject] = []
+    job: JsonObject | None = None
     for precision, checks in CHECKS.items():  # one job wrote the lines of one precision
         verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
         for line in _lines_of_job(folder / f"{precision}.lines"):
-            if "nodes" in line:  # the first line of a file: {"nodes": [...]}
-                nodes = line["nodes"]  # the same in every job
+            if "nodes" in line:  # the first line of a file: {"nodes": [...], "job": {...}}, the same in every job
+                nodes = line["nodes"]
+                job = line.get("job")  # missing in the file of an older version
             elif "check" in line:
                 verdict_by_check[line["check"]] = Verdict(**line)
         for check in checks:
@@ -58,7 +61,7 @@ def gather(folder: Path) -> Results:
                 verdicts.append(verdict_by_check[check])
             else:
                 verdicts.append(_verdict_on_check_not_run(check, precision, folder))
-    return Results(verdicts, nodes)
+    return Results(verdicts, nodes, job)
 
 
 def _check_folder(folder: Path) -> None:
@@ -74,21 +77,60 @@ def _check_folder(folder: Path) -> None:
 
 
 def _lines_of_job(file: Path) -> list[JsonObject]:
-    """Return the JSON objects of a job's file, which has one in each line; an empty list if there is no file."""
+    """Return the JSON objects of a job's file, which has one in each line; an empty list if there is no file.
+
+    Raises ValueError, with the line's number, if a line is not as a job writes it.
+    """
     if not file.is_file():
         return []
-    return [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
+    lines: list[JsonObject] = []
+    for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            line = json.loads(text)
+            _check_line(line)
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{file}:{number}: is damaged: remove the line, and its check counts as one that was not run"
+            ) from error
+        lines.append(line)
+    return lines
+
+
+def _check_line(line: JsonObject) -> None:
+    """Raise an error unless a line of a job's file is what a job writes: its nodes and itself, or a verdict.
+
+    It is ValueError for a wrong value, and LookupError or TypeError for a field that is missing or of another type.
+    """
+    _require_type(line, dict)
+    if "nodes" in line:
+        _require_type(line["nodes"], list)
+        if "job" in line:
+            _require_type(line["job"], dict)
+            _require_type(line["job"]["short"], bool)
+    elif "check" in line:
+        Verdict(**{**line, "status": OK})  # raises TypeError for unknown fields, and for some that are missing
+        for name in ("check", "status", "found"):
+            _require_type(line[name], str)
+        if line["status"] not in STATUSES:
+            raise ValueError(line["status"])
+
+
+def _require_type(value: object, wanted: type) -> None:
+    """Raise TypeError if a value is not of the wanted type."""
+    if not isinstance(value, wanted):
+        raise TypeError(value)
 
 
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
     """Return the verdict on a check that was not run, with the reason.
 
-    If this machine cannot run the precision, the verdict is UNKNOWN, else FATAL.
+    If no job of the precision was started because this machine cannot run it, the verdict is UNKNOWN, else FATAL.
     """
-    why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
-    if why_impossible:
-        return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
     reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it, with a reason, if the job ends early
+    was_started = reason_file.is_file() or (folder / f"{precision}.lines").is_file()
+    why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
+    if why_impossible and not was_started:  # else the jobs ran on a machine that can
+        return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
     reason = "its job did not run it"
     if reason_file.is_file():
         reason = reason_file.read_text(encoding="utf-8").strip()
@@ -96,30 +138,33 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 
 
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
-    """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
+    """Print the results of the jobs in `folder` as a table, and write them to `<folder>.json`.
 
-    With `short` the report says that the jobs ran in their short form. Returns the exit status: 1 if a verdict is
-    FATAL, else 0. Raises ValueError, before anything is written, if the files of the jobs cannot be read.
+    What no job has said of itself is taken from `job`, that of this environment, and from `short`, whether the jobs ran
+    in their short form. Returns the exit status: 1 if a verdict is FATAL, else 0. Raises ValueError if the files of the
+    jobs cannot be read, before anything is printed, or if the report cannot be written.
     """
+    folder = folder.resolve()  # so that "." has a name, too
     results = gather(folder)
+    described = results.job or describe_job(job, short=short)
     counts = Counter(verdict.status for verdict in results.verdicts)
     total = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
-    if short:
+    if described["short"]:
         total += ", in the short form"
     document = FORMAT | {
         "verdict": total,
-        "short": short,
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "system": job.cluster.dgxsystem,
-        "ranks": job.cluster.world_size,
-        "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
-        "packages": provenance.packages(),
+        **described,
         "nodes": results.nodes,
         "lines": [verdict.as_dict() for verdict in results.verdicts],
     }
-    path = folder.with_suffix(".json")
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {total}\nreport    {path}\nlogs      {folder}")
+    print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {total}")  # first, as the file may fail
+    path = folder.with_name(f"{folder.name}.json")  # the system's name may have a dot, so it is no suffix
+    try:
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(named_files.explain(error)) from error
+    print_to_reader(f"report    {path}\nlogs      {folder}")
     return 1 if worst(results.verdicts) == FATAL else 0
 
 
@@ -154,10 +199,11 @@ def _precisions_that_can_run() -> list[str]:
 def _arguments() -> argparse.Namespace:
     """Read the command line. Raises ValueError if a folder that it names is unusable."""
     parser = Parser(prog="python -m tools.acceptance", description=__doc__)
-    # Nothing reads this option, because it asks for what is done without options, too.
-    parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
-    parser.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
-    parser.add_argument("--short", action="store_true", help="the jobs ran in their short form")
+    asked_for = parser.add_mutually_exclusive_group()
+    # Nothing reads --precisions, because it asks for what is done without options, too.
+    asked_for.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
+    asked_for.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
+    parser.add_argument("--short", action="store_true", help="the jobs run in their short form")
     complete(parser)  # for completion in the shell
     args = parser.parse_args()
     named_files.check_options(args)

@@ -12,6 +12,7 @@ from harness.job import Job, Origins
 from runlog.schema import as_json
 from runlog.verdict import Verdict
 from tools.acceptance import CHECKS, checks, evaluation, fast, speed
+from tools.acceptance.first_line import describe_job
 from tools.acceptance.machine import Machine, VerdictWriter
 
 FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
@@ -41,8 +42,8 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     ranks.connect(job.cluster, this_rank)  # connects them once more, for Paddle's collectives
     paddle.enable_static()
     machine = Machine(job, origins, this_rank, short=short)
-    if this_rank.is_first:  # it alone writes the file, which begins with the nodes
-        writer.append_line({"nodes": as_json(machine.nodes)})
+    if this_rank.is_first:  # it alone writes the file, which begins with the nodes and the job
+        writer.append_line({"nodes": as_json(machine.nodes), "job": describe_job(job, short=short)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
         machine.begin_check(this_rank)
