@@ -180,5 +180,10 @@ class LoggedRun:
         """Return the value of the event run_summary; None if it is missing or does not fit the schema."""
         return dataclass_of(schema.RunSummary, self.first_event(schema.RUN_SUMMARY).value)
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run went on from a checkpoint, so that its first steps are in another log."""
+        return self.summary is not None and self.summary.resumed
+
 
 NOTHING = LoggedRun()  # the facts of a log without events

@@ -359,9 +359,9 @@ class Measured:
     def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
         """Report a breach if the images of an epoch differ from the training samples by more than a global batch.
 
-        Nothing is compared if the log does not state both sizes.
+        Nothing is compared if the log does not state both sizes, or may have a part of the epoch alone.
         """
-        samples = self._run.stated_count(schema.TRAIN_SAMPLES)
+        samples = 0 if self._run.is_resumed else self._run.stated_count(schema.TRAIN_SAMPLES)
         batch = self._run.stated_count(schema.GLOBAL_BATCH_SIZE)
         if samples and batch and abs(stated.images - samples) > batch:
             images = significant(stated.images, digits=10)

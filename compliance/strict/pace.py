@@ -22,7 +22,8 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
     Steps and evaluations are only checked in a ResNet run; evaluations only if it trains on the benchmark's number of
     images. Call it once the whole log has been read.
     """
-    trained = [part for part in order.trained if part.epoch_ms > 0]
+    whole_epochs = order.trained[1:] if run.is_resumed else order.trained  # the first may have begun in another log
+    trained = [part for part in whole_epochs if part.epoch_ms > 0]
     _check_epochs(trained, collector)
     if benchmark.name != "resnet":
         return
@@ -150,7 +151,7 @@ def _fastest_epoch_ms(run: LoggedRun, order: RunOrder, trained: Sequence[Trained
 
 
 def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:
-    """Return the run's time over its number of epochs, in ms; 0 if the log does not state both."""
-    if run.stop is None or run.start_ms is None or not order.last_epoch:
+    """Return the run's time over its number of epochs, in ms; 0 if the log does not state both, or is not of all."""
+    if run.is_resumed or run.stop is None or run.start_ms is None or not order.last_epoch:
         return 0.0
     return (run.stop.time_ms - run.start_ms) / order.last_epoch

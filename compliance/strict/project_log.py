@@ -231,9 +231,11 @@ class ProjectLog:
         """Yield a fault if a run ended with success before its recipe's last epoch, and did not reach its target.
 
         A run with the setting MAX_EPOCHS may end earlier. Nothing is checked if the recipe states no number of epochs
-        or no target.
+        or no target, nor in a run that only measures throughput.
         """
         run = self.run
+        if run.summary is not None and run.summary.mode == "throughput":
+            return
         epochs: Any = run.settings.get("RECIPE.epochs")
         target = run.recipe_target
         if run.stop is None or run.status != "success" or run.settings.get("MAX_EPOCHS"):
@@ -254,9 +256,8 @@ class ProjectLog:
         """
         period: Any = self.run.settings.get("RECIPE.eval_every_epochs")
         offset: Any = self.run.settings.get("RECIPE.eval_offset_epochs", 0)
-        is_resumed = self.run.summary is not None and self.run.summary.resumed
         has_wrong_accuracies = len(self.run.evaluations) < self.run.number_of_events(schema.EVAL_ACCURACY)
-        if period is None or is_resumed or has_wrong_accuracies:
+        if period is None or self.run.is_resumed or has_wrong_accuracies:
             return
         if type(period) is not int or type(offset) is not int or period < 1:
             shown = f"every {printable(period)} epochs from {printable(offset)} on"

@@ -378,10 +378,10 @@ class RunOrder:
     def _numbers_of_next_epoch(self) -> tuple[int, ...]:
         """Return the numbers that the next epoch may have: 0 or 1 until an epoch has ended, then the one after it.
 
-        The result is empty if the last epoch that was trained stated no number.
+        It is empty if the last epoch stated no number, and at the start of a run that went on from a checkpoint.
         """
         if not self.trained:
-            return (0, 1)
+            return () if self.run.is_resumed else (0, 1)
         return () if self.last_epoch is None else (self.last_epoch + 1,)
 
     def _epoch_to_evaluate(self) -> int | None:
@@ -429,9 +429,9 @@ class RunOrder:
     def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
         """Report an accuracy whose epoch `number` is too far ahead of the epochs started or announced.
 
-        Nothing is checked if the log has no epochs or blocks so far.
+        Nothing is checked if the log has no epochs or blocks so far, or if earlier ones are in another log.
         """
-        epochs_ahead = number - self.epochs_counted
+        epochs_ahead = 0 if self.run.is_resumed else number - self.epochs_counted
         if self.epochs_counted and epochs_ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
             actual = f"an accuracy of epoch {number}; {self.epochs_counted} were started or announced"
             self._add_breach("epochs-counted", event, actual)

@@ -1,6 +1,7 @@
 """A log of this project: its evaluations are those of its recipe and no training, and it says if its clock was set."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, clock, write
 from tests.compliance.test_check import check, errors, rules_broken
-from tests.make_log import run
+from tests.make_log import closed_hrnet_run, closed_run, run
 
 
 def _with_clock_set(log: Altered, *, by_s: float) -> Altered:
@@ -69,3 +70,46 @@ def test_no_evaluation_within_an_epoch_counts_as_its_training(tmp_path: Path) ->
     log.later("eval_stop", -1000).later("eval_accuracy", -1000).later("eval_start", 1000, 1)
     _, [file] = check(*write(tmp_path, log.text))
     assert errors(file) == []
+
+
+def _resumed(make: Callable[..., str], *, blocks: int) -> Altered:
+    """A run that went on within the epoch after so many blocks: of that epoch the log has the last window alone."""
+    log = Altered(make(summary={"resumed": True}))
+    del log.lines[log.at("block_start") : log.at("block_stop", blocks - 1) + 1]
+    log.drop("step_window")
+    window = log.fields(log.at("step_window"))["value"]
+    images, time_s, wait_s = window["images"], window["time_s"], window["data_wait_s"]
+    log.later("epoch_start", 1000 * time_s)
+    log.inside("epoch_throughput", images=images, time_s=time_s, images_per_s=images / time_s, data_wait_s=wait_s)
+    return log
+
+
+@pytest.mark.parametrize(("make", "blocks"), [(run, 1), (run, 2), (closed_run, 3), (closed_hrnet_run, 2)])
+def test_a_resumed_run_is_refused_for_that_alone(make: Callable[..., str], blocks: int, tmp_path: Path) -> None:
+    _, [file] = check(*write(tmp_path, _resumed(make, blocks=blocks).text))
+    assert [(f["rule"], f["severity"]) for f in file["findings"] if f["severity"] != "info"] == [("run-mode", "error")]
+
+
+def test_the_epochs_of_a_resumed_run_are_still_numbered_without_a_gap(tmp_path: Path) -> None:
+    log = _resumed(lambda **changes: run(epochs=5, **changes), blocks=1)
+    del log.lines[log.at("block_start", 1) : log.at("block_stop", 1) + 1]
+    _, [file] = check(*write(tmp_path, log.text))
+    assert {"run-mode", "own-log"} <= rules_broken(file) and "epoch_start of epoch 4; 3 is due" in str(file)
+
+
+def test_a_throughput_run_owes_no_epochs_of_its_recipe(tmp_path: Path) -> None:
+    kept = (
+        "run_start",
+        "run_stop",
+        "init_start",
+        "init_stop",
+        "cache_clear",
+        "seed",
+        "run_summary",
+        "submission",
+        "opt",
+    )
+    log = by.settings(Altered(run(summary={"mode": "throughput"})), WARMUP_STEPS=0, MEASURED_STEPS=0)
+    texts = [line for line in log.lines if by.TOKEN not in line or any(f'"key": "{key}' in line for key in kept)]
+    _, [file] = check(*write(tmp_path, "\n".join(texts)))
+    assert "run-mode" in rules_broken(file) and "it ends in epoch" not in str(file)
