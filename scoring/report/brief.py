@@ -88,7 +88,7 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
         ("date", _dates(report.runs)),
         ("organisation", _organisation(run)),
         ("commit", _commit(run)),
-        ("framework", field(run, "framework")),
+        ("framework", _framework(run)),
         ("protocol", f"{report.protocol.name}: {report.protocol.describe(run_counts)}"),
     ]
 
@@ -147,6 +147,13 @@ def _organisation(run: ReportedRun) -> Inline:
     if not organisation.value:
         return NOT_SAID
     return link_to_line(run, organisation.line, visible(organisation.value, 80))
+
+
+def _framework(run: ReportedRun) -> Inline:
+    """Return the framework that the log names, as a link to its line, or "not said"."""
+    framework = run.record.framework
+    shown = None if framework is None else visible(framework, 80)
+    return field(run, "framework", shown)
 
 
 def _commit(run: ReportedRun) -> Inline:

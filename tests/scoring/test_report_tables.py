@@ -342,3 +342,10 @@ def test_logs_whose_epochs_have_no_images_are_reported_by_their_time_to_train(tm
     assert len(read_record(logs[0]).windows) > 0
     assert group["score"]["protocol"] == "mlperf" and group["score"]["unit"] == "minutes"
     assert group["problem"] is None
+
+
+def test_a_long_framework_is_cut_on_the_first_screen_as_other_long_names_are(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.txt", text="w" * 3000)
+    first_screen = report(log).stdout.partition("What to do next")[0]
+    assert "w" * 200 not in first_screen.replace("\\", "")
+    assert re.search(r"- framework: paddlepaddle w+… \(2,933 more characters\)\n", first_screen)
