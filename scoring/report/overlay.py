@@ -18,16 +18,18 @@ class _DrawnRun(NamedTuple):
     """A run in the plot of all runs."""
 
     run: ReportedRun
+    style_index: int  # chooses its colour and marker, which are the same in all plots
     points: list[Point]  # those of its throughput that are drawn
     axis_unit: str  # what the points' starts and ends count: "s", "step" or "row"
 
 
 def figures(report: Report) -> list[Figure | Paragraph]:
     """Return the plots of the first screen: the throughput of the runs over time from zero, then enlarged."""
-    runs = []
+    runs: list[_DrawnRun] = []
     for run in report.runs:
         points, axis_unit = timeline(run)
-        runs.append(_DrawnRun(run, points, axis_unit))
+        if points:
+            runs.append(_DrawnRun(run, len(runs), points, axis_unit))
     return [_from_zero(report, runs), *_measured_enlarged(report, runs)]
 
 
@@ -114,7 +116,7 @@ def _draw_function(report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at
     first = drawn_runs[0]  # all have its axis unit and its unit of rates
     return functools.partial(
         plots.throughput,
-        runs=[(_label(report, drawn.run), drawn.points) for drawn in drawn_runs],
+        runs=[plots.RunOfPlot(_label(report, drawn.run), drawn.points, drawn.style_index) for drawn in drawn_runs],
         axis_unit=first.axis_unit,
         rate_unit=unit_of_rates(first.run),
         level=_score_of_only_group(report),

@@ -25,6 +25,14 @@ NamedPoints: TypeAlias = tuple[str, Points]  # a label, and the points
 Series: TypeAlias = Sequence[NamedPoints]
 
 
+class RunOfPlot(NamedTuple):
+    """A run in a plot of throughput over time."""
+
+    label: str
+    points: Sequence[Point]
+    style_index: int = 0  # of the run's line: it chooses the colour and the marker
+
+
 @functools.cache
 def _matplotlib() -> Any:
     """Import matplotlib and apply the page's settings, at the first plot; return the module."""
@@ -51,7 +59,7 @@ def drawn(figure: Figure) -> Plot:
 def throughput(
     drawing: Plot,
     *,
-    runs: Sequence[tuple[str, Sequence[Point]]],
+    runs: Sequence[RunOfPlot],
     axis_unit: str,
     rate_unit: str,
     level: float | None,
@@ -59,14 +67,15 @@ def throughput(
 ) -> None:
     """Draw the throughput of one or several runs over time, a line for each.
 
-    `runs` has the label and the points of each run. `axis_unit` is what the horizontal axis counts: "s", "step" or
+    `axis_unit` is what the horizontal axis counts: "s", "step" or
     "row". `level` is a figure to draw as a dashed line, or None. If not `starts_at_zero`, the vertical axis only spans
     the rates and the level.
     """
-    axis = _shown_axis(axis_unit, longest=max(points[-1].end for _, points in runs))
+    axis = _shown_axis(axis_unit, longest=max(run.points[-1].end for run in runs))
     is_single = len(runs) == 1  # then the title of the plot names the run
-    for style_index, (label, points) in enumerate(runs):
-        _draw_run(drawing, style_index, "measured" if is_single else label, points, axis, shaded=is_single)
+    for run in runs:
+        shown_run = run._replace(label="measured") if is_single else run
+        _draw_run(drawing, shown_run, axis, shaded=is_single)
     shown_values = _rates_of(runs)
     if level is not None:
         drawing.draw_level(level)
@@ -75,18 +84,18 @@ def throughput(
 
     if starts_at_zero:
         drawing.start_at_zero(shown_values)
-        first_start = min(axis.place(points[0].start) for _, points in runs)
+        first_start = min(axis.place(run.points[0].start) for run in runs)
         drawing.axes.set_xlim(left=min(0.0, first_start))  # it may be before run_start, which is 0
     else:
         drawing.enclose(shown_values)
     drawing.name_axes(x=axis.name, y=rate_unit)
 
 
-def _rates_of(runs: Sequence[tuple[str, Sequence[Point]]]) -> list[float]:
+def _rates_of(runs: Sequence[RunOfPlot]) -> list[float]:
     """Return the rates of all points of several runs."""
     rates: list[float] = []
-    for _, points in runs:
-        rates += [point.images_per_s for point in points]
+    for run in runs:
+        rates += [point.images_per_s for point in run.points]
     return rates
 
 
@@ -112,18 +121,16 @@ def _shown_axis(axis_unit: str, longest: float) -> _ShownAxis:
     return _ShownAxis(f"time in {time.name}", time.seconds)
 
 
-def _draw_run(
-    drawing: Plot, style_index: int, label: str, points: Sequence[Point], axis: _ShownAxis, *, shaded: bool
-) -> None:
-    """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
+def _draw_run(drawing: Plot, run: RunOfPlot, axis: _ShownAxis, *, shaded: bool) -> None:
+    """Draw a run's rates over time: its measured points as a line with its label, the others grey and hollow.
 
-    A point is drawn in the middle between its start and its end. `style_index` chooses the line's colour and marker.
-    With `shaded`, the background of each measured part is shaded.
+    A point is drawn in the middle between its start and its end. With `shaded`, the background of each measured part is
+    shaded.
     """
-    for stretch in stretches(points):  # successive points, all of them measured or none
+    for stretch in stretches(run.points):  # successive points, all of them measured or none
         middles = [(axis.place((point.start + point.end) / 2), point.images_per_s) for point in stretch]
         if stretch[0].measured:
-            drawing.draw_series(style_index, label, middles)  # the legend shows a repeated label once
+            drawing.draw_series(run.style_index, run.label, middles)  # the legend shows a repeated label once
             if shaded:
                 _shade(drawing, start=axis.place(stretch[0].start), end=axis.place(stretch[-1].end))
         else:

@@ -98,7 +98,7 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
     table_caption = f"Windows of run {run.number}"
     if window_count > len(points):
         table_caption += ", neighbours put together"
-    runs = [(f"run {run.number}", points)]
+    runs = [plots.RunOfPlot(f"run {run.number}", points)]
     return Figure(
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",

@@ -200,7 +200,7 @@ def test_the_labels_of_an_axis_that_spans_the_rates_differ_and_are_not_cut(rate:
     windows = [Point(step, step + 1, rate * (1 + deviation * (step % 2)), True, ()) for step in range(20)]
     draw = functools.partial(
         plots.throughput,
-        runs=[("run 1", windows)],
+        runs=[plots.RunOfPlot("run 1", windows)],
         **{"axis_unit": "s", "rate_unit": "images/s", "level": None, "starts_at_zero": False},
     )
     plot = plots.drawn(Figure(name="rates", title="", caption="", draw=draw))
@@ -349,3 +349,14 @@ def test_a_long_framework_is_cut_on_the_first_screen_as_other_long_names_are(tmp
     first_screen = report(log).stdout.partition("What to do next")[0]
     assert "w" * 200 not in first_screen.replace("\\", "")
     assert re.search(r"- framework: paddlepaddle w+… \(2,933 more characters\)\n", first_screen)
+
+
+def test_a_run_has_one_marker_in_both_plots_of_all_runs(tmp_path: Path) -> None:
+    """The first run has nothing but warm-up, so that the enlarged plot of measured windows lacks it."""
+    logs = [write_log(tmp_path / "short.txt", devices=4, windows=3)]
+    logs += [write_log(tmp_path / f"{number}.txt", devices=2, seed=number) for number in (1, 2)]
+    page_of(tmp_path, *logs, code=1)
+    legends = re.findall(r'<ul class="legend">(.*?)</ul>', (tmp_path / "report.html").read_text())[:2]
+    for run in ("run 2", "run 3"):
+        marks = {re.search(rf"<li>(<span[^>]*>.</span>) {run} ", legend) for legend in legends}
+        assert None not in marks and len({mark[1] for mark in marks if mark}) == 1
