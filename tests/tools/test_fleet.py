@@ -103,6 +103,12 @@ def _without_turns(record: dict[str, Any]) -> None:
         (lambda r: r.pop("links"), "damaged (KeyError: 'links')"),
         (lambda r: r["nodes"][0].update(facts=["a driver"]), "damaged ("),
         (lambda r: r.update(whole_s=[-1.0]), "whole_s of all is -1.0"),
+        (lambda r: r["nodes"][0]["facts"].update(driver=525), "damaged (TypeError"),
+        (lambda r: r["nodes"][0].update(failed=[None]), "damaged (TypeError"),
+        (lambda r: r["nodes"][0].update(clock_offset_s=float("nan")), "clock_offset_s of node0 is nan"),
+        (lambda r: r.update(job=[]), "damaged (TypeError: [] is no object)"),
+        (lambda r: _step(r, [10**400] * 16), "a time is above 0 and finite"),
+        (lambda r: _step(r, ["\x1b[31m\n"] * 16), "damaged (TypeError"),
         (lambda r: r.update(version=2), "no record of a --fleet"),
     ],
 )
@@ -355,6 +361,8 @@ def test_a_healthy_fleet_and_one_that_is_too_small_say_so(tmp_path: Path) -> Non
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     record = record_of(step={2: 0.5}, network={5: 2.0}, facts={"driver": {1: HOSTILE}})
+    plain = record_of(step={2: 0.5}, network={5: 2.0}, facts={"driver": {1: "525.0"}})
+    plain["nodes"][3]["failed"] = ["gpu.ecc: 1 uncorrected"]
     record["hosts"] = [f"{HOSTILE}{i}" for i in range(8)]
     record |= {"system": HOSTILE, "time": HOSTILE}
     record["nodes"][3]["failed"] = [HOSTILE]
@@ -362,6 +370,12 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "<script" not in text and "<img" not in text and "\u202e" not in text and "\x1b" not in text
     assert text.count("</style>") == 1
     assert "&lt;script&gt;window.pwned=1&lt;/script&gt;" in text
+    shown = report(tmp_path, record).stdout
+    assert HOSTILE.partition("\n")[0] in shown and "\x1b" not in shown and "\u202e" not in shown
+    assert len(shown.splitlines()) == len(report(tmp_path, plain).stdout.splitlines())
+    other_job = tmp_path / "other.json"
+    other_job.write_text(json.dumps(record | {"job": {"recipe": HOSTILE}}))
+    jobs.refused(report(tmp_path, record, "--baseline", other_job), "is of another job (recipe <script>")
 
 
 @pytest.mark.slow

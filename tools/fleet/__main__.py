@@ -22,6 +22,7 @@ from runlog.digits import percent, six_digits
 from runlog.errors import RunError, one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
+from runlog.text import visible
 from runlog.verdict import UNKNOWN, Verdict, as_text
 from scoring.importers import count
 from tools.fleet import arithmetic
@@ -74,7 +75,8 @@ def report_as_text(judged: Judged, changes_since: Sequence[Change]) -> str:
     lines += [f"doubt     {doubt}" for doubt in judged.doubts]
     lines.append(f"left out  {', '.join(judged.left_out_hosts) or 'none'}")
     lines.append(f"good      {','.join(judged.good_hosts)}")
-    return "\n".join(lines)
+    # What a terminal takes as a command is escaped: the record may be of others.
+    return "\n".join(visible(line, len(line)) for line in lines)
 
 
 def _first_column(check: str) -> str:
@@ -273,7 +275,7 @@ def report(args: argparse.Namespace) -> int:
 
     # These come last, because the report is of use without the baseline and with too few nodes.
     if why_not_comparable:
-        raise ValueError(f"{args.baseline}: {why_not_comparable}")
+        raise ValueError(f"{args.baseline}: {visible(why_not_comparable)}")
     if args.nodes and args.nodes > len(judged.good_hosts):
         raise RunError(f"{args.nodes} nodes are wanted, {len(judged.good_hosts)} are good: add nodes")
     return 1 if judged.bad_verdicts else 0

@@ -1,12 +1,13 @@
 """The record of a fleet's acceptance, fleet.json: whether it is whole, and fit to be the baseline of another."""
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runlog import named_files
+from runlog.text import visible
 from tools.fleet import arithmetic
 from tools.fleet.judged import Judged, judge_record
 from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Record, Series, links_of, of_hosts
@@ -25,10 +26,10 @@ def read(path: Path) -> Judged:
         _check(record)
         return judge_record(record)
     except (LookupError, TypeError, AttributeError) as error:  # a field is missing, or of another type
-        damage = f"damaged ({type(error).__name__}: {error})"
+        damage = f"damaged ({type(error).__name__}: {visible(error)})"
         raise ValueError(f"{path}: {damage}: give the file as --fleet wrote it") from error
     except ValueError as error:  # a wrong value, which the text names
-        raise ValueError(f"{path}: {error}: give the file as --fleet wrote it") from error
+        raise ValueError(f"{path}: {visible(error)}: give the file as --fleet wrote it") from error
 
 
 def _read_format(path: Path) -> dict[str, Any]:
@@ -51,8 +52,7 @@ def _read_format(path: Path) -> dict[str, Any]:
 def _check(record: Record) -> None:
     """Raise ValueError unless the values in a record (fleet.json) are right, and its parts fit together.
 
-    Raises LookupError, TypeError or AttributeError if a field is missing or of another type. The facts of the nodes are
-    not checked.
+    Raises LookupError, TypeError or AttributeError if a field is missing or of another type.
     """
     hosts = record["hosts"]
     _raise_unless_texts((record["system"], record["time"], *hosts))
@@ -60,11 +60,22 @@ def _check(record: Record) -> None:
     if len(set(hosts)) < len(hosts):
         raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
     _check_length("facts", record["nodes"], hosts)
+    for host, node in zip(hosts, record["nodes"], strict=True):
+        _check_node(host, node)
     _check_metrics(record["metrics"], hosts)
     _check_links(record["links"], hosts)
     _check_times(record)
     if record.get("digests") is not None:
         _check_digests(record)
+
+
+def _check_node(host: str, node: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError unless a node's facts and failures are texts, and its clock's offset is finite."""
+    _raise_unless_mapping(node["facts"])
+    _raise_unless_texts((*node["facts"].values(), *node["failed"]))
+    offset_s = node["clock_offset_s"]
+    if not abs(offset_s) <= sys.float_info.max:  # also if it is NaN
+        raise ValueError(f"clock_offset_s of {host} is {offset_s}: an offset is finite")
 
 
 def _check_metrics(metrics: Mapping[str, Any], hosts: Sequence[str]) -> None:
@@ -105,8 +116,9 @@ def _check_times(record: Record) -> None:
 
 
 def _raise_unless_mapping(value: Any) -> None:
-    """Raise TypeError or ValueError if a value cannot be read as a mapping."""
-    dict(value)
+    """Raise TypeError if a value is not a mapping."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r} is no object")
 
 
 def _raise_unless_texts(values: Iterable[Any]) -> None:
@@ -135,7 +147,7 @@ def _check_series(metric: str, series: Series) -> None:
             difference = f"{metric} of {name} has {len(values)} turns, another {turns_of_first}"
             raise ValueError(f"{difference}: all are of the same turns")
         for value in values:
-            if not 0 < value < math.inf:
+            if not 0 < value <= sys.float_info.max:  # JSON may have a whole number of any size
                 raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
 
 
