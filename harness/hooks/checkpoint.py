@@ -22,7 +22,7 @@ from paddle import static
 
 from harness import state
 from harness.hooks import Hook
-from harness.hooks.checkpoint_file import SUFFIX, Position, folder_of, newest_first, write
+from harness.hooks.checkpoint_file import SUFFIX, Position, folder_of, newest_first, not_newer, write
 from harness.hooks.resume import Start
 from harness.job import Job
 from harness.processes import STOPPED_BY
@@ -74,7 +74,8 @@ class Keeper(Hook):
         # Only rank 0 writes, in one thread at a time.
         self._writer: threading.Thread | None = None  # of the last checkpoint; None before the first
         self._outcome: schema.Checkpoint | OSError | None = None  # the thread leaves it for `_report`, which logs it
-        self._on_disk = [Path(start.path)] if start.is_from_checkpoint else []  # of this run, the oldest first
+        # Checkpoints of this run, the oldest first: the one that it goes on from, and those before it.
+        self._on_disk = not_newer(Path(start.path)) if start.is_from_checkpoint else []
         # Copies of the state, by name, which the thread writes. All checkpoints use the same memory for them, because
         # to take memory and give it back each time would fragment the heap.
         self._copies: dict[str, Array] = {}

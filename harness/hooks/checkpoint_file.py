@@ -188,3 +188,8 @@ def folder_of(checkpoints: CheckpointSettings, log: Path) -> Path:
 def newest_first(folder: Path) -> list[Path]:
     """List the complete checkpoints of a folder; one that is still being written has another name."""
     return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True)
+
+
+def not_newer(path: Path) -> list[Path]:
+    """List the complete checkpoints of a checkpoint's folder up to that one, the oldest first."""
+    return [other for other in reversed(newest_first(path.parent)) if other.name <= path.name]

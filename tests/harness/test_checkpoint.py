@@ -158,13 +158,15 @@ def built() -> Iterator[programs.Built]:
         yield made
 
 
-def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.Keeper:
+def keeper(
+    one_rank, folder: Path, log: Path, start: resume.Start = resume.FROM_STEP_0, **changes: object
+) -> checkpoint.Keeper:
     settings = {"resume": "no", "checkpoint_epochs": 1, **changes}
     return checkpoint.Keeper(
         with_values(job(folder), **settings),  # type: ignore[arg-type]
         one_rank,
         RunLog(log),
-        start=resume.FROM_STEP_0,
+        start=start,
         run=RUN,
         seed=7,
         steps_per_epoch=10,
@@ -191,6 +193,17 @@ def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):
     assert set(arrays) == set(kept) and all(np.array_equal(arrays[name], kept[name]) for name in kept)
     (event, *_) = jobs.values(tmp_path / "result_0.txt", "checkpoint")[-1:]
     assert event["step"] == 30 and event["blocked_s"] >= 0
+
+
+def test_a_run_that_goes_on_keeps_the_last_k_of_all(tmp_path, one_rank, built):
+    folder = tmp_path / "kept"
+    for step in (10, 20):
+        save(folder, step)
+    start = resume.find(job(folder), one_rank, RUN)
+    made = keeper(one_rank, folder, tmp_path / "result_0.resumed_1.txt", start, checkpoint_keep=2)
+    with made:
+        made.epoch_ended(built.main, 3)
+    assert [p.name for p in sorted(folder.iterdir())] == ["step_000000020.safetensors", "step_000000030.safetensors"]
 
 
 def test_restore_gives_the_state_back(tmp_path, one_rank, built):
