@@ -54,10 +54,12 @@ def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
     """Return the start at the newest checkpoint that is not damaged, with its arrays; at step 0 if there is none.
 
     Damaged ones are skipped with a warning. `run` names what this run's state depends on, and `ranks` is the number of
-    its ranks. Raises ValueError if this run cannot go on from that checkpoint; an older one is not tried then.
+    its ranks. Raises ValueError if this run cannot go on from that checkpoint; an older one is not tried then. Raises
+    ValueError, too, if there are checkpoints and all are damaged.
     """
     folder = folder_of(job.checkpoints, Path(job.trials.result_file))
-    for path in newest_first(folder):
+    checkpoints = newest_first(folder)
+    for path in checkpoints:
         try:
             contents = read(path)
             position = Position(**contents.metadata["position"])
@@ -70,6 +72,8 @@ def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         _require_same_course(path, position, job, ranks)
         return Start(position=position, path=str(path), arrays=contents.arrays)
+    if checkpoints:
+        raise ValueError(f"{folder}: no checkpoint in it is whole: move them away to start at step 0")
     print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
     return FROM_STEP_0
 

@@ -126,6 +126,16 @@ def test_the_newest_good_one_is_taken(tmp_path, one_rank, capfd):
     assert damaged.exists(), "nothing is thrown away"
 
 
+def test_where_all_are_damaged_the_user_is_told_to_move_them(tmp_path, one_rank, capfd):
+    damaged = save(tmp_path, 10)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="no checkpoint in it is whole: move them away to start at step 0"):
+        resume.find(job(tmp_path), one_rank, RUN)
+    said = capfd.readouterr().err
+    assert f"warning: {damaged}: damaged" in said and "starting at step 0" not in said
+    assert damaged.exists(), "nothing is thrown away"
+
+
 def test_none_means_the_beginning(tmp_path, one_rank, capfd):
     assert resume.find(job(tmp_path / "no"), one_rank, RUN) == resume.FROM_STEP_0
     assert "has no good checkpoint: starting at step 0" in capfd.readouterr().err
