@@ -15,7 +15,6 @@ from harness.job import Job
 from harness.ranks import Ranks
 from program import build, stored
 from program.arrays import Array
-from runlog.digits import six_digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +83,13 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
     `position` is the checkpoint's and has both. `ranks` is the number of this job's ranks. SEED=-1 fits any seed.
     """
     if position.global_batch != job.global_batch:
+        batchsize, rest = divmod(position.global_batch, ranks)
+        fix = f"set BATCHSIZE={batchsize} for {ranks} ranks"
+        if rest != 0:
+            fix = f"{ranks} ranks cannot share them evenly: take a number of ranks that divides {position.global_batch}"
         raise ValueError(
             f"{path}: its run had {position.global_batch} images a step, this one has {job.global_batch}: the "
-            f"recipe depends on it: set BATCHSIZE={six_digits(position.global_batch / ranks)} for {ranks} ranks"
+            f"recipe depends on it: {fix}"
         )
     if job.course.seed not in (-1, position.seed):
         raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")

@@ -149,6 +149,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
         resume.find(job(tmp_path), one_rank, RUN | {"recipe": "mlperf_lars"})
     with pytest.raises(ValueError, match=r"had 32 images a step, this one has 64: .* BATCHSIZE=32 for 1 ranks"):
         resume.find(with_values(job(tmp_path), batchsize=64), one_rank, RUN)
+    with pytest.raises(ValueError, match=r"5 ranks cannot share them evenly: take a number of ranks that divides 32"):
+        resume.find(with_values(job(tmp_path), dgxngpu=5), dataclasses.replace(one_rank, size=5), RUN)
     with pytest.raises(ValueError, match="had SEED=7"):
         resume.find(job(tmp_path, seed=8), one_rank, RUN)
     assert resume.find(job(tmp_path, seed=7), one_rank, RUN).position.step == 10
