@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness import loader, ranks, sampling, session, state
 from harness.hooks import resume
-from harness.job import CourseSettings, Job, ModelSettings, Origins
+from harness.job import LAST_SEED, CourseSettings, Job, ModelSettings, Origins
 from harness.loader import Batch, Loader
 from harness.loop import COUNTED, CapturedStep, Evaluator, LaunchedStep, NotFinite, Trainer
 from harness.task import task_of
@@ -94,8 +94,7 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
     """
     task = run.task
     # Each rank draws other first weights, so that the losses show it if `set_first_state` fails to send them rank 0's.
-    rank_seed = run.seed + run.ranks.rank + 1
-    training = task.workload.training_program(task.schedule, seed=rank_seed)
+    training = task.workload.training_program(task.schedule, seed=seed_of_rank(run.seed, run.ranks.rank))
     evaluation = build.evaluation(task.append_evaluation, training, task.workload.plan)
     _log_program(run, training, shows_choices=model.knobs.auto)
 
@@ -116,6 +115,14 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
         ranks=run.ranks,
     )
     return trainer, evaluator
+
+
+def seed_of_rank(seed: int, rank: int) -> int:
+    """Return the seed of a rank's first weights, another for each rank: from 1 to LAST_SEED.
+
+    Paddle takes no larger one, and 0 would be a seed from the operating system. After LAST_SEED follows 1.
+    """
+    return 1 + (seed + rank) % LAST_SEED
 
 
 def _log_program(run: session.Run, training: build.TrainingProgram, *, shows_choices: bool) -> None:

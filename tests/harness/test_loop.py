@@ -14,7 +14,8 @@ import pytest
 from mpi4py import MPI
 from paddle import static
 
-from harness import loader, loop, sampling, state
+from harness import loader, loop, sampling, state, train
+from harness.job import LAST_SEED
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from paddle_rn50 import data
@@ -59,6 +60,22 @@ def test_order_depends_on_seed_and_epoch() -> None:
     orders = [epoch_of(64, batch=8, ranks=1, seed=s, epoch=e).ravel() for s, e in ((1, 1), (1, 2), (2, 1))]
     for a, b in itertools.combinations(orders, 2):
         assert not np.array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_the_largest_seed_that_a_job_takes_trains(tmp_path: Path) -> None:
+    log = tmp_path / "result_0.txt"
+    settings = {**jobs.TINY, "SEED": LAST_SEED, "BATCHSIZE": 2, "DATADIR": small.data_set(tmp_path / "data")}
+    done = jobs.on_ranks(2, "-m", "harness", cwd=small.checkout(), RESULT_FILE=log, **settings)
+    assert done.returncode == 0, done.stderr
+    assert jobs.values(log, "seed") == [LAST_SEED] and np.isfinite(jobs.losses(log)).all()
+
+
+@pytest.mark.parametrize("seed", [0, 7, LAST_SEED - 2, LAST_SEED])
+def test_each_rank_draws_first_weights_by_a_seed_that_paddle_takes(seed: int) -> None:
+    seeds = {train.seed_of_rank(seed, rank) for rank in range(64)}
+    assert len(seeds) == 64 and min(seeds) >= 1 and max(seeds) <= LAST_SEED
 
 
 @pytest.mark.parametrize(("epoch", "first_step"), [(2, 3), (1, 6)], ids=["within an epoch", "after its last step"])
