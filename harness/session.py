@@ -49,7 +49,8 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     identity = identity_of(job.model, task)
     start = resume.find(job, me, identity)
     if start.position.epoch > task.epochs:
-        raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
+        fix = "set RESUME=no, and move it and the log away or set LOGDIR"
+        raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: {fix}")
     seed = start.position.seed if start.is_from_checkpoint else me.comm.bcast(_seed(job.course.seed))
     steps = sampling.steps_per_epoch(samples, job.global_batch)
     total_steps = task.epochs * steps if job.course.trains else job.course.throughput_steps

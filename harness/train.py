@@ -267,6 +267,6 @@ def train_to_target(
         first = epoch + 1
 
     # Every rank waits here until rank 0 has written its last checkpoint: an error on any of them ends the job.
-    last_good = run.keeper.last_good
+    last_checkpoint = run.keeper.last_written
     found = f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {recipe.target:.4f}"
-    raise RunError(f"{found}; {last_good}")
+    raise RunError(f"{found}; {last_checkpoint}")

@@ -92,12 +92,23 @@ class Keeper(Hook):
 
     @property
     def last_good(self) -> str:
-        """Say in words which checkpoint is the last one written; waits for it, and every rank must ask."""
+        """Say in words which checkpoint is the last one written, and that a run can go on from it.
+
+        This waits until it is written, and every rank must ask.
+        """
+        return self._last_in_words(suffix=", from which RESUME=auto goes on")
+
+    @property
+    def last_written(self) -> str:
+        """Say the same of a run that has done all of its epochs, without the promise: nothing is left to go on with."""
+        return self._last_in_words(suffix="")
+
+    def _last_in_words(self, *, suffix: str) -> str:
         self._wait_for_writer()
-        good = "there is no checkpoint of this run"
+        in_words = "there is no checkpoint of this run"
         if self._on_disk:
-            good = f"the last good checkpoint is {self._on_disk[-1]}, from which RESUME=auto goes on"
-        return str(self._ranks.comm.bcast(good))
+            in_words = f"the last good checkpoint is {self._on_disk[-1]}{suffix}"
+        return str(self._ranks.comm.bcast(in_words))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it, or 0.

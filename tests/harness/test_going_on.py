@@ -34,9 +34,11 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
     last = straight.with_name("result_0.checkpoints") / "step_000000020.safetensors"
     assert f"the last good checkpoint is {last}" in done.stderr
+    assert "goes on" not in done.stderr, "nothing goes on from a run that has done all of its epochs"
     checkpoint_file.read(last)  # the end did not overtake its writing
     done = small.train(straight.with_name("result_0.resumed_1.txt"), data, RESUME="auto")
-    assert done.returncode == 2 and f"{last}: its run has done all of its 2 epochs: set RESUME=no" in done.stderr
+    done_all = f"{last}: its run has done all of its 2 epochs: set RESUME=no, and move it and the log away"
+    assert done.returncode == 2 and done_all in done.stderr
 
     first, second = tmp_path / "killed" / "result_0.txt", tmp_path / "killed" / "result_0.resumed_1.txt"
     process = small.start(first, data, CHECKPOINT_EPOCHS=1)
