@@ -13,9 +13,10 @@ from typing import Any
 
 from harness import child, env, memory, network, nvidia
 from harness.processes import send_native_output_to_stderr
-from runlog.errors import RunError, message_of
+from runlog.errors import INTERRUPTED, RunError, message_of
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
+INTERRUPTED_STATUS = 128 + signal.SIGINT
 LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes the log first
 
 
@@ -28,8 +29,8 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
     """Run a module's `main(job, origins, **options)` on this rank, for the job that the environment describes.
 
     `origins` tells who set each of the job's values. With `checks_precision` a GPU that lacks the job's precision is
-    refused. Returns the exit status: 0, 2 for a ValueError, which is for what a user did wrong, or 1 for any other
-    error. An error ends all other ranks, too.
+    refused. Returns the exit status: 0, 2 for a ValueError, which is for what a user did wrong, 130 after SIGINT, or 1
+    for any other error. An error ends all other ranks, too.
     """
     try:
         job, origins = env.read()
@@ -40,6 +41,8 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
         return _abort(error, 2)
     except RunError as error:
         return _abort(error, 1)
+    except KeyboardInterrupt:  # MPI's end, which Python calls at exit, would wait for the other ranks
+        return _abort(RunError(INTERRUPTED), INTERRUPTED_STATUS)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: reported whole, then ended
         traceback.print_exc()
         return _abort(error, 1)

@@ -8,6 +8,8 @@ from typing import ParamSpec
 
 _P = ParamSpec("_P")
 
+INTERRUPTED = "stopped by signal INT"  # why a run ended by KeyboardInterrupt
+
 
 class RunError(Exception):
     """A run failed at what it was rightly asked to do; the message is one line with what, where and what to do."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from runlog import schema
+from runlog.errors import INTERRUPTED
 from runlog.reader import Event, read_log
 
 V = TypeVar("V")
@@ -111,10 +112,11 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
     log = RunLog(path)
     try:
         yield log
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        reason = INTERRUPTED if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         # On a full disk these lines fail, too. launch/trial.py then prints the reason.
         with contextlib.suppress(OSError):
-            log.aborted(str(error) or type(error).__name__)
+            log.aborted(reason)
         with contextlib.suppress(OSError):
             log.close()
         raise

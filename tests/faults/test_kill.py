@@ -218,3 +218,18 @@ def test_a_job_ends_with_its_script_whoever_started_it(standing_in: Path, tmp_pa
     job.communicate(timeout=jobs.LIMIT_S)
     jobs.until(lambda: not jobs.processes(tmp_path), why=lambda: jobs.processes(tmp_path))
     assert re.fullmatch(TREE["run_and_time.sh"], jobs.abort_reason(tmp_path / LOG))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_interrupted_ends_the_others_at_once(standing_in: Path, tmp_path: Path, rank: int) -> None:
+    """It once waited at MPI's end for the others, and they in a step for it, up to HANG_TIMEOUT_S."""
+    log = tmp_path / "result_0.txt"
+    settings = {**small.TRAINING, "RESULT_FILE": log, "MAX_EPOCHS": 1000, "LOGDIR": tmp_path, "HANG_TIMEOUT_S": 60}
+    job = jobs.on_ranks(2, "-m", "harness", cwd=standing_in, start=jobs.begin, **settings)
+    jobs.until(lambda: jobs.trains(log), job)
+    jobs.rank_of(tmp_path, rank).send_signal(signal.SIGINT)
+    _, said = job.communicate(timeout=jobs.LIMIT_S)
+    assert job.returncode == 130 and "error: stopped by signal INT" in said, said
+    assert "hangs" not in said and "Traceback" not in said, said
+    if rank == 0:  # which has the log
+        assert jobs.abort_reason(log) == "stopped by signal INT"
