@@ -309,7 +309,9 @@ class CheckpointSettings:
         "minutes between two checkpoints; 0: none by time", 15, variable="CHECKPOINT_MINUTES", least=0
     )
     keep: int = _setting("checkpoints kept, the newest", 2, variable="CHECKPOINT_KEEP", least=1)
-    folder: str = _setting("folder of the checkpoints; empty: next to the log", "", variable="CHECKPOINT_DIR")
+    folder: str = _setting(
+        "folder of the checkpoints, by trial if `NEXP` > 1; empty: next to the log", "", variable="CHECKPOINT_DIR"
+    )
     resume: str = _setting(
         "`auto`: resume from the last good checkpoint; `no`: start afresh", "no", choices=("no", "auto")
     )

@@ -61,7 +61,7 @@ class Keeper(Hook):
         self._run = run
         self._seed = seed
         self._global_batch = job.global_batch
-        self._folder = folder_of(job.checkpoints, Path(job.trials.result_file))
+        self._folder = folder_of(job)
         self._writes_checkpoints = job.course.trains and bool(job.checkpoints.epochs or job.checkpoints.minutes)
         if self._writes_checkpoints and ranks.is_first:
             _prepare_folder(self._folder, start)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.job import CheckpointSettings
+from harness.job import Job
 from program.arrays import Array
 
 # {safetensors' name of a type: NumPy's}, of those that a state has
@@ -174,15 +174,18 @@ class Position:
     ranks: int
 
 
-def folder_of(checkpoints: CheckpointSettings, log: Path) -> Path:
+def folder_of(job: Job) -> Path:
     """Return the folder of a run's checkpoints: CHECKPOINT_DIR or, if that is empty, one next to its log.
 
-    All runs that go on from each other have one folder: result_0.checkpoints for the `log` result_0.txt.
+    All runs that go on from each other have one folder: result_0.checkpoints for the log result_0.txt. If the job has
+    several trials (NEXP), CHECKPOINT_DIR has such a folder of each, so that none goes on from another's state.
     """
-    if checkpoints.folder:
-        return Path(checkpoints.folder)
-    trial = log.name.partition(".")[0]
-    return log.with_name(f"{trial}.checkpoints")
+    log = Path(job.trials.result_file)
+    name = f"{log.name.partition('.')[0]}.checkpoints"
+    if not job.checkpoints.folder:
+        return log.with_name(name)
+    folder = Path(job.checkpoints.folder)
+    return folder if job.trials.nexp == 1 else folder / name
 
 
 def newest_first(folder: Path) -> list[Path]:

@@ -56,7 +56,7 @@ def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
     its ranks. Raises ValueError if this run cannot go on from that checkpoint; an older one is not tried then. Raises
     ValueError, too, if there are checkpoints and all are damaged.
     """
-    folder = folder_of(job.checkpoints, Path(job.trials.result_file))
+    folder = folder_of(job)
     checkpoints = newest_first(folder)
     for path in checkpoints:
         try:

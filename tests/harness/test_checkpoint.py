@@ -109,7 +109,7 @@ def test_foreign_file_is_refused(tmp_path, data):
 
 
 def save(folder: Path, step: int, *, run: dict[str, str] = RUN, **changes: int) -> Path:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step_{step:09d}.safetensors"
     position = dataclasses.replace(POSITION, step=step, **changes)
     checkpoint_file.write(path, ARRAYS, {"position": dataclasses.asdict(position), "run": run})
@@ -134,6 +134,20 @@ def test_where_all_are_damaged_the_user_is_told_to_move_them(tmp_path, one_rank,
     said = capfd.readouterr().err
     assert f"warning: {damaged}: damaged" in said and "starting at step 0" not in said
     assert damaged.exists(), "nothing is thrown away"
+
+
+def test_a_trial_does_not_go_on_from_the_checkpoint_of_another(tmp_path, one_rank):
+    """Of several trials, whose checkpoints CHECKPOINT_DIR holds."""
+    of_first, of_second = (
+        job(tmp_path, nexp=2, result_file=str(tmp_path / "logs" / name))
+        for name in ("result_0.resumed_1.txt", "result_1.txt")
+    )
+    saved = save(tmp_path / "result_0.checkpoints", 10)
+    assert resume.find(of_first, one_rank, RUN).path == str(saved)
+    assert resume.find(of_second, one_rank, RUN) == resume.FROM_STEP_0
+    with pytest.raises(ValueError, match="checkpoints are never overwritten"):
+        keeper_of(with_values(of_first, resume="no"), one_rank, tmp_path / "first.txt")
+    keeper_of(with_values(of_second, resume="no"), one_rank, tmp_path / "second.txt")
 
 
 def test_none_means_the_beginning(tmp_path, one_rank, capfd):
@@ -174,15 +188,13 @@ def keeper(
     one_rank, folder: Path, log: Path, start: resume.Start = resume.FROM_STEP_0, **changes: object
 ) -> checkpoint.Keeper:
     settings = {"resume": "no", "checkpoint_epochs": 1, **changes}
-    return checkpoint.Keeper(
-        with_values(job(folder), **settings),  # type: ignore[arg-type]
-        one_rank,
-        RunLog(log),
-        start=start,
-        run=RUN,
-        seed=7,
-        steps_per_epoch=10,
-    )
+    return keeper_of(with_values(job(folder), **settings), one_rank, log, start)  # type: ignore[arg-type]
+
+
+def keeper_of(
+    settings: env.Job, one_rank: Ranks, log: Path, start: resume.Start = resume.FROM_STEP_0
+) -> checkpoint.Keeper:
+    return checkpoint.Keeper(settings, one_rank, RunLog(log), start=start, run=RUN, seed=7, steps_per_epoch=10)
 
 
 def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):
