@@ -14,6 +14,7 @@ from compliance.strict.possible_values import (
     has_impossible_time,
     images_per_s_of_foreign,
     is_positive_throughput,
+    is_possible_checkpoint,
     is_possible_window,
 )
 from compliance.strict.sensors import Sensors
@@ -308,8 +309,8 @@ class Measured:
     def _take_checkpoint(self, event: Event) -> None:
         """Keep how long training waited for a checkpoint. Keep a fault if it is not of a step that was done."""
         checkpoint = dataclass_of(schema.Checkpoint, event.value)
-        if checkpoint is None or not self._is_possibly_done(checkpoint.step):
-            self.keep_fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
+        if checkpoint is None or not is_possible_checkpoint(checkpoint) or not self._is_possibly_done(checkpoint.step):
+            self.keep_fault(event.line, f"no possible checkpoint of a step that was done: {printable(event.value)}")
         elif len(self._blocked_ms_by_step) < EVENTS_KEPT:
             self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
 

@@ -25,6 +25,12 @@ def has_impossible_time(window: schema.StepWindow) -> bool:
     return window.time_s <= 0 or window.data_wait_s < 0 or window.data_wait_s > longest_wait_s
 
 
+def is_possible_checkpoint(checkpoint: schema.Checkpoint) -> bool:
+    """Return whether a checkpoint's file is named by its step, as the writer names it, and size and times can be."""
+    is_named_by_step = checkpoint.file.startswith(f"step_{checkpoint.step:09d}.")
+    return is_named_by_step and checkpoint.mib >= 0 and checkpoint.blocked_s >= 0 and checkpoint.write_s >= 0
+
+
 def is_positive_throughput(stated: schema.EpochThroughput) -> bool:
     """Return whether the images, the seconds and the images/s of a throughput are numbers above 0."""
     return all(is_number(value) and value > 0 for value in (stated.images, stated.time_s, stated.images_per_s))

@@ -330,7 +330,7 @@ def padded(log: Altered) -> Altered:
 
 def checkpoint(log: Altered, *, step: int, number: int = 0) -> str:
     """The event of one that took 1 s of the training, with the time of a window."""
-    value = {"step": step, "file": "x", "mib": 97.5, "blocked_s": 1.0, "write_s": 2.5}
+    value = {"step": step, "file": f"step_{step:09d}.safetensors", "mib": 97.5, "blocked_s": 1.0, "write_s": 2.5}
     fields = log.fields(log.at("step_window", number))
     return TOKEN + json.dumps(fields | {"key": "checkpoint", "value": value})
 

@@ -113,3 +113,21 @@ def test_a_throughput_run_owes_no_epochs_of_its_recipe(tmp_path: Path) -> None:
     texts = [line for line in log.lines if by.TOKEN not in line or any(f'"key": "{key}' in line for key in kept)]
     _, [file] = check(*write(tmp_path, "\n".join(texts)))
     assert "run-mode" in rules_broken(file) and "it ends in epoch" not in str(file)
+
+
+@pytest.mark.parametrize(
+    ("forged", "passes"),
+    [
+        ({}, True),
+        ({"mib": 0.0}, True),  # of a network of a few kB
+        ({"file": "step_000000044.safetensors"}, False),
+        ({"file": "22.safetensors"}, False),
+        ({"mib": -1.0}, False),
+        ({"blocked_s": -1.0}, False),
+    ],
+)
+def test_a_checkpoint_has_the_file_of_its_step(forged: dict[str, object], passes: bool, tmp_path: Path) -> None:
+    log = Altered(run())
+    log.add_after("step_window", by.checkpoint(log, step=22), 0).inside("checkpoint", **forged)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == ([] if passes else [("own-log", log.at("checkpoint") + 1)])
