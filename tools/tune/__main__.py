@@ -8,6 +8,7 @@ form writes `config_<SYSTEM>_tuned.sh`, the second shows the base at each batch 
 """
 
 import argparse
+import re
 import shlex
 import signal
 import statistics
@@ -232,11 +233,14 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
 def _batches(listed: str) -> list[Candidate]:
     """Return a candidate for each batch size in a list such as "32,64".
 
-    Raises ValueError if one of them is not a whole number above 0.
+    Raises ValueError if one of them is not a whole number above 0, or is there twice.
     """
     sizes = listed.split(",")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise ValueError(f"--batches {listed}: must be whole numbers with commas between")
+    if not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):
+        raise ValueError(f"--batches {listed}: must be whole numbers above 0 with commas between")
+    for size in sizes:
+        if sizes.count(size) > 1:
+            raise ValueError(f"--batches {listed}: {size} is there twice: name each size once")
     return [Candidate(name=f"BATCHSIZE={size}", variables=(("BATCHSIZE", size),)) for size in sizes]
 
 
@@ -269,9 +273,15 @@ def _refuse_options_of_a_search(args: argparse.Namespace) -> None:
         given.append(f"--name {args.name}")
     if args.folder != env.ROOT:
         given.append(f"--folder {args.folder}")
-    if args.batches and given:
+    if args.batches is not None and given:
         says = "--batches tries no strategies and writes no config file: leave it out, or these"
         raise ValueError(f"{' '.join(given)}: {says}")
+
+
+def _refuse_wrong_system(name: str) -> None:
+    """Raise ValueError if --name is given, and is no name of a system: config_<name>.sh could not be made or named."""
+    if name and not re.fullmatch("[A-Za-z0-9._-]+", name):
+        raise ValueError(f"--name {name!r}: must be of letters, digits, '.', '_' and '-': it names config_<name>.sh")
 
 
 def _refuse_wrong_names(job: env.Job) -> None:
@@ -291,7 +301,9 @@ def main() -> int:
     args = _parse()
     named_files.check_options(args)
     _refuse_options_of_a_search(args)
-    least_repeats = 1 if args.batches else LEAST_REPEATS
+    _refuse_wrong_system(args.name)
+    is_sweep = args.batches is not None
+    least_repeats = 1 if is_sweep else LEAST_REPEATS
     if args.repeats < least_repeats:
         raise ValueError(f"--repeats {args.repeats}: must be at least {least_repeats}")
 
@@ -299,7 +311,7 @@ def main() -> int:
     _refuse_wrong_names(job)
     if job.cluster.dgxnnodes > 1:
         raise ValueError(f"DGXNNODES={job.cluster.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
-    return sweep(args, job) if args.batches else tune(args, job)
+    return sweep(args, job) if is_sweep else tune(args, job)
 
 
 if __name__ == "__main__":
