@@ -63,9 +63,10 @@ class Comparison:
 
     @property
     def footnotes(self) -> list[str]:
-        """Return the notes on all systems' scores, each once.
+        """Return the notes that must stand with the compared figures, each once.
 
-        If some scores are MLPerf results and others are not, a note is added that they are not comparable.
+        They are the notes of all systems' scores. If some scores are MLPerf results and others are not, a note is added
+        that they are not comparable.
         """
         notes = []
         for row in self.rows:
@@ -87,11 +88,20 @@ class Comparison:
 
 
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
-    """Return named systems side by side, each with its ratio to the first one, which is the base.
+    """Return several systems side by side, each with its ratio to the first one, which is the base.
 
-    `given_spread` is how far single runs of a system lie apart; None estimates it from the scores. A scaling efficiency
-    too high to be true is left out, with a warning. Raises InputError for fewer than two systems, for figures of
-    different units or protocols, and for a run given twice.
+    A scaling efficiency too high to be true (over 1.5, on another number of devices than the base's) is left out, with
+    a warning.
+
+    Args:
+        named_scores: For each system its name and its score. All scores are in one unit and by one protocol.
+        given_spread: How far single runs of a system lie apart, as the user says it. None estimates it from the scores.
+
+    Returns:
+        The comparison: a row for each system, in the given order, and the warnings.
+
+    Raises:
+        InputError: There are fewer than two systems, figures of different units or protocols, or a run is given twice.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -130,9 +140,13 @@ def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) ->
 
 
 def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None) -> Row:
-    """Return a system's row, which compares its figure with that of the base.
+    """Return the row that compares the figure of one system with that of the base, the first system.
 
-    `between_runs` is the spread of single runs of the system; None if not known. The base's own row has no interval.
+    Args:
+        name: Name of the system, for display.
+        base: The score of the base.
+        result: The score of the system. It may be the base's own, whose ratio has no interval.
+        between_runs: How far single runs of the system lie apart. Only a single run needs it. None if not known.
     """
     ratio = result.value / base.value
     interval = _BASE_ITSELF if result is base else ratio_interval(base, result, between_runs)
@@ -200,11 +214,20 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far single runs lie apart on the system of `base` and `other`; None if not known.
+    """Return how far single runs of a system lie apart, as the compared scores show it; None if they do not.
 
-    The spread is that of the runs within those of `scores` that repeat this system. Returns None if no score does, or
-    if `base`, `other` and the repeats are not all of one system. Also returns None for one host beside several: then
-    `ratio_interval` takes how far the hosts lie apart.
+    A single run does not show its own spread. If another of the scores has several runs of the system that `base` and
+    `other` are both of, their spread is taken.
+
+    Args:
+        base: The score of the first system.
+        other: The score that is compared with `base`.
+        scores: All scores that may show the spread, `base` and `other` among them.
+
+    Returns:
+        The relative standard deviation of the runs within such scores. None if no score has several runs of the system
+        that all converged, or if `base`, `other` and the repeats are not all of one system. Also None for one host
+        beside several: `ratio_interval` then takes how far the hosts lie apart.
     """
     if _several_hosts_beside_one(base, other) is not None:
         return None
@@ -243,10 +266,15 @@ def _are_of_one_system(one: Score, other: Score) -> bool:
 
 
 def _agree_but_for_hosts(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are of one system, if on other hosts.
+    """Tell whether the runs of two scores are of one kind of system, perhaps on different hosts.
 
-    They must both give the number of devices and the global batch, and agree in these. They must agree in machine; if
-    neither gives it, they agree. They must not contradict each other in FACTS_OF_ONE_SYSTEM.
+    Args:
+        one: A score. Its first log stands for all of its runs, which are repeats.
+        other: The score to compare it with.
+
+    Returns:
+        True if both give the number of devices and the global batch and agree in these, if they agree in the machine
+        (or neither names it), and if they do not contradict each other in FACTS_OF_ONE_SYSTEM, such as the model.
     """
     record = one.records[0]  # stands for all runs of the score, which are repeats
     other_record = other.records[0]
@@ -284,8 +312,16 @@ _SINGLE_RUN_OF_UNKNOWN_SPREAD = RatioInterval(
 def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None = None) -> RatioInterval:
     """Return the 95 % interval of the ratio of two scores' figures, other / base, or why there is none.
 
-    `between_runs` is how far single runs of a system lie apart; None if not known. An interval without width would
-    wrongly say that the ratio is exact: it counts as none.
+    An interval without width would wrongly say that the ratio is exact, so it counts as none.
+
+    Args:
+        base: The score in the denominator.
+        other: The score in the numerator.
+        between_runs: How far single runs of a system lie apart. Only a single run needs it. None if not known.
+
+    Returns:
+        The interval, with words that say how it was made. Without an interval, its `bounds` are None and its words say
+        why.
     """
     interval = _interval_by_protocol(base, other, between_runs)
     if interval.bounds is not None and spread.has_no_width(interval.bounds):
@@ -294,9 +330,18 @@ def ratio_interval(base: Score, other: Score, between_runs: BetweenRuns | None =
 
 
 def _interval_by_protocol(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, by the method that fits the runs, or why there is none.
+    """Return the 95 % interval of the ratio of two scores' figures, other / base, by the method that fits the runs.
 
-    `between_runs` is how far single runs of a system lie apart, which only a single run needs; None if not known.
+    The method depends on how many runs there are and on how they are averaged: median, olympic mean or mean.
+
+    Args:
+        base: The score in the denominator.
+        other: The score in the numerator. It is by the protocol of `base`.
+        between_runs: How far single runs of a system lie apart. Only a single run needs it. None if not known.
+
+    Returns:
+        The interval, with words that say how it was made. Without an interval, its `bounds` are None and its words say
+        why.
     """
     if len(base.runs) < 2 or len(other.runs) < 2:
         return _interval_of_single_run(base, other, between_runs)
@@ -330,8 +375,18 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, where at least one of the two scores has a single run.
 
-    A single run does not show how far repeats lie apart, but `between_runs` does, or the hosts of the other score. If
-    there is no interval, `basis` says why.
+    A single run does not show how far repeats lie apart, so this must come from other runs or from the hosts of the
+    other score.
+
+    Args:
+        base: The score in the denominator.
+        other: The score in the numerator.
+        between_runs: How far single runs of the system lie apart, with the source in words. None if not known: the
+            spread of several hosts of one score then stands in, if the other score is of one host of the same system.
+
+    Returns:
+        The interval, with words that say how it was made. Without an interval, its `bounds` are None and its words say
+        why.
     """
     reason = _why_no_interval_of_single_run(base, other)
     if reason is not None:
@@ -358,10 +413,17 @@ def _most_runs(base: Score, other: Score) -> int:
 
 
 def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
-    """Return why the ratio of two scores can have no interval, if at least one is of a single run; None if it can.
+    """Return why the ratio of two scores can have no interval, where at least one score is of a single run.
 
     The reason is a run that did not converge, or that the other score is a median or an olympic mean of several runs:
     the spread of single runs gives no error of these.
+
+    Args:
+        base: The first score.
+        other: The score that is compared with it.
+
+    Returns:
+        The reason in words; None if the ratio can have an interval.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"

@@ -31,10 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def between_runs_sd(text: str) -> BetweenRuns:
-    """Return the spread that the option --between-runs-sd gives: `0.8/5` is 0.8 % over 5 runs.
+    """Return the spread between single runs that the option --between-runs-sd gives: "0.8/5" is 0.8 % over 5 runs.
 
-    Raises ArgumentTypeError for any other form, for a percentage that is not between 0 and 100, and for fewer than two
-    runs.
+    Args:
+        text: The option's value: the standard deviation in percent of the figure, and over how many runs it was found.
+
+    Returns:
+        The spread as a share (0.008), with its degrees of freedom (runs - 1) and its source in words.
+
+    Raises:
+        ArgumentTypeError: The text has another form, the percentage is not between 0 and 100, or there are fewer than
+            two runs.
     """
     percentage, _, runs = text.partition("/")
     says = "must be PERCENT/RUNS, as 0.8/5: below 100 percent, over 2 runs or more"
@@ -50,9 +57,17 @@ def between_runs_sd(text: str) -> BetweenRuns:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the systems that the command line names side by side, as lines or as JSON. Returns 0.
+    """Run the command `compare`: print the systems that the command line names side by side, as lines or as JSON.
 
-    Raises TooFewRunsError, with the system's name, if a system has fewer runs than the protocol asks for.
+    Args:
+        args: The parsed options of `add_arguments`. `systems` are the paths, of which the first is the base.
+
+    Returns:
+        The exit status, which is 0.
+
+    Raises:
+        TooFewRunsError: A system has fewer runs than the protocol asks for. The message begins with its name.
+        InputError: A system has no logs, or the logs do not fit the protocol or each other.
     """
     protocol = protocol_of(args)
     named_scores = []
@@ -80,7 +95,12 @@ def comparison_lines(result: Comparison) -> list[str]:
 
 
 def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
-    """Return the lines of one system: its name, figure, levels and warnings. The base is not compared with itself."""
+    """Return the printed lines of one system: its name, figure, number of repeats, ratio to the base, and warnings.
+
+    Args:
+        row: The system's score, and its comparison with the base.
+        is_base: Whether the system is the base, which is not compared with itself.
+    """
     lines = [
         f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})",
         f"  figure      {row.score.value:.3f} {row.score.shown_unit}",
@@ -94,12 +114,17 @@ def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
 
 
 def _verdict_in_words(row: Row) -> str:
-    """Return in words whether the system of a row differs from the base. The words are, for the interval of the ratio:
+    """Return in words whether the system of a row differs from the base.
+
+    The words are, by the interval of the ratio:
 
     - not known: cannot be told apart or alike
     - it contains 1: not shown to differ
     - it excludes 1, but hosts of one kind (like hosts) differ more than the ratio is from 1: not called different
     - it excludes 1, and the ratio is as far from 1 as like hosts differ, or farther: different
+
+    Args:
+        row: The comparison of the system with the base. It has the interval of the ratio.
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"
@@ -113,8 +138,13 @@ def _verdict_in_words(row: Row) -> str:
 def _ratio_lines(row: Row) -> list[str]:
     """Return the two lines that compare a system with the base. An unknown interval or efficiency is left out.
 
-    ratio       1.9800, 95 % 1.9500 to 2.0100   different (Welch's t over 3 and 3 runs)
-    speedup     1.98   efficiency 99.0%
+    For example:
+
+        ratio       1.9800, 95 % 1.9500 to 2.0100   different (Welch's t over 3 and 3 runs)
+        speedup     1.98   efficiency 99.0%
+
+    Args:
+        row: The comparison of the system with the base.
     """
     interval = ""
     if row.ratio_interval_95 is not None:

@@ -23,10 +23,16 @@ def devices_per_printed_rate(record: Record) -> int:
 
 
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
-    """Return the images/s of all devices in a window or an epoch; None if its row says too little.
+    """Return the images/s of all devices in one window or epoch; None if its row says too little.
 
-    With `printed`, the rate that the row prints goes before the measured one. If the number of devices is not known,
-    the rate may be of one device.
+    Args:
+        record: The run as read from its log. It tells the devices, and whether printed rates are of one device or of
+            all.
+        item: The window (what one printed row of the log covers) or the summary of an epoch.
+        printed: Whether the rate that the row prints goes before images / seconds. Otherwise the latter goes first.
+
+    Returns:
+        The rate. It may be that of one device if the number of devices is not known.
     """
     measured_rate = item.images_per_s
     printed_rate = _printed_rate_of_all(record, item)
@@ -55,9 +61,15 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 
 
 def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
-    """Return the images/s of a window or an epoch as `rate_of` does. Raises InputError if its row says too little.
+    """Return the images/s of a window or an epoch, as `rate_of` does, but raise an error if its row says too little.
 
-    The error asks for the batch or the number of devices if only that is missing.
+    Args:
+        record: The run as read from its log.
+        item: The window (what one printed row of the log covers) or the summary of an epoch.
+        printed: Whether the rate that the row prints goes before images / seconds.
+
+    Raises:
+        InputError: There is no rate. The message asks for the batch or the number of devices if only that is missing.
     """
     rate = rate_of(record, item, printed=printed)
     if rate is None and item.printed_step_time_s is not None:
@@ -70,8 +82,11 @@ def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
 def images_per_step(record: Record) -> int:
     """Return the images of one step on all devices; of one device if the number of devices is not known.
 
-    Raises InputError if the batch of one device is not known, or if the log prints rates of all devices without their
-    number.
+    Args:
+        record: The run as read from its log.
+
+    Raises:
+        InputError: The batch of one device is not known, or the log prints rates of all devices without their number.
     """
     if record.devices is None and record.rate_scope == "global":
         raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
@@ -98,7 +113,15 @@ class Work(NamedTuple):
 def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the images and seconds of each window: as measured if all rows give both, else at the printed speed.
 
-    Raises InputError if something that is needed is not known, such as the batch.
+    Args:
+        record: The run as read from its log.
+        chosen: The windows to use. A window is what one printed row of the log covers.
+
+    Returns:
+        The images and seconds. Without measured seconds, only their ratio has a meaning.
+
+    Raises:
+        InputError: Something that is needed is not known, such as the batch.
     """
     measured = _measured_work(record, chosen)
     if measured is not None:
@@ -109,8 +132,14 @@ def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
 def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the images and seconds of each window, at the speed that its row prints.
 
-    A window of 20 steps weighs twice as much as one of 10; all weigh the same if some window does not say its steps.
-    Raises InputError if something is not known, such as the batch.
+    A window of 20 steps weighs twice as much as one of 10. All weigh the same if some window does not say its steps.
+
+    Args:
+        record: The run as read from its log.
+        chosen: The windows to use. A window is what one printed row of the log covers.
+
+    Raises:
+        InputError: Something that is needed is not known, such as the batch.
     """
     unweighted = _unweighted_work_at_printed_speed(record, chosen)
     weights = steps_as_weights(chosen)
@@ -120,9 +149,18 @@ def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
 
 
 def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
-    """Return the images and seconds that the windows' rows measured; None if not all rows give them.
+    """Return the images and the seconds that the windows of a run measured, or None if not every row gives them.
 
-    Raises InputError if the images must be computed from the steps, and the batch is not known.
+    Args:
+        record: The run as read from its log. It tells the batch and the number of devices.
+        chosen: The windows to use. A window is what one printed row of the log covers.
+
+    Returns:
+        The images and seconds of each window; None if a row lacks its seconds, or if rows lack both images and steps.
+        Without images, steps * batch stands in.
+
+    Raises:
+        InputError: The images must be computed from the steps, and the batch or the number of devices is not known.
     """
     seconds = _values_if_in_all(chosen, "seconds")
     if not seconds:
@@ -138,13 +176,17 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 
 
 def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the same number of images for each window, and the seconds that they take at the speed of its row.
+    """Return the same number of images for every window, and the seconds that they take at the speed of its row.
 
-    The speed is the first of these that all rows have:
+    The speed is the first of these that all rows have: a printed rate of all devices together, a printed step time, or
+    the rate that `work_at_printed_rates` finds. The first needs no batch and no number of devices.
 
-    1. a printed rate of all devices together, which needs no batch and no number of devices,
-    2. a printed step time, for which InputError is raised if the batch or a needed number of devices is not known,
-    3. the rate of `work_at_printed_rates`, which raises InputError if a row has none.
+    Args:
+        record: The run as read from its log. It tells the batch and the number of devices.
+        chosen: The windows to use. A window is what one printed row of the log covers.
+
+    Raises:
+        InputError: A step time is used and the batch or a needed number of devices is not known, or a row has no rate.
     """
     if _all_print_rates_of_all_devices(record, chosen):
         return work_at_printed_rates(record, chosen)

@@ -40,11 +40,22 @@ class RunFigure:
 
 
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
-    """Return the figure of one run under a protocol, with the lines of the log that it comes from.
+    """Return the throughput or the training time of one run, with the lines of its log that it comes from.
 
-    `skip` is the number of --skip: how many windows or epochs to drop, or which stamped row to start at. None takes the
-    protocol's own. Raises InputError if the log does not have what the protocol needs, or contradicts itself, and for a
-    `skip` above 0 if the protocol has nothing to drop.
+    Args:
+        record: The run as read from its log.
+        protocol: The rules by which the run becomes one figure: images/s by one of several rules, or the minutes from
+            start to stop; and which warm-up to drop.
+        skip: Value of the option --skip, in place of the protocol's warm-up: how many windows (printed rows) or epochs
+            to drop, or, for a rate between time stamps, the number of the row to start at, from 1. None takes the
+            protocol's.
+
+    Returns:
+        The figure; infinite minutes for a run that did not reach its target.
+
+    Raises:
+        InputError: The log lacks what the protocol needs, or contradicts itself; or `skip` does not suit the protocol,
+            such as 3 for a protocol that measures whole runs.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
@@ -64,10 +75,17 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 
 
 def _refuse_contradictions(record: Record) -> None:
-    """Raise InputError if the log gives one thing in two ways so far apart that no figure can be trusted.
+    """Raise an error if a log states one thing in two ways so far apart that no throughput can be trusted.
 
-    The importer has made the checks, and has set `refused` in each that found two ways so far apart. The error names
-    the first of these.
+    For example, the log states a batch of 256, but its rates times its step times give 128. The importer has already
+    made these comparisons, and has set `refused` in each that is too far apart.
+
+    Args:
+        record: The run as read from its log, with the comparisons in `checks`.
+
+    Raises:
+        InputError: At least one comparison is refused. The message shows the first one, and names the facts that the
+            user gave by options, because one of them may be the mistake.
     """
     refused_checks = [check for check in record.checks if check.refused]
     if not refused_checks:
@@ -88,10 +106,20 @@ class _Average(NamedTuple):
 
 
 def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> RunFigure:
-    """Return the figure of the chosen windows of a run, in images/s.
+    """Return the images/s of a run as an average over its measured windows.
 
-    `chosen` are printed rows or, under `epoch_rates`, summaries of epochs. Raises InputError as `_average_of_windows`
-    does.
+    Args:
+        record: The run as read from its log.
+        chosen: The rows to measure, at least one: what the log printed every few steps or, for "epoch_rates", after
+            each epoch.
+        over_steps: How to average, such as "mean_of_rates", or "images_over_time" for all images / all seconds.
+
+    Returns:
+        The figure, with the rate of each window, and the first and last line that it comes from. Epochs are not listed
+        in `chosen` of the result, because the warnings about windows are not for epochs.
+
+    Raises:
+        InputError: A row does not give its speed, or the batch or the number of devices is needed and not known.
     """
     average = _average_of_windows(record, chosen, over_steps)
     are_epochs = over_steps == "epoch_rates"
@@ -108,9 +136,19 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ove
 
 
 def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: OverSteps) -> _Average:
-    """Return the average of the windows' images/s that `over_steps` names, with each window's rate and an interval.
+    """Return the average images/s of some windows, with the rate of each window and a 95 % interval.
 
-    Raises InputError if a row does not give its speed, or the batch or the number of devices is needed and not known.
+    Args:
+        record: The run as read from its log. It tells the batch and the number of devices.
+        chosen: The printed rows, or summaries of epochs, to average.
+        over_steps: How to average: "mean_of_printed_rates", "mean_of_rates", "images_over_time" (all images / all
+            seconds), "mean_step_time" or "epoch_rates" (both 1 / the mean time of an image).
+
+    Returns:
+        The average. Its interval is None if the windows are too few or too uneven.
+
+    Raises:
+        InputError: A row does not give its speed, or the batch or the number of devices is needed and not known.
     """
     if over_steps == "mean_of_printed_rates":
         return _mean_of_rates([rate_or_refuse(record, window, printed=True) for window in chosen])
@@ -147,10 +185,16 @@ def _average_by_times(work: Work, value: float) -> _Average:
 
 
 def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of `value`, an average of the windows' images/s, as (low, high).
+    """Return the 95 % interval of an average throughput, from the interval of the mean time per image.
 
-    It is made of the interval of the mean seconds per image. If that is from 9 to 11 ms about a mean of 10 ms, then the
-    rate is from 10/11 to 10/9 of `value`. Returns None if the windows are too few or too uneven.
+    If that interval is 9 to 11 ms about a mean of 10 ms, then the rate lies between 10/11 and 10/9 of `value`.
+
+    Args:
+        seconds_per_image: How many seconds an image took in each window of the run, in the order of the log.
+        value: The average of the windows' images/s.
+
+    Returns:
+        The bounds (low, high) in images/s; None if the windows are too few or too uneven.
     """
     interval_of_mean_time = series.series_interval(seconds_per_image)
     if interval_of_mean_time is None:
@@ -171,8 +215,15 @@ class StampedRow(NamedTuple):
 def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int | None) -> RunFigure:
     """Return the images/s between the time stamps of two rows: batch of all devices * steps / seconds.
 
-    `start_number` is the number of --skip; None starts where the protocol's warm-up ends. Raises InputError if the log
-    is too short or says too little, if its stamps do not advance, or if a row between them is marked as warm-up.
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement: the warm-up in steps, and how many steps to take after it.
+        start_number: Which row with a time stamp to start at, counted from 1 (the option --skip). None starts where the
+            protocol's warm-up ends.
+
+    Raises:
+        InputError: The log is too short, lacks stamps, steps, batch or devices, marks a row between the two as warm-up,
+            or has time stamps that do not advance.
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)
@@ -201,9 +252,18 @@ def _rows_after(
 
 
 def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
-    """Return the windows of the log whose rows have a time stamp and a known number of steps done.
+    """Return the rows of a log that have a time stamp and a known number of steps done.
 
-    Raises InputError if there are none, and says whether the stamps or the steps are missing.
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement. Only its name is used, for the error.
+
+    Returns:
+        The rows in the order of the log, at least one. The steps are counted from the start of the run, warm-up
+        included.
+
+    Raises:
+        InputError: There is no such row. The message says whether the stamps or the steps are missing.
     """
     stamped = []
     for window, steps_done in zip(record.windows, steps_done_by_window(record), strict=True):
@@ -222,9 +282,17 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
 def _start_row(
     record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start_number: int | None
 ) -> StampedRow:
-    """Return the stamped row where the measurement starts. Raises InputError if the log has no such row.
+    """Return the row at whose time stamp the measurement starts.
 
-    `start_number` is the number of --skip, which counts the `stamped` rows from 1; None if the user did not give it.
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement. `skip` is the length of the warm-up in steps.
+        stamped: The rows that have a time stamp and a known number of steps done, in the order of the log.
+        start_number: Which of `stamped` to start at, counted from 1 (the option --skip). None starts where the
+            protocol's warm-up ends.
+
+    Raises:
+        InputError: The log has no such row, or `start_number` is 0.
     """
     if start_number is None:
         return _row_ending_warm_up(record, protocol.skip, stamped)
@@ -249,11 +317,19 @@ def _rows_up_to(last_steps_done: int, stamped: Sequence[StampedRow], start: Stam
 def _rows_of_next_steps(
     record: Record, steps: int, stamped: Sequence[StampedRow], start: StampedRow
 ) -> list[StampedRow]:
-    """Return the rows after `start`, up to the last one that is at most `steps` steps later.
+    """Return the rows after the start of a measurement, up to the last one that is at most `steps` steps later.
 
-    Raises InputError if there is no such row, or if the log has fewer than `steps` - 1 steps after `start`. One step
-    may be missing, because a log that counts from 0 prints 20 after 21 steps. If a warm-up of 20 steps ends there, one
-    step too few is left of a log that ends with the protocol's last step.
+    One step may be missing at the end: a log that counts from 0 prints "20" after 21 steps. If a warm-up of 20 steps
+    ends at that row, a log that ends with the protocol's last step has one step too few.
+
+    Args:
+        record: The run as read from its log, for the error.
+        steps: How many steps the protocol takes after the warm-up, such as 100.
+        stamped: The rows that have a time stamp and a known number of steps done, in the order of the log.
+        start: The row at which the measurement starts. It is not returned.
+
+    Raises:
+        InputError: There is no such row, or the log has fewer than `steps` - 1 steps after `start`.
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
     steps_after_start = max(0, stamped[-1].steps_done - start.steps_done)
@@ -271,9 +347,15 @@ def _refuse_warm_up_between(record: Record, protocol: Protocol, start: StampedRo
 
 
 def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> float:
-    """Return the seconds from the time stamp of the row `start` to that of the later row `end`.
+    """Return the seconds from the time stamp of one row of a log to that of a later row.
 
-    Raises InputError if the clock was set back between them, or if the stamps do not advance.
+    Args:
+        record: The run as read from its log.
+        start: The earlier row.
+        end: The later row.
+
+    Raises:
+        InputError: The clock was set back between the two rows, or the seconds are not above 0.
     """
     first_line = start.window.line
     last_line = end.window.line
@@ -350,9 +432,19 @@ TRAINING_ON_AFTER_STOP = ("minigo",)
 
 
 def _run_time_figure(record: Record) -> RunFigure:
-    """Return the minutes from a run's start to its stop; infinite for a run that did not reach its target.
+    """Return the minutes from the start of a run to its stop; infinite for a run that did not reach its target.
 
-    Raises InputError if the log has no start, if the run was resumed, or if the clock was set during the run.
+    A run has reached its target if the log has its stop, with the status "success".
+
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        The figure, with the lines of the start and of the stop. Without a stop, the last line of the log stands in.
+
+    Raises:
+        InputError: The log has no start, the run was resumed from a checkpoint (its log lacks the time before), or the
+            clock was set during the run.
     """
     if record.run_start_s is None:
         raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")
@@ -374,10 +466,16 @@ def _run_time_figure(record: Record) -> RunFigure:
 
 
 def _refuse_if_clock_was_set(record: Record, run_s: float) -> None:
-    """Raise InputError if a run's stamps or times show that the clock was set during it.
+    """Raise an error if the times in a log show that the system's clock was set during the run.
 
-    `run_s` is the time from the run's start to its stop. The windows together may not take longer than that by
-    more than AGREES_WITHIN, except in benchmarks of TRAINING_ON_AFTER_STOP.
+    Args:
+        record: The run as read from its log. It has a start and a stop.
+        run_s: The seconds from the run's start to its stop.
+
+    Raises:
+        InputError: The stop is not after the start, a time stamp is earlier than the one before it, or all windows
+            together take over 2 % (AGREES_WITHIN) longer than the run. The last is accepted of the benchmarks of
+            TRAINING_ON_AFTER_STOP, which train on after their stop.
     """
     cause = "the clock was set, or the log edited"
     if run_s <= 0:

@@ -182,7 +182,13 @@ def _or_none(value: float) -> float | None:
 
 
 def over_runs(values: Sequence[float], protocol: Protocol) -> float:
-    """Return the figure of several runs: the median, olympic mean or mean of their `values`, as the protocol says."""
+    """Return one figure for several runs: the median, the olympic mean or the mean of their figures.
+
+    Args:
+        values: The figure of each run, in images/s or minutes; infinite for a run that did not converge.
+        protocol: The rules of the score. `over_runs` names the average, and an olympic mean drops `dropped_runs` values
+            at each end.
+    """
     if protocol.over_runs == "median":
         return float(statistics.median(values))
     if protocol.over_runs == "olympic_mean":
@@ -193,11 +199,20 @@ def over_runs(values: Sequence[float], protocol: Protocol) -> float:
 def score(
     records: Sequence[Record], protocol: Protocol, *, skip: int | None = None, system: str | None = None
 ) -> Score:
-    """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
+    """Return the throughput or training time of one or several runs of one system, with intervals and warnings.
 
-    `skip` is the number of --skip; None takes the protocol's. `system` names the machine if the logs do not. Raises
-    InputError if the runs are no repeats of one system, or do not fit the protocol. Raises TooFewRunsError if the runs,
-    or those that converged, are too few; its `partial` is their score if they have one.
+    Args:
+        records: The runs as read from their logs: repeats of one system, each run once.
+        protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for.
+        skip: How many windows (printed rows) or epochs of each run to drop, or the row to start at (the option --skip).
+            None takes the protocol's warm-up.
+        system: Name of the machine, as the user gave it. With it, logs that name no machine get no warning. None if not
+            given.
+
+    Raises:
+        InputError: There are no runs, they are no repeats of one system, or they do not fit the protocol.
+        TooFewRunsError: The runs, or those that converged, are too few. Its `partial` is their score, or None if they
+            have none.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -244,9 +259,21 @@ class _ChosenRuns(NamedTuple):
 
 
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
-    """Return the runs to score, each with its figure: all of them, or the median set of runs by the rules of MLPerf.
+    """Return the runs to score, each with its figure: all of them, or the one set of runs that MLPerf scores.
 
-    Raises InputError as `run_figure` does, if a run does not fit the protocol.
+    MLPerf scores one set of consecutive runs if there are more than it asks for. So does a protocol of training times
+    that asks for 3 runs or more.
+
+    Args:
+        records: The runs as read from their logs.
+        protocol: The rules of the score. `runs` is the number of runs that it asks for.
+        skip: The value of the option --skip; None takes the protocol's warm-up.
+
+    Returns:
+        The runs, and words that say which of all runs they are; the words are empty if these are all.
+
+    Raises:
+        InputError: A run does not fit the protocol.
     """
     # MLPerf scores one set of consecutive runs if there are more runs than it asks for. It asks for 3 or more.
     is_of_mlperf = protocol.figure == "run_time" and protocol.runs >= 3
@@ -256,10 +283,20 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
 
 
 def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
-    """Return the set of runs whose figure is the median among all sets of consecutive runs, ordered by their start.
+    """Return the set of consecutive runs whose score is the median among all such sets, as MLPerf wants.
 
-    A set has as many runs as the protocol asks for: 7 runs make three sets of 5. Raises InputError if a run has no
-    start.
+    A set has as many runs as the protocol asks for: 7 runs, in the order of their start, make three sets of 5.
+
+    Args:
+        records: The runs as read from their logs, in any order; more than the protocol asks for.
+        protocol: The rules of the score. `runs` is the number of runs of a set.
+        skip: The value of the option --skip; None takes the protocol's warm-up.
+
+    Returns:
+        The runs of the median set, each with its figure, and words that say which of all runs they are.
+
+    Raises:
+        InputError: A run has no start, or does not fit the protocol.
     """
     by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)  # the next line refuses a missing start
     runs = _scored_runs(by_start, protocol, skip)
@@ -277,7 +314,13 @@ def _scored_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
 
 
 def _score_and_intervals(chosen: _ChosenRuns, protocol: Protocol, unit: str) -> Score:
-    """Return the score of runs: their figure over all of them, and its intervals. It has no warnings yet."""
+    """Return the score of some runs: one figure over all of them, with its intervals but without warnings.
+
+    Args:
+        chosen: The runs to score, each with its figure.
+        protocol: The rules of the score. `over_runs` says how the figures of the runs become one.
+        unit: Unit of the figures, such as "images/s", "images/s per device" or "minutes".
+    """
     figures = chosen.figures
     if len(figures) == 1:
         estimated = intervals.intervals_of_one_run(figures[0], chosen.records[0], protocol)
@@ -310,7 +353,12 @@ def _is_per_device(records: Sequence[Record], protocol: Protocol) -> bool:
 def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
     """Yield the warnings about a score, in the order in which they are shown.
 
-    `missing_runs` is the message that the runs are fewer than the protocol asks for; None if they are enough.
+    Args:
+        result: The score, which has no warnings yet.
+        missing_runs: Message that the runs are fewer than the protocol asks for; None if they are enough.
+
+    Yields:
+        One warning at a time, each with a stable name such as "too_few_runs".
     """
     measures_throughput = result.protocol.figure == "throughput"
     for record in result.records:
@@ -331,10 +379,13 @@ def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
-    """Yield the warnings about images/s: of the interval, of each run and its windows, and of the runs together.
+    """Yield the warnings about a throughput: of its interval, of each run and its windows, and of the runs together.
 
-    The mean of several rates may lie above all images / all time. So a score that is made of such means, over windows
-    or over runs, may get a warning of it.
+    The mean of several rates may lie above all images / all time. So a score that averages rates, over windows (printed
+    rows) or over runs, may get a warning of it.
+
+    Args:
+        result: The score, in images/s.
     """
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
     averages_window_rates = result.protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
@@ -350,9 +401,12 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
 
 
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
-    """Yield the warnings about minutes to the target: for each run that did not converge, then for an outlying run.
+    """Yield the warnings about a training time: for each run that did not converge, then for an outlying run.
 
-    An outlier is sought among the lengths of all runs from start to stop, whether they converged or not.
+    The outlier is sought among the times of all runs from start to stop, whether they converged or not.
+
+    Args:
+        result: The score, in minutes.
     """
     for record, run in zip(result.records, result.runs, strict=True):
         did_not_converge = not math.isfinite(run.value)

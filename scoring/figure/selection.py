@@ -10,10 +10,18 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """Return the rows of a run's log that the protocol measures, without the warm-up: windows, or summaries of epochs.
+    """Return the rows of a log to measure: those after the warm-up, for as many steps as the protocol takes.
 
-    `skip`, the number of --skip, is how many windows or epochs to drop; None takes the protocol's own number. Raises
-    InputError if nothing is left, or fewer steps than the protocol takes.
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement: how much warm-up to skip, and how many steps to take.
+        skip: How many windows (printed rows) or epochs to drop (the option --skip). None drops what the protocol says.
+
+    Returns:
+        The rows, at least one: windows or, if the protocol skips epochs, the summaries of epochs that print a rate.
+
+    Raises:
+        InputError: Nothing is left after the warm-up, or fewer steps than the protocol takes.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -27,15 +35,23 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
 
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
-    """Return the windows of a run after its warm-up. Raises InputError if nothing is left.
+    """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark windows as warm-up or as measured. One of these rules holds:
+    A log may mark its windows as warm-up or as measured, and the protocol has a warm-up of its own. One rule holds:
 
-    - With `skip`, the number of --skip, the marked warm-up is dropped, and then so many further windows.
+    - With `skip`, the marked warm-up is dropped, and then so many further windows.
     - If the protocol skips windows, the marked warm-up is dropped, and further windows up to the protocol's number.
     - If it skips steps, and the log marks measured windows, only the marked warm-up is dropped.
-    - If it skips steps, and the log marks no measured windows, the windows that begin within the steps are dropped. A
-      window behind them that is marked as warm-up is an error.
+    - If it skips steps, and the log marks no measured windows, the windows that begin within these steps are dropped.
+
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement. `skip` and `skip_unit` are its warm-up.
+        skip: The value of the option --skip; None if the user did not give it.
+
+    Raises:
+        InputError: No window is left. By the last rule also: one that is left is marked as warm-up, or the log does not
+            say the steps.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
@@ -65,11 +81,18 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 
 
 def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
-    """Return the windows that begin after the steps that the protocol skips.
+    """Return the windows of a run that begin after the warm-up, which is given in steps.
 
-    A window that does not say its steps is left out, because its beginning is not known. Raises InputError if no window
-    is left, if one that is left is marked as warm-up, or if the log does not say how many steps were done at the end of
-    a window.
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement. `skip` is the number of warm-up steps, such as 20.
+
+    Returns:
+        The windows, at least one. A window that does not say its steps is left out, because its beginning is not known.
+
+    Raises:
+        InputError: No window is left, one that is left is marked as warm-up in the log, or the log does not say for
+            every window how many steps were done at its end.
     """
     done_by_window = _known_steps_done(record, protocol)
     chosen = []
@@ -126,10 +149,18 @@ def steps_done_by_window(record: Record) -> list[int | None]:
 
 
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
-    """Return how far the run is at the end of a window; `before` is how far it was at the end of the window before.
+    """Return how far a run is at the end of a window.
 
     A log prints `first_step` after the first step: mostly 1, but some programs count from 0. If its numbers begin again
     in each epoch, the steps of the epochs before are added.
+
+    Args:
+        window: What one printed row of the log covers, with the step number that the row prints, if any.
+        before: How far the run was at the end of the window before.
+        first_step: The number that this log prints for the first step: 1 or 0.
+
+    Returns:
+        The progress. Its `done` is None if the number of steps is not known.
     """
     if window.step is None:  # the row prints no step, but may say how many it holds
         return before._replace(done=_sum_if_known(before.done, window.steps))
@@ -160,9 +191,20 @@ def _sum_if_known(done: int | None, steps: int | None) -> int | None:
 
 
 def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
-    """Return the first windows that together have at most `steps` steps; one that does not say its steps counts as one.
+    """Return the first of some windows: as many as together have at most a given number of steps.
 
-    Raises InputError if all together have fewer steps, or the first alone has more.
+    A window that does not say its steps counts as one step.
+
+    Args:
+        record: The run as read from its log, for the error.
+        chosen: The windows after the warm-up, at least one.
+        steps: How many steps the protocol takes, such as 100.
+
+    Returns:
+        The windows, at least one. They may have fewer steps than `steps`, if the next window would exceed it.
+
+    Raises:
+        InputError: All windows together have fewer than `steps` steps, or the first one alone has more.
     """
     totals = list(itertools.accumulate(window.steps or 1 for window in chosen))  # of the first, of the first two, ...
     if totals[0] > steps:
