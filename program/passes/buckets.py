@@ -13,9 +13,19 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 
 
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Cut gradients of one type, in the order in which they are computed, into buckets of at most `limit_mib` MiB.
+    """Cut gradients into buckets, which are groups that are summed over the ranks by one all-reduce each.
 
-    `sizes` maps each gradient to its bytes. A gradient above the limit is a bucket by itself.
+    The first bucket closes once it holds 1 MiB, so that its all-reduce starts early. The last gradients that fit into 1
+    MiB are the last bucket, because no computation is left to hide its all-reduce behind. A lower limit takes the place
+    of both.
+
+    Args:
+        gradients: Names of gradients of one data type, in the order in which they are computed.
+        sizes: Bytes of each gradient by its name.
+        limit_mib: Most MiB in a bucket, such as 16.0. A gradient above the limit is a bucket by itself.
+
+    Returns:
+        The names in each bucket, in the same order. Empty if there are no gradients.
     """
     limit_bytes = limit_mib * ops.MIB
     # The user may set a limit below HEAD_MIB or TAIL_MIB.
@@ -32,10 +42,16 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
 
 
 def _fill(gradients: list[str], sizes: dict[str, int], limit_bytes: float, head_limit_bytes: float) -> list[list[str]]:
-    """Fill one bucket after the other with gradients, in their order, and return the names in each bucket.
+    """Fill one bucket after the other with gradients, in their order, up to a limit.
 
-    A bucket is closed if the next gradient does not fit into `limit_bytes`. The first bucket is also closed as soon as
-    it holds `head_limit_bytes` or more.
+    Args:
+        gradients: Names of gradients, in the order in which they are computed.
+        sizes: Bytes of each gradient by its name.
+        limit_bytes: A bucket is closed if the next gradient does not fit into this many bytes.
+        head_limit_bytes: The first bucket is also closed as soon as it holds this many bytes or more.
+
+    Returns:
+        The names in each bucket. A gradient above the limit is a bucket by itself.
     """
     buckets: list[list[str]] = []  # those that are closed
     bucket: list[str] = []  # the one that is being filled
@@ -59,8 +75,13 @@ def _fill(gradients: list[str], sizes: dict[str, int], limit_bytes: float, head_
 def _tail_start(gradients: list[str], sizes: dict[str, int], limit_bytes: float) -> int:
     """Return the index at which the longest tail of `gradients` starts that fits into `limit_bytes`.
 
-    `sizes` maps each gradient to its bytes. If the last gradient alone does not fit, the tail is empty and the result
-    is `len(gradients)`.
+    Args:
+        gradients: Names of gradients, in the order in which they are computed.
+        sizes: Bytes of each gradient by its name.
+        limit_bytes: Most bytes of the tail together.
+
+    Returns:
+        The index; `len(gradients)`, an empty tail, if the last gradient alone does not fit.
     """
     start = len(gradients)
     tail_bytes = 0
@@ -82,12 +103,17 @@ class _Bucket(NamedTuple):
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
-    """Have gradients summed over the ranks in buckets, by one all-reduce for each bucket of at most `limit_mib` MiB.
+    """Have gradients summed over the ranks in groups (buckets), by one all-reduce for each instead of each gradient.
 
         before: compute a, all-reduce a, compute b, all-reduce b
         after:  compute a, compute b, all-reduce (a, b)
 
-    With `one_stream` the all-reduces run on the stream that computes.
+    The gradients of a bucket become slices of one buffer, which is all-reduced as soon as the last of them is computed.
+
+    Args:
+        main: Training program with an all-reduce for each gradient; changed in place.
+        limit_mib: Most MiB of gradients in one bucket. A single gradient above it gets a bucket of its own.
+        one_stream: Run the all-reduces on the GPU stream that computes, as a CUDA graph needs it.
     """
     block = main.global_block()
     parameters_by_gradient = ops.parameters_by_gradient(block)
@@ -143,8 +169,10 @@ def _all_reduce(bucket: _Bucket, one_stream: bool) -> list[Step]:
 def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
     """Return the operator that makes the gradients of a bucket slices of its buffer.
 
-    Its inputs are the parameters of the gradients, in the same order. They give the slices their sizes, because the
-    gradients do not exist yet.
+    Args:
+        bucket: Gradients that are all-reduced together, and the variable in which they are to lie side by side.
+        parameters_by_gradient: Name of the parameter of each gradient. The parameters give the slices their sizes,
+            because the gradients do not exist yet when the operator runs.
     """
     return Step(
         "coalesce_tensor",
@@ -195,9 +223,13 @@ def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
 def remove_redundant_depends(main: static.Program) -> None:
     """Remove each `depend` operator that has no effect, to save memory of Paddle's executor.
 
-    A `depend` on a gradient makes the operators that read the gradient later wait for the all-reduce of its bucket. It
-    has no effect if each of them waits for that all-reduce anyway, because of another `depend` further down. The
-    executor's memory grows by the square of the number of operators.
+    A `depend` makes the later readers of a gradient wait for the all-reduce of its bucket. It has no effect if each of
+    them waits for that all-reduce anyway, because of another `depend` further down. The executor's memory grows by the
+    square of the number of operators.
+
+    Args:
+        main: Training program whose gradients are all-reduced in buckets; changed in place. Without `depend` operators
+            it stays as it is.
     """
     block = main.global_block()
     readers = ops.readers(block)

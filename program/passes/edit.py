@@ -22,10 +22,15 @@ class Step(NamedTuple):
 
 
 def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Operator:
-    """Insert an operator of type `kind` into a block before the one at `index`, and return it.
+    """Insert an operator into a block of a Paddle program, and return it.
 
-    `inputs` and `outputs` map the operator's slots to the names of their variables, as `{"X": ["fc.w"]}`. Attributes
-    that `attrs` does not name get their defaults.
+    Args:
+        block: Block to change. Its list of operators is updated; `block._sync_with_cpp` is left to the caller.
+        index: Position of the operator before which the new one goes; the number of operators to append it.
+        kind: Paddle's type of the new operator, such as "relu_grad".
+        inputs: Names of the variables in each input slot, as {"X": ["fc.w"]}.
+        outputs: Names of the variables in each output slot, likewise.
+        **attrs: Attributes such as `op_role` and their values. Those that are not named get Paddle's defaults.
     """
     desc = block.desc._insert_op(index)
     desc.set_type(kind)
@@ -55,7 +60,15 @@ def _set_attribute(desc: paddle.base.core.OpDesc, name: str, value: Any) -> None
 
 
 def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int) -> None:
-    """Insert operators, in this order, before the one at `index`."""
+    """Insert operators, in this order, before the one at `index`.
+
+    Args:
+        block: Block of a Paddle program; changed in place.
+        index: Position of the operator before which they go; the number of operators to append them.
+        steps: Operators to insert.
+        op_role: Part of training to which all of them belong: FORWARD, or the bits BACKWARD, OPTIMIZE and LOSS of
+            `program.ops`.
+    """
     for step in reversed(steps):  # each goes to `index`, before those inserted so far
         insert(block, index, step.kind, step.inputs, step.outputs, **step.attrs, op_role=op_role)
 
@@ -71,10 +84,15 @@ def insert_after(block: Block, op: Operator, steps: Sequence[Step], *, op_role: 
 
 
 def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[Step] | None]) -> int:
-    """Replace operators of a program, and return how many were replaced or removed.
+    """Replace or remove operators in the main block of a program.
 
-    `substitute` is called with each operator, from the last to the first. It returns the operators that take its place,
-    an empty list to remove it, or None to keep it.
+    Args:
+        program: Paddle program; changed in place.
+        substitute: Called with each operator, from the last to the first. Returns the operators that take its place and
+            get its `op_role`, an empty list to remove it, or None to keep it.
+
+    Returns:
+        How many operators were replaced or removed.
     """
     block = program.global_block()
     replaced = 0

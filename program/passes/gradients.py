@@ -18,13 +18,15 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Remove the operators that only copy the gradient of a sum z = x + y to the gradients of x and y.
 
-    Such an operator stays if its removal would change a value that another operator reads.
-
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
-    Run this after Paddle has added the gradients, and before another pass renames them.
+    An operator stays if its removal would change a value that another operator reads. Run this after Paddle has added
+    the gradients, and before another pass renames them.
+
+    Args:
+        main: Training program with its gradients; changed in place.
     """
     block = main.global_block()
     _stop_writing_sums(block)
@@ -42,10 +44,17 @@ class _Sharing(NamedTuple):
 
 
 def _find_shared_gradients(block: Block) -> _Sharing:
-    """Find the additions whose equal gradients can share one variable; the block is not changed.
+    """Find the additions whose equal gradients can share one variable, without changing the program.
 
-    Variables that are to become one form a group. At first each variable is alone in its group. Then each addition
-    merges the groups of its equal gradients, if one variable can take the place of all of them.
+    The gradients of z = x + y are equal: dx = dy = dz. Variables that are to become one form a group; each variable
+    starts alone, and each addition merges the groups of its equal gradients if one variable can take the place of all.
+
+    Args:
+        block: Main block of a training program with its gradients.
+
+    Returns:
+        The shared variable of each such addition's gradient operator, and for each variable that is given up the one
+        that replaces it.
     """
     groups = _Groups(block)
     merged_gradients: dict[Operator, list[str]] = {}
@@ -62,8 +71,12 @@ def _find_shared_gradients(block: Block) -> _Sharing:
 def _equal_gradients(op: Operator) -> list[str]:
     """Return the variables that hold equal values once the gradient operator of an addition z = x + y has run.
 
-    They are dx, dy and dz or, if the addition is fused with a relu, dx and dy. The list is empty for any other
-    operator, and if dx or dy is not computed.
+    Args:
+        op: Any operator of a training program.
+
+    Returns:
+        Names of dz, dx and dy for a plain addition; of dx and dy for an addition that is fused with a relu, where the
+        gradient of the relu's output differs. Empty for any other operator, and if dx or dy is not computed.
     """
     addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
     if len(addend_gradients) != 2 or EMPTY in addend_gradients:
@@ -112,10 +125,16 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of these variables into one, if a variable can take the place of all. Return whether it can.
+        """Merge the groups of these variables into one, if a variable can take the place of all.
 
-        The variables must hold equal values once the operator at `index` has run. They cannot become one if an operator
-        would then read another value than before.
+        They cannot become one if an operator would then read another value than before.
+
+        Args:
+            names: Variables that hold equal values once the operator at `index` has run.
+            index: Position of that operator in the block.
+
+        Returns:
+            Whether they were merged; if not, nothing changes.
         """
         groups = [self._group_of[name] for name in names]
         kept = self._kept_of(groups, index)
@@ -127,11 +146,18 @@ class _Groups:
         return True
 
     def _kept_of(self, groups: list[_Group], index: int) -> str | None:
-        """Return the variable that can take the place of all variables of these groups; None if none can.
+        """Return the variable that can take the place of all variables of these groups.
 
-        Once the operator at `index` has run, all groups hold the same value. If none of them gets a new value later,
-        any variable can. If one group does, its variable can, unless an operator reads another group then or later: it
-        could find the new value. If several do, or if shapes or types differ, none can.
+        If no group gets a new value after `index`, any variable can. If one group does, its variable can, unless an
+        operator reads another group at the first such write or later, where it could find the new value.
+
+        Args:
+            groups: Groups that all hold the same value once the operator at `index` has run.
+            index: Position of that operator in the block.
+
+        Returns:
+            The name; None if several groups get new values later, if an old value is still read, or if shapes or types
+            differ.
         """
         if not self._have_one_form(groups):
             return None
@@ -174,7 +200,15 @@ def _stop_writing_sums(block: Block) -> None:
 
 
 def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict[Operator, str]) -> None:
-    """Replace the gradient operators of additions whose gradients share one variable; any other operator stays."""
+    """Replace the gradient operators of additions whose gradients share one variable.
+
+    A plain addition's gradient operator is removed, because nothing is left to compute. That of a fused addition and
+    relu becomes a `relu_grad`.
+
+    Args:
+        main: Training program; changed in place. Its other operators stay.
+        gradient_by_operator: For each gradient operator to replace, the variable that its gradients share.
+    """
 
     def substitute(op: Operator) -> list[Step] | None:
         if op not in gradient_by_operator:
@@ -198,8 +232,14 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
 def spread_mean_gradients(main: static.Program) -> int:
     """Replace the gradient of each global average pooling by an operator that does not read the image.
 
-    The image is not needed, because each pixel has the same gradient: that of the mean divided by height x width. Run
-    this after Paddle has added the gradients. Returns how many operators were replaced.
+    Each pixel has the same gradient, that of the mean divided by height x width, so the image's values are not needed.
+    Run this after Paddle has added the gradients.
+
+    Args:
+        main: Training program; changed in place.
+
+    Returns:
+        How many operators were replaced.
     """
     block = main.global_block()
 
@@ -218,15 +258,19 @@ def spread_mean_gradients(main: static.Program) -> int:
 
 
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
-    """Return a forward average pooling that takes the place of `op`, the gradient of a global average pooling.
+    """Return a forward average pooling that computes the gradient of a global average pooling.
 
-    Every pixel gets d / (height x width), where d is the gradient of the mean. For that the pooling's window is as
-    large as the image, and d is padded with zeros, so that each window covers d once. For an image of 2 x 2 pixels:
+    Every pixel gets d / (height x width), where d is the gradient of the mean. The window is as large as the image, and
+    d is padded with zeros so that each window covers d once. For an image of 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0
         0  d  0             d/4  d/4
         0  0  0             d/4  d/4
+
+    Args:
+        op: The `pool2d_grad` operator that the new operator is to replace.
+        image_sides: Height and width of the pooled image in pixels.
     """
     height, width = image_sides
     attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
@@ -240,10 +284,13 @@ def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
 
 
 def convolve_gradients(main: static.Program) -> None:
-    """Have the input gradients of 3x3 convolutions computed by forward convolutions, which are faster on CPUs.
+    """Compute the input gradients of 3x3 convolutions by forward convolutions, which are faster on CPUs.
 
-    Paddle's own kernel adds up value by value, which takes 12 % of HRNet's step. The operator `conv2d_grad` then
-    computes only the gradient of the weights.
+    Paddle's own kernel adds up value by value, which takes 12 % of HRNet's step. Each changed `conv2d_grad` then
+    computes only the gradient of the weights. Only convolutions that gain are changed.
+
+    Args:
+        main: Training program that is to run on CPUs; changed in place.
     """
     block = main.global_block()
     gaining = [op for op in block.ops if _gains_by_convolving(block, op)]
@@ -254,11 +301,15 @@ def convolve_gradients(main: static.Program) -> None:
 
 
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
-    """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
+    """Tell whether an operator is a convolution's gradient that a forward convolution computes faster on a CPU.
 
-    It must be that of a plain 3x3 convolution in NCHW: padded by 1, with stride 1, without dilation and groups. And it
-    must have few output channels for the size of its image: the weights are turned anew at each step, which costs more
-    than it saves if they are many and the image is small.
+    The convolution must be 3x3 in NCHW, padded by 1, with stride 1, without dilation and groups. It must also have few
+    output channels for the size of its image, because its weights are turned by 180 degrees at each step: 18 channels
+    at 32 x 32 pixels gain, 72 at 8 x 8 lose.
+
+    Args:
+        block: Block that declares the operator's variables.
+        op: Any operator of that block.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
@@ -282,8 +333,15 @@ def _side_in_pixels(image_shape: Sequence[int]) -> float:
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     """Return the operators that compute the input gradient of a convolution by a forward convolution.
 
-    `op` is the `conv2d_grad` of a 3x3 convolution with stride 1 and padding 1. The gradient of its output is convolved
-    with its weights, after each kernel is turned by 180 degrees and input and output channels are exchanged.
+    They convolve the gradient of the output with the weights, after each kernel is turned by 180 degrees and the input
+    and output channels are exchanged.
+
+    Args:
+        block: Block of the operator; gets the variables in between.
+        op: The `conv2d_grad` of a 3x3 convolution in NCHW with stride 1 and padding 1.
+
+    Returns:
+        Operators to insert, in order. The last one writes the variable that `op` has as its input gradient.
     """
     (weights,) = op.input("Filter")
     (gradient,) = op.output("Input@GRAD")
@@ -297,9 +355,13 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
 
 
 def _turning_steps(block: Block, weights: str, *, prefix: str, to: str) -> list[Step]:
-    """Return the operators that exchange the channels of weights, and turn their kernels by 180 degrees.
+    """Return the operators that exchange input and output channels of weights, and turn the kernels by 180 degrees.
 
-    They write the variable `to`, which is created here, as are the variables in between, called `prefix`.*.
+    Args:
+        block: Block of the weights; gets the variables that the operators write.
+        weights: Name of the convolution's weights, [out channels, in channels, height, width].
+        prefix: Beginning of the names of the variables in between, such as `PREFIX.turned`.
+        to: Name of the variable for the result, [in channels, out channels, height, width].
     """
     dtype = block.var(weights).dtype
     out_channels, in_channels, *kernel = block.var(weights).shape

@@ -20,10 +20,14 @@ FUSION_PASSES = {
 
 
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
-    """Return a context in which Paddle's fleet applies the fusion passes that are on in `knobs`, and no others.
+    """Return a context in which fleet, Paddle's distributed library, applies only the fusion passes of `knobs`.
 
-    While the context lasts, fleet calls a function of ours in place of its own `apply_build_strategy`: after it has
-    added the optimizer's update, and before it adds the all-reduces.
+    While the context lasts, fleet calls a function of this project in place of its own `apply_build_strategy`: after it
+    has added the optimizer's update, and before it adds the all-reduces.
+
+    Args:
+        knobs: The strategy with every knob decided, such as `fuse_bn_act_ops`, which stands for "fuse_bn_act_pass".
+            FUSION_PASSES has all pairs.
     """
     chosen_passes = [pass_name for knob, pass_name in FUSION_PASSES.items() if getattr(knobs, knob)]
 
@@ -38,15 +42,20 @@ def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
 def share_buffers(main: static.Program) -> None:
     """Let outputs take the buffers of inputs that nothing reads later.
 
-    Must run after all other passes, because it decides by the last reader of each variable.
+    Args:
+        main: Program to change in place, after all other passes, because the last reader of each variable decides.
     """
     _apply(main, ["buffer_shared_inplace_pass"])
 
 
 def _apply(main: static.Program, passes: list[str]) -> None:
-    """Apply the passes of Paddle's with these names to a program, in this order; it is changed in place.
+    """Apply passes of Paddle's C++ library to a program.
 
     A pass that shares buffers leaves the program's inputs alone, because the same batch may be fed again.
+
+    Args:
+        main: Paddle program; changed in place.
+        passes: Paddle's names of the passes, such as "fuse_bn_act_pass", in the order in which they are applied.
     """
     inputs = [variable.name for variable in main.list_vars() if variable.is_data]
     attrs = {

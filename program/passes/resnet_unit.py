@@ -106,11 +106,15 @@ class UnitVariables(NamedTuple):
 
 
 def takes_convolution(op: Operator, block: Block) -> bool:
-    """Tell whether an operator of this block is a convolution that Paddle's fused `resnet_unit` can compute.
+    """Tell whether an operator is a convolution that Paddle's fused operator `resnet_unit` can compute.
 
-    It can if the kernel is 1x1 or 3x3, in NHWC, without groups and dilation, with one stride in both directions, padded
-    so that a stride of 1 keeps the image's size, and if the numbers of channels are multiples of certain numbers
+    The kernel must be 1x1 or 3x3, in NHWC, without groups and dilation, with one stride in both directions, and padded
+    so that a stride of 1 keeps the image's size. Output channels must be a multiple of 32 and input channels one of 8
     (NormConvolutionArgs in Paddle's sources).
+
+    Args:
+        op: Any operator of a program.
+        block: Block that declares the operator's variables.
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
@@ -131,8 +135,12 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 def fuse(main: static.Program) -> list[UnitVariables]:
     """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
 
-    `main` is a forward program without gradients. Returns the variables that the operator takes in shapes of its own,
-    one entry for each convolution: for a training, hand them to `initialize`.
+    Args:
+        main: Forward program without gradients, of a training or an evaluation; changed in place.
+
+    Returns:
+        The weights and channel values that the operators take in a memory layout of their own, one entry for each
+        convolution. For a training, hand them to `initialize`, which fits the start-up program.
     """
     block = main.global_block()
     variables: list[UnitVariables] = []
@@ -172,9 +180,12 @@ class _Matcher:
             self._writer.update(dict.fromkeys(op.output_arg_names, op))
 
     def patterns(self) -> list[_Pattern]:
-        """Return all patterns of the block, in the order of the relus with which they end.
+        """Return all groups of operators in the block that a `resnet_unit` can replace.
 
-        No operator is in two patterns, because no operator outside a pattern reads what lies between its operators.
+        No operator is in two groups, because no operator outside a group reads what lies between its operators.
+
+        Returns:
+            The groups, in the order of the relus with which they end.
         """
         patterns = []
         for op in self._block.ops:
@@ -185,10 +196,16 @@ class _Matcher:
         return patterns
 
     def _match(self, relu: Operator) -> _Pattern | None:
-        """Return the pattern that ends with this relu: relu(a) or relu(a + b). Return None if it ends none.
+        """Return the group of operators that ends with this relu and that one `resnet_unit` can replace.
 
-        a must be written by a batch norm after a convolution that a `resnet_unit` can compute (`_side` finds the two).
-        No other operator may read a or the sum.
+        The group computes relu(a) or relu(a + b). a must be written by a batch norm after a convolution that the unit
+        can compute. No other operator may read a or the sum.
+
+        Args:
+            relu: A relu of the block.
+
+        Returns:
+            The group; None if the relu ends none.
         """
         add = self._sole_writer(relu.input("X")[0], "elementwise_add")
         if add is not None:
@@ -199,11 +216,17 @@ class _Matcher:
         return _Pattern(first=first, second=None, add=None, relu=relu)
 
     def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
-        """Return the pattern of relu(X + Y), where X and Y are the inputs of `add`; None if there is none.
+        """Return the group of operators of relu(X + Y) that one `resnet_unit` can replace.
 
-        X must be written by a batch norm after a convolution that a `resnet_unit` can compute (`_side` finds the two).
-        If Y is written so too, and with the same padding, its convolution and batch norm are part of the pattern.
-        Otherwise Y may be any image.
+        X must be written by a batch norm after a convolution that the unit can compute. If Y is written so too, and
+        with the same padding, its convolution and batch norm are part of the group. Otherwise Y may be any image.
+
+        Args:
+            add: The addition, with the inputs X and Y.
+            relu: The only reader of its result.
+
+        Returns:
+            The group; None if X is written by other operators.
         """
         first = self._side(add.input("X")[0])
         if first is None:
@@ -246,8 +269,13 @@ def _padding(side: _Side) -> int:
 def _insert_unit(block: Block, pattern: _Pattern) -> None:
     """Insert, before the relu of a pattern, the `resnet_unit` operator that computes the same as the pattern.
 
-    It reads and writes the variables of the pattern's operators, which the caller removes, and writes a new bit mask of
-    the relu for its gradient.
+    It reads and writes the variables of the pattern's operators, which the caller removes. It also writes a new bit
+    mask of the relu, which its gradient reads.
+
+    Args:
+        block: Block of the pattern's operators; changed in place.
+        pattern: Operators that compute relu(bn(conv(x))), with or without an image or a second bn(conv(z)) added before
+            the relu.
     """
     relu = pattern.relu
     (image,) = relu.output("Out")
@@ -263,8 +291,13 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
 def _unit_inputs(pattern: _Pattern) -> Slots:
     """Return the variables that the `resnet_unit` of a pattern reads, by its slots.
 
-    The slots of a second convolution and its batch norm are always there, because the operator's gradient looks them
-    up. They are empty if the pattern has none.
+    Args:
+        pattern: The operators that it replaces.
+
+    Returns:
+        Names by slot, as {"X": ["image"], "FilterX": ["res2a.w"], "FilterZ": [], ...}. The slots of a second
+        convolution are there even without one, because the operator's gradient looks them up; they are then empty,
+        except that "Z" holds an image that is added.
     """
     inputs = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     inputs |= {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
@@ -299,7 +332,15 @@ def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
 
 
 def _attributes(pattern: _Pattern) -> dict[str, Any]:
-    """Return the attributes of the `resnet_unit` that replaces a pattern, except `op_role` and `op_namescope`."""
+    """Return the attributes of the `resnet_unit` that replaces a pattern, except `op_role` and `op_namescope`.
+
+    Args:
+        pattern: The operators that it replaces. Momentum and epsilon are those of its first batch norm.
+
+    Returns:
+        Values by Paddle's names, such as "stride", "padding", "fuse_add" (something is added before the relu) and
+        "has_shortcut" (what is added has a convolution of its own).
+    """
     first = pattern.first
     second = pattern.second
     attrs = {name: first.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
@@ -327,8 +368,11 @@ def _declare_shapes(block: Block, variables: UnitVariables) -> None:
 def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
     """Change a start-up program to initialize variables in the memory layout that `resnet_unit` takes.
 
-    `variables` are those that `fuse` returned for the training program. Their values stay those of the network without
-    `resnet_unit`.
+    Their values stay those of the network without `resnet_unit`.
+
+    Args:
+        startup: Start-up program of the training program; changed in place.
+        variables: What `fuse` returned for the training program.
     """
     block = startup.global_block()
     for variables_of_side in variables:
@@ -340,8 +384,12 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
 def _transpose_weights(startup: Block, weights: str) -> None:
     """Have a start-up program draw weights into a new variable, and write them transposed to `weights`.
 
-    They are drawn in the shape [O, I, H, W], in which `weights` is still declared when this is called. So the same
-    random numbers give the same weights as in the plain network.
+    They are drawn in the shape [O, I, H, W], in which `weights` must still be declared, and written as [O, H, W, I]. So
+    the same random numbers give the same weights as in the network without `resnet_unit`.
+
+    Args:
+        startup: Main block of the start-up program; changed in place.
+        weights: Name of a convolution's weights, which one operator of the program draws.
     """
     (drawing_index,) = writers(startup)[weights]  # one operator draws them
     oihw_shape = startup.var(weights).shape
@@ -366,10 +414,16 @@ def _fill_in_declared_shape(startup: Block, names: list[str]) -> None:
 
 
 def names_in_unit_layout(main: static.Program) -> set[str]:
-    """Return the names of the tensors that a program keeps in the memory layout of `resnet_unit`.
+    """Return the names of the tensors that a program keeps in the memory layout of the operator `resnet_unit`.
 
-    They are the parameters and statistics that its `resnet_unit` operators read, and the optimizer's state of these
-    parameters. The set is empty for a program without such operators.
+    They are the weights, scales, biases and running statistics that these operators read, and the optimizer's state of
+    these parameters. Weights lie as [O, H, W, I] there instead of [O, I, H, W], so checkpoints convert them.
+
+    Args:
+        main: Training or evaluation program.
+
+    Returns:
+        The names; empty for a program without such operators.
     """
     parameters_and_statistics = _parameters_and_statistics_of_units(main)
     optimizer_states: set[str] = set()
@@ -382,7 +436,12 @@ def names_in_unit_layout(main: static.Program) -> set[str]:
 def _parameters_and_statistics_of_units(main: static.Program) -> set[str]:
     """Return the names of the weights, scales, biases and running statistics that `resnet_unit` operators read.
 
-    Where an operator reads a half-precision copy of its weights (Paddle's level O1), the name is that of the original.
+    Args:
+        main: Training or evaluation program.
+
+    Returns:
+        The names. Where an operator reads a half-precision copy of its weights (Paddle's mixed precision level O1), the
+        name is that of the original.
     """
     block_ops = main.global_block().ops
     source_by_cast_copy = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}
@@ -398,6 +457,10 @@ def _states_of(update: Operator, parameters: set[str]) -> set[str]:
     """Return the names of the optimizer's state that an update operator keeps for the given parameters.
 
     The state of a parameter is its velocity and, if the parameter is in half precision, its FP32 master copy.
+
+    Args:
+        update: Operator that updates one or more parameters, such as `momentum`.
+        parameters: Names of the parameters asked for. Those that the operator does not update are ignored.
     """
     states: set[str] = set()
     for slot in ("Velocity", "MasterParam"):
@@ -409,9 +472,13 @@ def _states_of(update: Operator, parameters: set[str]) -> set[str]:
 
 
 def to_plain_layout(value: Array) -> Array:
-    """Convert a value from the layout of `resnet_unit` to the plain network's.
+    """Convert a value from the memory layout of the operator `resnet_unit` to that of the network without it.
 
-    [O, H, W, I] -> [O, I, H, W] for weights, [1, 1, 1, C] -> [C] for values of channels.
+    Args:
+        value: Weights [O, H, W, I], or values of channels [1, 1, 1, C].
+
+    Returns:
+        Weights [O, I, H, W], or values of channels [C].
     """
     if value.shape[:3] == (1, 1, 1):
         return value.reshape(-1)
@@ -419,9 +486,13 @@ def to_plain_layout(value: Array) -> Array:
 
 
 def to_unit_layout(value: Array) -> Array:
-    """Convert a value from the plain network's layout to that of `resnet_unit`.
+    """Convert a value from the layout of the network without `resnet_unit` to the layout of that operator.
 
-    [O, I, H, W] -> [O, H, W, I] for weights, [C] -> [1, 1, 1, C] for values of channels.
+    Args:
+        value: Weights [O, I, H, W], or values of channels [C].
+
+    Returns:
+        Weights [O, H, W, I], or values of channels [1, 1, 1, C].
     """
     if value.ndim == 1:
         return value.reshape(1, 1, 1, -1)

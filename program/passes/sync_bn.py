@@ -51,8 +51,12 @@ def span_ranks(main: static.Program) -> None:
 def check_on_gpu(main: static.Program) -> int:
     """Return how many normalizations of a GPU's program compute their statistics over all ranks.
 
-    Raises ValueError if there are any and FLAGS_dynamic_static_unified_comm is on in this process. With this flag
-    Paddle would silently skip the sums over the ranks.
+    Args:
+        main: Training program.
+
+    Raises:
+        ValueError: There are such normalizations and FLAGS_dynamic_static_unified_comm is on in this process. Paddle
+            would then skip the sums over the ranks without a word.
     """
     count = sum(1 for op in main.global_block().ops if op.type == SYNC_NORM)
     if count and paddle.get_flags(UNIFIED)[UNIFIED]:
@@ -66,7 +70,9 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-    `ranks` is the number of ranks over which the statistics are computed.
+    Args:
+        main: Training program with its gradients; changed in place.
+        ranks: Number of ranks over which the statistics are computed.
     """
     block = main.global_block()
     momentums = {op.attr("momentum") for op in block.ops if op.type == SYNC_NORM}
@@ -131,10 +137,10 @@ class _CpuEquivalent:
         self.batch = _Statistics(*operands(op, "SavedMean", "SavedVariance"))
 
     def forward(self) -> list[Step]:
-        """Return the operators of a forward batch normalization over all ranks.
+        """Return the operators of a forward batch normalization over all ranks, in order.
 
-        They compute the mean and the variance of this rank's images, then those of all ranks' images. With the second
-        ones they normalize the image, and move the running statistics towards them.
+        They compute the mean and the variance of this rank's images, then those of all ranks' images. By the latter
+        they normalize the image, and move the running statistics towards them.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -149,10 +155,13 @@ class _CpuEquivalent:
         ]
 
     def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
-        """Return the operators that write the mean and the variance of this rank's images to `of_rank`.
+        """Return the operators that compute the mean and the variance of this rank's images, for each channel.
 
-        Paddle's `batch_norm` is the fastest way to both. With an epsilon of 0 it saves the mean and
-        1 / sqrt(variance), which to the power of -2 is the variance.
+        Paddle's `batch_norm` is the fastest way to both. With an epsilon of 0 it saves the mean and 1 / sqrt(variance),
+        which to the power of -2 is the variance.
+
+        Args:
+            of_rank: Names of the two FP32 variables, of shape [channels], that the operators write.
         """
         scale, bias, out, workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change
@@ -171,6 +180,9 @@ class _CpuEquivalent:
             variance = square - mean^2
 
         Variances cannot be averaged, because the ranks' means differ.
+
+        Args:
+            of_rank: Names of the variables of this rank's mean and variance, of shape [channels].
         """
         channels = self.channels
         rank_mean_squared = self._var("rank_mean_squared", channels)
@@ -190,7 +202,7 @@ class _CpuEquivalent:
         ]
 
     def backward(self) -> list[Step]:
-        """Return the operators that compute the gradients of a batch normalization over all ranks.
+        """Return the operators that compute the gradients of a batch normalization over all ranks, in order.
 
             d_x = f d_y - (x_hat a + b)
             f = gamma / sqrt(variance + epsilon)
@@ -198,7 +210,8 @@ class _CpuEquivalent:
             b = f / m * sum_ranks(d_bias)
 
         x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
-        (`self.count`). d_gamma and d_bias are written too.
+        (`self.count`). The gradients of scale and bias, d_gamma and d_bias, are written too, as sums over this rank
+        alone.
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape
@@ -215,7 +228,13 @@ class _CpuEquivalent:
         ]
 
     def _compute_a_and_b(self, d_gamma: str, d_bias: str, *, to: tuple[str, str]) -> list[Step]:
-        """Return the operators of a and b in `backward`: the sums of d_gamma and d_bias over the ranks, times f / m."""
+        """Return the operators of a and b in `backward`: the sums of d_gamma and d_bias over the ranks, times f / m.
+
+        Args:
+            d_gamma: Name of the gradient of the scale, summed over this rank's images.
+            d_bias: Name of the gradient of the bias, likewise.
+            to: Names of the variables for a and b.
+        """
         (gamma,) = operands(self.op, "Scale")
         sums = self._var("gradient_sums", 2, self.channels)
         f_over_m = self._var("f_over_m", self.channels)
@@ -242,8 +261,11 @@ class _CpuEquivalent:
     def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
         """Return Paddle's gradient of a batch norm whose mean and variance, those of all ranks' images, are constants.
 
-        It writes three variables. `d_gamma` and `d_bias` are sums over this rank's images alone. `d_x` is only a part
-        of the image's gradient, because in truth the image changes the mean and the variance too.
+        Args:
+            d_x: Name of the variable for only a part of the image's gradient, because in truth the image changes the
+                mean and the variance too.
+            d_gamma: Name of the variable for the gradient of the scale, summed over this rank's images alone.
+            d_bias: Name of the variable for the gradient of the bias, likewise.
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}
@@ -280,11 +302,17 @@ class _CpuEquivalent:
         to: str,
         saved: _Saved,
     ) -> Step:
-        """Return Paddle's own `batch_norm` of the image `self.x`, which writes the result to the variable `to`.
+        """Return Paddle's own `batch_norm` of the image `self.x`.
 
-        If `by_given_statistics`, it normalizes by `statistics`. Otherwise it normalizes by the image's own mean and
-        variance, and saves the mean and 1 / sqrt(variance + epsilon) in `saved`. It changes `statistics` in neither
-        case.
+        Args:
+            scale: Name of the variable of the scale, of shape [channels].
+            bias: Name of the variable of the bias, likewise.
+            statistics: Names of the variables of a mean and a variance, which the operator never changes.
+            by_given_statistics: Whether the image is normalized by `statistics`, or else by its own mean and variance.
+            epsilon: Number that is added to the variance.
+            to: Name of the variable for the normalized image.
+            saved: Names of the variables for the image's own mean and 1 / sqrt(variance + epsilon), and for a
+                workspace. What they hold means something only if the image is normalized by its own statistics.
         """
         inputs = {
             "X": [self.x],

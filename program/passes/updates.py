@@ -14,8 +14,12 @@ from program.passes.edit import Slots, Step, insert, insert_after, remove, rewri
 def scale_loss(main: static.Program, scale: float) -> None:
     """Multiply all gradients by a fixed loss scale, and have the optimizer's update divide them by it again.
 
-    Only attributes of existing operators are changed: the value at which the loss's gradient starts, and `rescale_grad`
-    of the update operators. Must run before updates are merged.
+    Only attributes of operators change: the value at which the loss's gradient starts, and `rescale_grad` of the
+    updates. Run this before updates are merged.
+
+    Args:
+        main: Training program; changed in place.
+        scale: The loss scale, such as 4096.0.
     """
     for op in main.global_block().ops:
         if op.attr("op_role") == ops.BACKWARD | ops.LOSS and op.type == "fill_constant":
@@ -33,10 +37,13 @@ _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision"
 
 
 def merge_lars(main: static.Program) -> None:
-    """Replace LARS updates of one parameter each by operators that update up to MOST_MERGED_LARS parameters each.
+    """Replace LARS updates of one parameter each by operators that update up to 59 parameters each.
 
-    Only updates with equal data types and attributes are merged; the weight decays (`lars_weight_decay`) may differ.
-    They are split evenly among as few operators as possible: 118 updates become 2 operators of 59 parameters.
+    Only updates with equal data types and attributes are merged; their weight decays may differ. They are split evenly
+    among as few operators as possible: 118 updates become 2 operators of 59 parameters (MOST_MERGED_LARS).
+
+    Args:
+        main: Training program; changed in place. Without LARS it stays as it is.
     """
     substitutes: dict[Operator, list[Step]] = {}
     for group in _mergeable_lars(main.global_block()):
@@ -101,12 +108,19 @@ def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
     """Set up gradient accumulation: split an update into `steps` micro-steps, each on a part of the batch.
 
-    `main` becomes the last micro-step. The returned program is to be run `steps` - 1 times before it:
-
         returned program:  compute gradients, accumulator += gradient
         main:              compute gradients, gradient += accumulator, accumulator = 0, all-reduce, update
 
     Run this before gradients are put into buckets.
+
+    Args:
+        main: Training program; becomes the last micro-step.
+        startup: Its start-up program; gets operators that fill the accumulators with zeros.
+        steps: Micro-steps of an update, such as 4. The gradient of the loss is divided by it, so that the sum of the
+            parts is a mean.
+
+    Returns:
+        The program to be run `steps` - 1 times before `main`.
     """
     block = main.global_block()
     _divide_loss_gradient(block, steps)

@@ -37,9 +37,21 @@ Histories = dict[str, GradientHistory]
 def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> Histories:
     """Prove that an update trains each parameter by the mean of its gradients over all ranks and micro-steps.
 
-    `update` lists the program of each micro-step, in order. `scale` is the fixed loss scale. Returns the history of
-    each parameter's gradient (how it was summed and scaled). Raises Refused at the first difference, such as a
-    trainable parameter that is not updated.
+    The gradients are followed from the loss to the optimizer through the operators of the built programs; nothing is
+    run.
+
+    Args:
+        update: The program of each micro-step (a part of the batch), in order. The last one has the optimizer; without
+            gradient accumulation it is the only one.
+        ranks: Number of data-parallel processes.
+        scale: The fixed loss scale, at which the gradient of the loss must start; 1 without one.
+
+    Returns:
+        By parameter, how its gradient was summed and scaled until the optimizer reads it.
+
+    Raises:
+        Refused: A gradient is not this mean, a trainable parameter is not updated, or the programs are not
+            data-parallel training. The message names the first difference.
     """
     histories = _histories_at_optimizer(update, ranks=ranks, scale=scale)
     main = update[-1]  # the program with the optimizer; every program of the update has all parameters
@@ -56,7 +68,16 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
 def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micro_steps: int) -> None:
     """Prove that the gradient of a parameter is the mean over all ranks and micro-steps when the optimizer reads it.
 
-    `history` says what was done to the gradient until then. Raises Refused at the first difference.
+    With 8 ranks and 2 micro-steps it must be summed over the ranks once and scaled by 1/16.
+
+    Args:
+        parameter: Name of the parameter, for messages.
+        history: What was done to its gradient until the optimizer reads it.
+        ranks: Number of data-parallel processes.
+        micro_steps: Number of parts of the batch whose gradients one update adds up.
+
+    Raises:
+        Refused: The gradient is summed or scaled otherwise, or still has the loss scale on it.
     """
     subject = f"the gradient of {parameter}"
     merged = history.micro_steps
@@ -74,11 +95,17 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 
 
 def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
-    """Return, by parameter, the history of the gradient that the optimizer reads: how it was summed and scaled.
+    """Return, by parameter, how the gradient that the optimizer reads was summed and scaled.
 
-    `update` lists the program of each micro-step, in order; the last one has the optimizer. `scale` is the fixed loss
-    scale. Raises Refused if the programs are not data-parallel training, if a parameter is updated twice, or if an
-    accumulator is not cleared at the end.
+    Args:
+        update: The program of each micro-step of an update (a part of the batch), in order. The last one has the
+            optimizer.
+        ranks: Number of data-parallel processes.
+        scale: The fixed loss scale; 1 without one.
+
+    Raises:
+        Refused: The programs are not data-parallel training, a parameter is updated twice, or a variable that adds up
+            gradients of several micro-steps is not cleared at the end.
     """
     dynamic_scales = _dynamic_scales(update[-1])
     followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())  # accumulators hold zeros
@@ -125,10 +152,15 @@ def _by_parameter(read: list[_Read]) -> Histories:
 
 
 def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
-    """Return the history of each gradient that an update operator reads, with the parameter that it updates.
+    """Return what was done to each gradient that an update operator reads, with the parameter that it updates.
 
-    The operator's own factor `rescale_grad` is part of the history. Raises Refused for a variable without a history,
-    which no gradient of the loss reaches.
+    Args:
+        op: Operator that updates one or more parameters, such as `momentum`. Its own factor `rescale_grad` counts as
+            part of what was done.
+        histories: By variable, what was done to the gradient in it before this operator.
+
+    Raises:
+        Refused: The operator reads a variable that no gradient of the loss reaches.
     """
     own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
     read = []
@@ -154,9 +186,16 @@ class _Follower:
     def follow(self, block: Block, *, before: _Followed) -> _Followed:
         """Follow the gradients through the operators of a program, and return what is known of them at its end.
 
-        `before` is what the earlier programs of the update left: the gradients in accumulators, and which variables
-        were summed over the ranks. A history says how often a gradient was summed, and how it was scaled. Raises
-        Refused if this is not data-parallel training.
+        Args:
+            block: Main block of one program of an update.
+            before: What the earlier programs of the update left: parameters that the optimizer has updated, gradients
+                in accumulators, and the variables that were summed over the ranks.
+
+        Returns:
+            The same, after this program. Only gradients in accumulators pass from one program to the next.
+
+        Raises:
+            Refused: The program is not data-parallel training.
         """
         read = [*before.read_by_optimizer]
         histories = before.accumulated
@@ -178,11 +217,16 @@ class _Follower:
         return _Followed(read_by_optimizer=read, accumulated=still_accumulated, ever_summed=ever_summed)
 
     def after(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
-        """Return the histories of all gradients after one operator; `histories` are those before it.
+        """Return the histories of all gradients after one operator: how each was summed and scaled so far.
 
-        The operator must be no sum over the ranks and no update: `follow` has the rules of those. `ever_summed` has the
-        variables that were summed over the ranks before it. Raises Refused if the operator cannot be part of
-        data-parallel training.
+        Args:
+            op: Any operator but a sum over the ranks (`c_allreduce_sum`), a `coalesce_tensor` or an update of
+                parameters, which `follow` handles.
+            histories: The histories before the operator, by the variable that holds the gradient.
+            ever_summed: Variables whose gradient was summed over the ranks before the operator.
+
+        Raises:
+            Refused: The operator cannot be part of data-parallel training.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
@@ -204,9 +248,13 @@ class _Follower:
         return histories
 
     def _started(self, op: Operator) -> Histories:
-        """Return the history of the loss's gradient, which an operator sets to the loss scale.
+        """Return the history of the loss's gradient, at which the backward pass starts.
 
-        Raises Refused if it sets another value.
+        Args:
+            op: The operator that sets this gradient to a constant.
+
+        Raises:
+            Refused: The constant is not the fixed loss scale.
         """
         value = op.attr("value")
         prove(
@@ -216,11 +264,18 @@ class _Follower:
         return {op.output_arg_names[0]: GradientHistory(factor=value, micro_steps=self.runs)}
 
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of the gradients that AMP's `check_finite_and_unscale` writes.
+        """Return the histories of the gradients that `check_finite_and_unscale` of Paddle's mixed precision writes.
 
-        It looks for values that are not finite, and divides by the dynamic loss scale, whose power falls by 1. Raises
-        Refused if it reads a variable that no gradient reaches or, with several ranks, a gradient that was not summed
-        over them exactly once.
+        The operator looks for values that are not finite, and divides by the dynamic loss scale, whose power in the
+        history falls by 1.
+
+        Args:
+            op: The operator.
+            histories: How each gradient was summed and scaled before it, by variable.
+
+        Raises:
+            Refused: It reads a variable that no gradient reaches. Or, with several ranks, it reads a gradient that was
+                not summed over them exactly once: the ranks could differ in what they find.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
@@ -235,11 +290,22 @@ class _Follower:
         return unscaled
 
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
-        """Return the history of each variable that an operator computes from gradients; none if it reads no gradient.
+        """Return the history of each variable that an operator computes from gradients.
 
-        The operator is linear in the gradients that it reads. So each result has their history, changed by what the
-        operator multiplies with (`_scaled`). Raises Refused if the gradients have different histories, or if the
-        operator overwrites a sum over the ranks (one of `ever_summed`).
+        The operator is linear in the gradients that it reads. So each result has their history, changed by the factor
+        of the operator if it scales.
+
+        Args:
+            op: Operator of the backward pass or the optimizer.
+            histories: How each gradient was summed and scaled before it, by variable.
+            ever_summed: Variables whose gradient was summed over the ranks before it.
+
+        Returns:
+            Histories of what the operator writes; empty if it reads no gradient.
+
+        Raises:
+            Refused: The gradients that it reads have different histories, it scales by more than a constant, or it
+                overwrites a sum over the ranks.
         """
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:
@@ -255,11 +321,18 @@ class _Follower:
         return dict.fromkeys(written, history_written)
 
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
-        """Return the history of what an operator computes from a gradient with this history.
+        """Return the history of what an operator computes from a gradient: how it was summed and scaled.
 
-        A `scale` multiplies the factor in the history. The gradient of AMP's multiplication of the loss by its dynamic
-        scale adds 1 to the power of that scale. Any other operator changes nothing. `gradient` is the name of the
-        gradient, for the message. Raises Refused for a `scale` that does more than multiply by a constant.
+        A `scale` multiplies the factor in the history. The gradient of the multiplication of the loss by its dynamic
+        scale adds 1 to the power of that scale. Any other operator changes nothing.
+
+        Args:
+            op: The operator.
+            history: History of the gradient that it reads.
+            gradient: Name of this gradient, for the message.
+
+        Raises:
+            Refused: A `scale` adds something, or takes its factor from a variable.
         """
         if op.type == "scale":
             bias = op.attr("bias")
@@ -275,10 +348,18 @@ class _Follower:
 
 
 def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> list[str]:
-    """Return the names of the gradients in the variable `name`, which is about to be summed over the ranks.
+    """Return the names of the gradients in a variable that is about to be summed over the ranks.
 
-    They are the gradients that lie side by side in it if it is a buffer, or else the variable itself. The list is empty
-    if it is no gradient. Raises Refused if a gradient in a buffer is not computed yet.
+    Args:
+        name: Name of the variable.
+        histories: How each gradient was summed and scaled so far, by variable.
+        gradients_by_buffer: For each buffer, the names of the gradients that lie side by side in it.
+
+    Returns:
+        The gradients in the buffer, or else the variable itself. Empty if it is no gradient.
+
+    Raises:
+        Refused: A gradient in the buffer is not computed yet.
     """
     if name in gradients_by_buffer:
         gradients = gradients_by_buffer[name]
@@ -303,7 +384,17 @@ def _summed_by(op: Operator, histories: Histories, gradients_by_buffer: dict[str
 def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: frozenset[str]) -> None:
     """Raise Refused if an operator writes a variable whose gradient was summed over the ranks before.
 
-    The variable counts even if it holds another gradient by now, or was summed in an earlier program of the update.
+    Operators that may write it do not count: `depend`, which only waits for the sum, `scale`, and those of the
+    optimizer.
+
+    Args:
+        op: The operator.
+        written: Names of the variables that it writes.
+        ever_summed: Variables whose gradient was summed over the ranks before, in this program of the update or an
+            earlier one. They count even if they hold another gradient by now.
+
+    Raises:
+        Refused: One of `written` is among them.
     """
     if op.type in ("depend", "scale") or ops.is_optimizer(op):
         return  # these may write it: a `depend` only waits for the sum
@@ -324,18 +415,33 @@ def _without(name: str, histories: Histories) -> Histories:
 
 
 def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
-    """Return the histories of the gradients that AMP's `update_loss_scaling` copies.
+    """Return the unchanged histories of the gradients that AMP's `update_loss_scaling` copies.
 
-    They stay the same. The operator zeroes all gradients if one is not finite, which skips the update.
+    The operator zeroes all gradients if one is not finite, which skips the update.
+
+    Args:
+        op: The operator, which Paddle's mixed precision (AMP) adds.
+        histories: How each gradient was summed and scaled before it, by variable.
     """
     return {name: histories[source] for source, name in zip(op.input("X"), op.output("Out"), strict=True)}
 
 
 def _merged(op: Operator, histories: Histories) -> Histories:
-    """Return the history of out = gradient + accumulator, which an operator of gradient accumulation computes.
+    """Return the history of gradient + accumulator, which an operator of gradient accumulation computes.
 
-    It has the micro-steps of both. Raises Refused if the two are scaled differently, or if the gradient is not computed
-    yet or already summed over the ranks.
+    The accumulator holds the gradients of earlier micro-steps (parts of the batch), so the sum counts the micro-steps
+    of both.
+
+    Args:
+        op: The addition.
+        histories: How each gradient was summed and scaled before it, by variable. An accumulator without a history
+            holds zeros.
+
+    Returns:
+        The history, by the name of the variable that the addition writes.
+
+    Raises:
+        Refused: The two are scaled differently, or the gradient is not computed yet or already summed over the ranks.
     """
     gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
     if gradient not in histories or histories[gradient].sums > 0:

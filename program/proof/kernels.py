@@ -40,7 +40,12 @@ SlotTypes = dict[str, dict[str, str]]  # slot: the tensors in it, each with the 
 def check_sizes(main: static.Program) -> None:
     """Prove that the input and the output of each convolution are small enough for cuDNN.
 
-    Raises Refused for the first one of more than MOST_ELEMENTS elements, with the advice to lower the batch size.
+    Args:
+        main: Program with static shapes, the batch size included.
+
+    Raises:
+        Refused: One of them has more than 2^31 - 1 elements (MOST_ELEMENTS). The message advises to lower the batch
+            size.
     """
     block = main.global_block()
     for op in block.ops:
@@ -55,10 +60,15 @@ def check_sizes(main: static.Program) -> None:
 
 
 def check(main: static.Program, device: str) -> None:
-    """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
+    """Prove that this Paddle can run each operator of a program on a device as it is declared.
 
-    Raises Refused for the first operator without a kernel, and for the first tensor in another type than its kernel's,
-    which Paddle would cast at each step, or stop at.
+    Args:
+        main: Training or evaluation program. It is not run, and no device is needed.
+        device: "cpu" or "gpu".
+
+    Raises:
+        Refused: An operator has no kernel for its data type, a tensor is declared in another type than its kernel's,
+            which Paddle would cast at each step or stop at, or a convolution is too large for cuDNN on a GPU.
     """
     block = main.global_block()
     if device == "gpu":
@@ -100,9 +110,15 @@ class _Registry:
 
 
 def _declared_types(op: Operator, block: Block) -> SlotTypes:
-    """Map each slot of an operator to its tensors, and each tensor to its declared type, as `float16`.
+    """Map each slot of an operator to its tensors, and each tensor to its declared type.
 
-    Left out are gradients that are not computed (EMPTY), and variables that the block does not have.
+    Args:
+        op: Any operator of the block.
+        block: Block that declares the operator's variables.
+
+    Returns:
+        Types by slot and name, as {"X": {"image": "float16"}}. Left out are gradients that are not computed, variables
+        that the block does not have, and the slot XShape, which holds no data.
     """
     declared: SlotTypes = {}
     for slot in (*op.input_names, *op.output_names):
@@ -114,11 +130,18 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 
 
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
-    """Return the type, as `float16`, by which Paddle selects the kernel of an operator; None if it has no tensors.
+    """Return the data type by which Paddle selects the kernel of an operator.
 
-    It is the type of the first tensor in the input slots _SELECTORS. If an operator has no tensor there, it is the type
-    of the first one that it reads or, if it reads none, of the first one that it writes. For operators of
-    _TYPED_BY_OUTPUT it is always the first one that they write.
+    It is the type of the first tensor in the slots _SELECTORS that are inputs of the operator. Without one, it is that
+    of the first tensor that the operator reads, or else writes. For operators of _TYPED_BY_OUTPUT it is always the
+    first one that they write.
+
+    Args:
+        op: Any operator of a program.
+        declared_types: Its tensors and their types by slot, as `_declared_types` returns them.
+
+    Returns:
+        The type, as "float16"; None if the operator has no tensors.
     """
     if op.type in _TYPED_BY_OUTPUT:
         return _first_type(declared_types, op.output_names)
@@ -151,11 +174,16 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
 
 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
-    """Return the type, as `float16`, in which an operator's kernel reads or writes a tensor in `slot`.
+    """Return the data type in which an operator's kernel reads or writes a tensor.
 
-    As a rule, a kernel for a floating-point type (`kernel_type`, by which it was selected) reads and writes all
-    floating-point tensors in this type. Some slots and operators are exceptions. Where a kernel takes any type, the
-    result is `declared`, the tensor's type in the program.
+    As a rule, a kernel for a floating-point type reads and writes all floating-point tensors in this type. Some slots
+    are FP32 in any kernel, as those of a normalization's statistics, and some operators say the type in an attribute.
+
+    Args:
+        op: The operator.
+        slot: Its input or output slot that holds the tensor, such as "X" or "Scale@GRAD".
+        declared: The type of the tensor in the program, as "float16". It is the result where a kernel takes any type.
+        kernel_type: The type by which the kernel was selected.
     """
     if _without_endings(slot) in _FP32_SLOTS:
         return "float32"  # in any kernel
@@ -215,8 +243,12 @@ def check_evaluation(main: static.Program, training: static.Program, device: str
 def check_feed(main: static.Program, feed: dict[str, Any]) -> None:
     """Prove that the arrays of a batch have the names, shapes and types of the program's inputs.
 
-    `feed` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with a list of all inputs that
-    differ, are missing or are unknown to the program.
+    Args:
+        main: Program that is to be run on the batch.
+        feed: NumPy array or Paddle tensor of each input by its name, such as "image".
+
+    Raises:
+        Refused: Inputs differ, are missing or are unknown to the program. The message lists all of them.
     """
     # Without this check Paddle would stop with a C++ error in an operator.
     inputs = [variable for variable in main.list_vars() if variable.is_data]

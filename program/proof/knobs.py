@@ -37,10 +37,19 @@ _FUSIONS = (
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove that the knobs of STRATEGY changed a built program as they should.
+    """Prove that the knobs of STRATEGY, the options of distributed training, changed a built program as they should.
 
-    The program was built by `decided`. `asked` has the knobs as the user set them, with None for one that was left to
-    us. Returns what was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
+    Args:
+        main: Training program, before it is fitted to CPUs.
+        decided: The knobs by which it was built, all on or off.
+        asked: The knobs as the user set them; None for one that was left to this project.
+        ranks: Number of data-parallel processes.
+
+    Returns:
+        What was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
+
+    Raises:
+        Refused: A knob did not do all its work, was off and did some, or can have no effect although the user set it.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
@@ -77,11 +86,21 @@ def _moved_inputs(block: Block) -> list[str]:
 
 
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
-    """Prove for each knob of `_FUSIONS` that its pass did all its work if the knob is on, and nothing if it is off.
+    """Prove for each fusion knob that its pass did all its work if the knob is on, and nothing if it is off.
 
-    `decided` has the knobs by which the program was built, and `asked` those that the user set. If a knob that the user
-    set is on, its pass must have made something. One that is on by default may find nothing to change. Returns what was
-    made, in words. Raises Refused for the first knob that fails.
+    A pass is what changes the program for a knob, such as `fuse_bn_act_ops`. If the user turned a knob on, its pass
+    must have made something; one that is on by default may find nothing to change.
+
+    Args:
+        block: Main block of a built training program.
+        decided: The knobs by which the program was built.
+        asked: The knobs as the user set them; None for one that the user left open.
+
+    Returns:
+        What was made in words, one text for each knob that is on.
+
+    Raises:
+        Refused: A knob fails; the first one is named.
     """
     made_by_knob = _count_made(block)  # operators that each knob's pass has made
     left_by_knob = _count_left(block)  # places that it should have changed, and did not
@@ -135,10 +154,16 @@ def _sums_left_in_words(block: Block) -> list[str]:
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Count, for each knob of the strategy, what its pass made in a program.
+    """Count what the pass of each fusion knob made in a program.
 
-    For most knobs these are the operators of a type that only the pass makes. No type of operator shows what the pass
-    of `enable_addto` did, so for this knob the gradients are counted to which a convolution adds its result.
+    For most knobs these are the operators of a type that only the pass makes. For `enable_addto` no type of operator
+    shows it, so the gradients are counted to which a convolution adds its result.
+
+    Args:
+        block: Main block of a built training program.
+
+    Returns:
+        Counts by knob, as {"fuse_bn_act_ops": 33, ...}.
     """
     count_by_type = Counter(op.type for op in block.ops)
     gradients_added_to = _gradients_added_to(block)
@@ -163,9 +188,14 @@ def _gradients_added_to(block: Block) -> list[str]:
 
 
 def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int:
-    """Count the `share_buffer` operators that the pass of `enable_inplace` made.
+    """Count the operators that let an output share an input's buffer and that the knob `enable_inplace` made.
 
-    The pass of `enable_addto` makes such operators too. Those are on `gradients_added_to`, and do not count.
+    The knob `enable_addto` makes such operators (`share_buffer`) too. Those do not count.
+
+    Args:
+        block: Main block of a built training program.
+        gradients_added_to: Gradients to which a convolution adds its result. The operators of `enable_addto` are on
+            these.
     """
     count = 0
     for op in block.ops:
@@ -177,9 +207,15 @@ def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int
 
 
 def _count_left(block: Block) -> dict[str, int]:
-    """Count, for each knob, the places of a program that its pass would still change; 0 if it did all its work.
+    """Count, for each fusion knob, the places of a program that its pass would still change.
 
     A place is an operator or a group of operators, and may count for several knobs.
+
+    Args:
+        block: Main block of a built training program.
+
+    Returns:
+        Counts by knob, as {"fuse_bn_act_ops": 0, ...}; 0 if the pass did all its work.
     """
     reads = _Reads(block)
     fusible_norms = [op for op in block.ops if _is_half_nhwc_norm(op, block)]
@@ -230,9 +266,14 @@ class _Reads:
         self._readers = ops.readers(block)
 
     def sole_reader(self, op: Operator, slot: str) -> Operator | None:
-        """Return the only operator that reads the output in a slot; None if no operator or several read it.
+        """Return the only operator that reads an output of an operator; `share_buffer` does not count: it reads no value.
 
-        `share_buffer` does not count, because it reads no value.
+        Args:
+            op: The operator that writes the output.
+            slot: Output slot, such as "Out", of which the first variable is meant.
+
+        Returns:
+            The reader; None if no operator or several read it.
         """
         readers = [self._ops[index] for index in self._readers.get(op.output(slot)[0], ())]
         readers = [reader for reader in readers if reader.type != "share_buffer"]
@@ -268,10 +309,15 @@ def _count_mergeable_lars(block: Block) -> int:
 
 
 def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
-    """Prove that the knobs of cuDNN that the user set (`asked`) are in force.
+    """Prove that the knobs of cuDNN that the user set are in force.
 
-    Raises Refused if a flag of Paddle has another value, or if the knob of normalizations is set and cuDNN computes
-    none of this program.
+    Args:
+        block: Main block of a built training program.
+        asked: The knobs as the user set them; None for one that the user left open, which is not checked.
+
+    Raises:
+        Refused: A flag of Paddle has another value, or `cudnn_batchnorm_spatial_persistent` is set and cuDNN computes
+            no normalization of this program.
     """
     for flag, value in asked.flags.items():
         value_in_force = paddle.get_flags(flag)[flag]
@@ -299,9 +345,19 @@ class _Bucket(NamedTuple):
 
 
 def _check_buckets(block: Block, limit_mib: float) -> str:
-    """Prove that gradients are summed over the ranks in buckets, which are within `limit_mib` and full.
+    """Prove that gradients are summed over the ranks in buckets that are within the limit and full.
 
-    Returns the number of all-reduces in words. Raises Refused for the first bucket that fails.
+    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce.
+
+    Args:
+        block: Main block of a training program for several ranks.
+        limit_mib: Most MiB of gradients in one bucket.
+
+    Returns:
+        The number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 9".
+
+    Raises:
+        Refused: A gradient travels in no bucket, or a bucket is too large or was closed too soon.
     """
     buckets = [_bucket_made_by(op, block) for op in block.ops if op.type == "coalesce_tensor"]
     buffers = {bucket.buffer for bucket in buckets}
@@ -338,8 +394,15 @@ def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
 def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     """Prove that each bucket has no room for the first gradient of the next one, so that none was closed too soon.
 
-    `buckets` are those of one data type, in order. The first one and the last two are not checked: the first is closed
-    early on purpose, and the last is kept small on purpose, so that its first gradient may fit into the one before.
+    The first bucket and the last two are not checked: the first is closed early on purpose, and the last is kept small
+    on purpose, so that its first gradient may fit into the one before.
+
+    Args:
+        buckets: Groups of gradients of one data type, each summed by one all-reduce, in order.
+        limit_mib: Most MiB of gradients in one bucket.
+
+    Raises:
+        Refused: A bucket had room for the next gradient.
     """
     without_first_and_last = buckets[1:-1]
     for bucket, next_bucket in itertools.pairwise(without_first_and_last):

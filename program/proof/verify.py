@@ -18,10 +18,17 @@ from runlog.digits import six_digits
 
 
 def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
-    """Prove that a program updates its parameters by the optimizer of `config`.
+    """Prove that a program updates its parameters by the optimizer that the recipe asks for.
 
-    Returns how many parameters each type of update operator updates, as {"momentum": 161}. Raises Refused at the first
-    difference.
+    Args:
+        main: Training program.
+        config: Kind, momentum, weight decay and LARS settings of that optimizer.
+
+    Returns:
+        How many parameters each type of update operator updates, as {"momentum": 161}.
+
+    Raises:
+        Refused: An operator updates otherwise; the message names the first difference.
     """
     parameter_counts: Counter[str] = Counter()
     for op in main.global_block().ops:
@@ -32,10 +39,16 @@ def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, 
 
 
 def _check_update(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator is the optimizer of `config`, in its type, its settings and its states.
+    """Prove that an update operator has the type, settings and states that the recipe's optimizer needs.
 
-    If a parameter is in half precision, the operator must keep an FP32 master copy of each. Raises Refused for the
-    first difference.
+    If a parameter is in half precision, the operator must keep an FP32 master copy of each.
+
+    Args:
+        op: Operator that updates one or more parameters, such as `momentum`.
+        config: The recipe's optimizer.
+
+    Raises:
+        Refused: Something differs; the message names the first difference.
     """
     parameters = op.input("Param")
     prove(
@@ -54,8 +67,13 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
 def _check_decays(op: Operator, config: OptimizerConfig) -> None:
     """Prove that an update operator applies the right weight decay to each of its parameters.
 
-    It is that of `config` for a parameter that decays by `config.decays`, and 0 for any other. Raises Refused for the
-    first parameter with another one.
+    Args:
+        op: Operator that updates one or more parameters.
+        config: The recipe's optimizer: its decay for the parameters that decay by `config.decays`, and 0 for the
+            others.
+
+    Raises:
+        Refused: A parameter has another decay; the first one is named.
     """
     for index, name in enumerate(op.input("Param")):
         decay = _decay(op, index)
@@ -75,9 +93,14 @@ class _Attribute(NamedTuple):
 
 
 def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator has the momentum of `config` and, for LARS, its coefficient and epsilon.
+    """Prove that an update operator has the recipe's momentum and, for LARS, its coefficient and epsilon.
 
-    Raises Refused for the first attribute of another value.
+    Args:
+        op: Operator that updates one or more parameters.
+        config: The recipe's optimizer.
+
+    Raises:
+        Refused: An attribute has another value; the first one is named.
     """
     attributes = [_Attribute("mu", "momentum", config.momentum)]
     if op.type == "lars_momentum":
@@ -93,10 +116,16 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
 
 
 def _check_lars_states(op: Operator) -> None:
-    """Prove that one LARS operator updates each of its parameters with that parameter's own velocity and master copy.
+    """Prove that one LARS operator updates each parameter with that parameter's own velocity and FP32 master copy.
 
-    They are recognized by their names: the states of `fc.w` begin with `fc.w_`. Raises Refused for the first state of
-    another parameter, and for one that is not written to the variable from which it is read.
+    They are recognized by their names: the states of `fc.w` begin with `fc.w_`.
+
+    Args:
+        op: A `lars_momentum` operator of one or several parameters.
+
+    Raises:
+        Refused: A state belongs to another parameter, or a parameter or state is not written to the variable from which
+            it is read.
     """
     parameters = op.input("Param")
     slots = ["Param", "Velocity"]
@@ -111,7 +140,12 @@ def _check_lars_states(op: Operator) -> None:
 
 
 def _decay(op: Operator, index: int) -> float:
-    """Return the L2 weight decay that an update operator applies to its parameter number `index`; 0 for none."""
+    """Return the L2 weight decay that an update operator applies to one of its parameters; 0 for none.
+
+    Args:
+        op: A `momentum`, `merged_momentum` or `lars_momentum` operator.
+        index: Which of its parameters; counts from 0.
+    """
     if op.type == "lars_momentum":
         return float(op.attr("lars_weight_decay")[index])  # a list with one for each parameter
     if op.type == "merged_momentum":
@@ -132,10 +166,14 @@ def _decay(op: Operator, index: int) -> float:
 
 
 def check_compute_types(main: static.Program, dtype: str) -> None:
-    """Prove that convolutions and matrix products have their weights in `dtype`, and the loss its logits in float32.
+    """Prove that convolutions and matrix products have their weights in one type, and the loss its logits in float32.
 
-    `dtype` is a name, as "float16". The types are those that the program declares for its variables. Raises Refused for
-    the first other type.
+    Args:
+        main: Training program. The types are those that it declares for its variables.
+        dtype: Type of the weights, as "float16".
+
+    Raises:
+        Refused: Something is of another type; the first one is named.
     """
     block = main.global_block()
     for op in block.ops:
