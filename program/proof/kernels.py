@@ -41,7 +41,7 @@ def check_sizes(main: static.Program) -> None:
     """Prove that the input and the output of each convolution are small enough for cuDNN.
 
     Args:
-        main: Program with static shapes, the batch size included.
+        main: Training or evaluation program.
 
     Raises:
         Refused: One of them has more than 2^31 - 1 elements (MOST_ELEMENTS). The message advises to lower the batch

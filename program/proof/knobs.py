@@ -41,8 +41,8 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
 
     Args:
         main: Training program, before it is fitted to CPUs.
-        decided: The knobs by which it was built, all on or off.
-        asked: The knobs as the user set them; None for one that was left to this project.
+        decided: The knobs by which it was built, after `resolve` decided those that the user left open.
+        asked: The knobs as the user set them; None for one that the user left open.
         ranks: Number of data-parallel processes.
 
     Returns:
@@ -266,7 +266,9 @@ class _Reads:
         self._readers = ops.readers(block)
 
     def sole_reader(self, op: Operator, slot: str) -> Operator | None:
-        """Return the only operator that reads an output of an operator; `share_buffer` does not count: it reads no value.
+        """Return the only operator that reads an output of an operator.
+
+        A `share_buffer` does not count, because it reads no value.
 
         Args:
             op: The operator that writes the output.

@@ -166,7 +166,7 @@ def _decay(op: Operator, index: int) -> float:
 
 
 def check_compute_types(main: static.Program, dtype: str) -> None:
-    """Prove that convolutions and matrix products have their weights in one type, and the loss its logits in float32.
+    """Prove that convolutions and matrix products have their weights in `dtype`, and the loss its logits in float32.
 
     Args:
         main: Training program. The types are those that it declares for its variables.
