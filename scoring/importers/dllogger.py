@@ -89,9 +89,15 @@ class PyTorch(EpochFormatReader):
     _evaluates = False  # the rows that come are of an evaluation
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row, in JSON or not.
+        """Read the values that a line before the first row of training figures states, such as the batch size.
 
-        Besides the facts of the base class, set a fact for each parameter behind `PARAMETER` or `Start with arguments`.
+        The line may be JSON or text. On a line with `PARAMETER` or `Start with arguments`, each known parameter is set,
+        as `amp : True` sets "amp". The first line that states a value counts. The line is also searched for words that
+        say whether evaluation or training follows.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
         """
         super().read_before_rows(line, text)
         plain_text = _as_text(text)
@@ -104,13 +110,29 @@ class PyTorch(EpochFormatReader):
         self._note_phase(line, plain_text)
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row, in JSON or not."""
+        """Read a line after the first row of training figures that is not such a row itself, in JSON or as text.
+
+        It may print an evaluation's result, an epoch's summary or the run's average speed. It is also searched for
+        words that say whether evaluation or training follows.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
         plain_text = _as_text(text)
         super().read_after_first_row(line, plain_text)
         self._note_phase(line, plain_text)
 
     def _note_phase(self, line: int, plain_text: str) -> None:
-        """Note in `_evaluates` whether the next rows are of an evaluation, if a line says so or says the contrary."""
+        """Note whether the next printed rows are of an evaluation or of training, if a line says so.
+
+        Rows of an evaluation look like rows of training and must be skipped. If a parameter `mode` makes the whole
+        program evaluate, as `mode : evaluate` does, that also becomes a problem of the record.
+
+        Args:
+            line: Number of the line in the log.
+            plain_text: The line as `_as_text` returns it.
+        """
         is_evaluation = _EVALUATION_STARTS.search(plain_text)
         if is_evaluation is None:
             if _TRAINING_STARTS.search(plain_text):
@@ -127,9 +149,12 @@ class PyTorch(EpochFormatReader):
         return self._evaluates or super()._is_skipped(position, row)
 
     def device_counts(self) -> dict[str, Fact]:
-        """Map each parameter of the log that states how many devices there are to the number and its line.
+        """Return how many devices the program used, by each of its parameters that states it: `world_size` and `gpus`.
 
-        A number is None if the parameter's value is garbled or 0. A parameter that the log does not print is left out.
+        Returns:
+            The number and its line, by the parameter: {"world_size": Fact(8, line=3)}. The number is None if
+            `world_size` is garbled or 0, or if `gpus` is garbled or is a number above 1 alone, which may also be the
+            name of a single GPU.
         """
         counts: dict[str, Fact] = {}
         world_size = self.facts_by_name.get("world_size")
@@ -168,9 +193,15 @@ class PyTorch(EpochFormatReader):
 
 
 def _number_of_gpus(text: str) -> int | None:
-    """Return how many GPUs the parameter `gpus` states: two for `[0, 1]` or `0,1`. None if it is garbled.
+    """Return how many GPUs the parameter `gpus` of a training program states.
 
-    A number alone is the one GPU of that number, or so many GPUs. Only `0` and `1` mean one GPU in either case.
+    A number alone may be the number of one GPU or how many there are. Only `0` and `1` mean one GPU in either case.
+
+    Args:
+        text: Value of the parameter, such as "[0, 1]" or "0,1".
+
+    Returns:
+        The number of GPUs. None if no number is printed, or if a number above 1 stands alone.
     """
     listed = re.findall(r"\d+", text)
     is_number_alone = integer(text) is not None
@@ -180,13 +211,14 @@ def _number_of_gpus(text: str) -> int | None:
 
 
 def _as_text(text: str) -> str:
-    """Return a JSON line of DLLogger as the text that DLLogger prints for people, so that one reader suits both forms.
+    """Return a JSON line of NVIDIA's DLLogger in the text form of DLLogger, so that one reader suits both forms.
 
         DLLL {.., "step": "PARAMETER", "data": {"amp": true}}          -> PARAMETER amp : True
         DLLL {.., "step": [3], "data": {"val.top1": 70.1}}             -> Epoch: 3  val.top1 : 70.1
         DLLL {.., "step": [], "data": {"train.total_ips": 2600.0}}     -> Summary: train.total_ips : 2600.0
 
-    Any other line, and broken JSON, is returned as it is.
+    Args:
+        text: A line of the log. Any other line, and broken JSON, is returned as it is.
     """
     if "DLLL {" not in text:
         return text
@@ -236,9 +268,14 @@ class MXNet(PyTorch):
         self._table_devices: list[Fact] = []  # one for each row of the table: each of the benchmark's runs
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row, which may be of the table that benchmark.py prints last.
+        """Read a line after the first row of training figures, which may be of the table that benchmark.py prints last.
 
-        The table's head states the batch of one device; each row below it states a number of devices.
+        The head of this table states the batch size of one device, and each row below it states a number of devices.
+        The line may also print an evaluation's result, an epoch's summary or the run's average speed.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
         """
         super().read_after_first_row(line, text)
         head = _TABLE_HEAD.search(text)
@@ -265,11 +302,15 @@ class MXNet(PyTorch):
         return ClosingTable(devices=self._table_devices[0], batch_per_device=self._table_batch)
 
     def device_counts(self) -> dict[str, Fact]:
-        """Map each place of the log that states how many devices there are to the number and its line.
+        """Return how many devices the program used, by each place of the log that says so.
 
         The places are the parameters, the table that benchmark.py prints last, and mpirun's tags, which put the number
-        of the rank before each line. The tags count only beside another place, and only if they show as many ranks or
-        more: a rank that prints nothing has no tag.
+        of the rank before each line. A rank that prints nothing has no tag. So the tags count only beside another
+        place, and only if they show as many ranks as any of the other places or more.
+
+        Returns:
+            The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
+            line=90)}. The number is None if it cannot be read.
         """
         counts = super().device_counts()
         table = self._closing_table()
@@ -340,14 +381,28 @@ class Json(MXNet):
     columns = "stamp epoch step rate time loss wait"
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row. Raises InputError if it says that the rate of the rows is not of images."""
+        """Read the values that a line before the first row of training figures states, such as the batch size.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+
+        Raises:
+            InputError: The line says that the rate of the rows counts something other than images.
+        """
         super().read_before_rows(line, text)
         unit = _UNIT_OF_JSON_RATE.search(text)
         if unit:
             self._require_image_unit(line, unit[1])
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Set the framework, the meaning of its batch and the number of its first step by the first row's columns."""
+        """Set the framework, the meaning of its batch size and the number of its first step, by the first row.
+
+        Args:
+            text: The row as it is printed. Its columns show the framework: `train.total_ips` is of PyTorch.
+            position: Epoch and step of the row.
+            row: Values of the row by column, as printed.
+        """
         for column, dialect in _DIALECTS.items():
             if column in text:
                 self.framework = dialect.framework
@@ -378,9 +433,14 @@ class TensorFlow(PyTorch):
         return super().precision()
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps from the `last` row to this one, or None for the first row.
+        """Return how many training steps a printed row covers.
 
-        The first row may be of a single step or of many, and does not say which.
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+
+        Returns:
+            The number of steps. None for the first row, which may be of one step or of many and does not say which.
         """
         return None if last is None else super().steps_of_row(last, position)
 

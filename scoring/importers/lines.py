@@ -121,12 +121,18 @@ class Lines:
             self._start.has_row = True
 
     def runs(self, restarts: Iterable[Restart]) -> list[Span]:
-        """Return the first and the last line of each run in the log. Call this after all lines are read.
+        """Return the first and the last line of each training run in the log. Call this after all lines are read.
 
-        A run begins at each start that was followed by a row. It also begins where the step counter goes back between
-        two rows (`restarts`), unless such a start lies between these rows. If rows come before all of these, a run
-        begins with the log. A log without a row is one run. None as the last line of a run stands for the end of the
-        log.
+        A run begins at each tool's start that was followed by a row of training figures. It also begins where the step
+        counter goes back between two rows, unless such a start lies between them. If rows come before all of these, a
+        run begins with the log.
+
+        Args:
+            restarts: Pairs of successive rows between which the step counter goes back.
+
+        Returns:
+            Pairs of line numbers in ascending order, such as [(1, 311), (312, None)]. None stands for the end of the
+            log. A log without a row is one run.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
@@ -147,9 +153,12 @@ class Lines:
         return any(restart.line_before < start <= restart.line_after for start in self._first_lines)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of each line of the stream, without its newline, colours and NUL bytes.
+        """Yield the text of each line of the stream, without its newline, terminal colours and NUL bytes.
 
-        mpirun's prefixes stay. A line whose end is missing, or that is longer than MAX_LINE_BYTES, ends with CUT.
+        Yields:
+            Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. If a line has no
+            newline or is longer than MAX_LINE_BYTES, its text ends with the character CUT: a number right before it may
+            be incomplete.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
@@ -166,15 +175,21 @@ class Lines:
             piece = self.stream.readline(MAX_LINE_BYTES)
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line of the run, without rows that repeat those of another rank.
+        """Yield the number and the text of each line of the run, leaving out rows that repeat those of another rank.
 
-        With mpirun, a tag before each line names the rank that wrote it. From the first block of lines with a row on,
-        rows, which hold `marker`, and the texts of a tool's start are kept of one rank alone: the lowest one that
-        prints a row in that block. Lines without a tag are kept, too.
+        With mpirun, a tag before each line may name the rank that wrote it. Rows of training figures, and the texts
+        that a tool prints as it starts, are kept of a single rank: the lowest one that prints a row in the first block
+        of lines in which a rank prints one. Earlier blocks are kept whole.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
+
+        Args:
+            marker: Text that stands in every row of training figures.
+
+        Yields:
+            Number of the line in the log, from 1, and its text without tags. Lines without a tag are all kept.
         """
         kept_rank: int | None = None  # None: no rank has printed a row yet
         for block in self._blocks_of_lines():
@@ -212,10 +227,18 @@ def _first_tag(text: str) -> re.Match[str] | None:
 
 
 def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLine:
-    """Return a line without mpirun's tags, and the rank that wrote the line; None if no tag says it.
+    """Return a line without the rank tags of mpirun, and the rank that wrote the line.
 
-    A tag that begins the line names the rank: `12:30 [1,3]<stdout>: loss 0.5` -> `loss 0.5` of rank 3. One further
-    inside is that of another process, which wrote into the line.
+    A tag that begins the line names this rank: `12:30 [1,3]<stdout>: loss 0.5` becomes `loss 0.5` of rank 3. A tag
+    further inside is that of another process, which wrote into the line.
+
+    Args:
+        number: Number of the line in the log.
+        text: The line, with at least one tag.
+        first_tag: Match of the first tag in the line. Its group 1 is the rank.
+
+    Returns:
+        The line with its number. Its rank is None if no tag begins the line.
     """
     is_prefix = first_tag.start() <= _PREFIX_CHARS
     if is_prefix:
@@ -225,10 +248,15 @@ def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLin
 
 
 def _is_repeated(line: TaggedLine, kept_rank: int | None, marker: str) -> bool:
-    """Return whether a line repeats one of the rank `kept_rank`: a row or a tool's start text of another rank.
+    """Return whether a line repeats what another rank prints: a row of training figures, or text of a tool's start.
 
-    A row is a line that holds the text `marker`. A line without a rank repeats none, and without a `kept_rank` no line
-    does.
+    Args:
+        line: The line, with the rank that wrote it or None.
+        kept_rank: The rank whose rows are kept. None means that no rank has printed a row yet.
+        marker: Text that stands in every row of training figures.
+
+    Returns:
+        False for a line without a rank, for a line of `kept_rank`, and for any line if `kept_rank` is None.
     """
     if kept_rank is None or line.rank is None or line.rank == kept_rank:
         return False

@@ -54,10 +54,14 @@ class MLLog(FormatReader):
         self.events = Run()
 
     def read(self) -> None:
-        """Read the events in this run's lines into windows, epochs, evaluations and facts. Call this once.
+        """Read the events in this run's lines into windows, epochs, evaluations and other values. Call this once.
 
-        A log of our own has a window for each `step_window` event. A log without these has one for each epoch that has
-        a time or a rate or, without such epochs, for each block of epochs.
+        A log of this project has one window for each event `step_window`, which states the figures of some training
+        steps. A log without such events has one window for each epoch with a time or a rate or, without such epochs,
+        for each block of epochs.
+
+        Raises:
+            InputError: The run has over MAX_ROWS windows.
         """
         self._take_entries()  # adds a window for each `step_window` event
         self._report_unreadable_images()  # of these windows, before others are added
@@ -70,9 +74,13 @@ class MLLog(FormatReader):
         self._read_evaluations()
 
     def _take_entries(self) -> None:
-        """Take each entry in this run's lines, and add a window for each `step_window` event.
+        """Read each entry in this run's lines, and add a window for each event `step_window`.
 
-        Events of a rank that repeats a lower rank's log are left out.
+        Several ranks may each write the whole run into the log. Then the events of all ranks but the lowest one are
+        left out.
+
+        Raises:
+            InputError: The run has over MAX_ROWS windows.
         """
         first, last = self.lines.span
         repeating_ranks = _ranks_that_repeat_a_lower_one(self.lines.stream)
@@ -103,10 +111,17 @@ class MLLog(FormatReader):
             self.add_window(window)
 
     def _take_entry(self, entry: Entry) -> None:
-        """Add an entry of the log to `windows`, `problems` or `events`.
+        """Add one entry of the log to `windows`, `problems` or `events`.
 
-        A `step_window` event becomes a window, and a Problem becomes a problem of the record. Any other event and any
-        section of the header go to `events`. Also note in `self.lines` where a run begins.
+        An event `step_window` states the figures of some training steps and becomes a window. A Problem, which says
+        what is wrong with a line, goes to `problems`. Any other event and any section of the header go to `events`.
+        `self.lines` is told if the entry may begin a run.
+
+        Args:
+            entry: The event, the section of the header or the problem.
+
+        Raises:
+            InputError: The run has over MAX_ROWS windows.
         """
         if isinstance(entry, Problem):
             self.note_problem(f"line {entry.line}: {entry.message}")
@@ -123,16 +138,25 @@ class MLLog(FormatReader):
                 self._note_clock_set_back(entry)
 
     def _note_clock_set_back(self, entry: Event) -> None:
-        """Note a problem if an event clock_set says that the clock was set back: stamps lie too close together then."""
+        """Add a problem to the record if an event `clock_set` says that the computer's clock was set back.
+
+        The run's time is then too short, because it is the difference of two time stamps.
+
+        Args:
+            entry: The event. Its value is by how many seconds the clock was set, below 0 if it was set back.
+        """
         set_by_s = real(entry.value)
         if set_by_s is not None and set_by_s < 0:
             back = f"the clock was set back by {six_digits(-set_by_s)} s"
             self.note_problem(f"line {entry.line}: {back}: the time of the run is too short by as much")
 
     def _note_start(self, entry: Event | Header) -> None:
-        """Note in `self.lines` that a run may begin here, if this event or section is one of those that open a log.
+        """Note in `self.lines` that a training run may begin here, if this entry is one of those that open a log.
 
-        The event of the run's start makes it a run, even if nothing follows.
+        An event `run_start` makes it a run in any case, even if nothing follows.
+
+        Args:
+            entry: An event or a section of the header.
         """
         name = entry.section if isinstance(entry, Header) else entry.key
         if name in _OPENING:
@@ -141,17 +165,22 @@ class MLLog(FormatReader):
             self.lines.confirm_run()
 
     def _pop_rank_times(self, window_event: Event) -> schema.RankTimes | None:
-        """Remove and return the ranks' own times in a window, or None if they are not logged.
+        """Remove and return what an event logged of the ranks' own times in a window of training steps.
 
-        They are logged before the event of the window, with its step.
+        Args:
+            window_event: The event `step_window`. The times were logged before it, with the same step.
+
+        Returns:
+            The least, median and greatest times of the ranks, or None if they are not logged.
         """
         step = run.scalar(window_event.metadata.get("step"))
         return self.events.rank_times.pop(step, None)
 
     def _read_header(self) -> None:
-        """Set `header` and `software` from the header sections, which only our own logs have.
+        """Set `header` and the versions in `software` from the header, which only logs of this project have.
 
-        A run on null GPUs becomes a problem of the record.
+        The record gets a problem if the run used null GPUs, which compute nothing, and if the log states another form
+        or version than this reader knows.
         """
         self.header = {name: header.value for name, header in self.events.headers.items()}
         packages = table_or_none(self.header.get("packages")) or {}
@@ -219,9 +248,11 @@ class MLLog(FormatReader):
         self.note_problem(f"line {start.line}: time_ms {date}: all times are wrong if it does not count milliseconds")
 
     def _read_single_events(self) -> None:
-        """Set the facts that a log states in one event each, such as the batch of all devices and the benchmark.
+        """Set the values that a log states in one event each, such as the batch size of all devices and the benchmark.
 
-        A value that cannot be read becomes a problem of the record.
+        A value that is set already is kept. A value that cannot be read becomes a problem of the record. The benchmark
+        also becomes the model, unless that is known already. If the number of samples is logged several times, the last
+        one counts; for other values it is the first one.
         """
         first = self.events.first  # the first event of each key
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
@@ -236,9 +267,13 @@ class MLLog(FormatReader):
         self.set_if_unset("rate_scope", self.rate_scope)  # the format's own, as a fact of the record
 
     def _set_from_first_mark(self, name: str, marks: list[Mark]) -> None:
-        """Set the fact `name`_s, in seconds, and the status from the first of the marks.
+        """Set when a run started or stopped, in seconds of Unix time, and its status, from the first mark of that.
 
         Each further mark becomes a problem of the record. Without a mark nothing is set.
+
+        Args:
+            name: What the marks are of: "run_start" sets `run_start_s`.
+            marks: The logged starts or stops, in the order of their lines.
         """
         for mark in marks[:1]:
             self.set_if_unset(f"{name}_s", mark.time_ms / 1000, mark.line)
@@ -247,15 +282,28 @@ class MLLog(FormatReader):
             self.note_problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
 
     def _set_from_event(self, name: str, event: Event | None, convert: Callable[[Any], object]) -> None:
-        """Set the fact `name` to the converted value of an event, unless it is set already or `event` is None."""
+        """Set a value of the run from an event of the log, unless it is set already or the event is missing.
+
+        A value that is there but cannot be read becomes a problem of the record.
+
+        Args:
+            name: Name of the value, such as "train_samples".
+            event: The event that states it, or None.
+            convert: Function that returns the converted value, or None for a value that cannot be read.
+        """
         if event:
             self.set_if_unset(name, self._readable(event, "value", event.value, convert), event.line)
 
     def _readable(self, event: Event, name: str, value: Any, convert: Callable[[Any], T | None]) -> T | None:
-        """Convert the value `name` of an event, and return the result; None if `convert` cannot read the value.
+        """Return a converted value of an event. If it cannot be converted, add a problem to the record and return None.
 
-        A value that is there but cannot be read becomes a problem of the record. NaN does not, because a loss may be
-        NaN.
+        NaN gives None without a problem, because a loss may be NaN. So does a value of None.
+
+        Args:
+            event: The event.
+            name: Name of the value in the problem, such as "data_wait_s".
+            value: The value as it is logged. None if it is missing.
+            convert: Function that returns the converted value, or None for a value that cannot be read.
         """
         result = convert(value)
         is_nan = isinstance(value, float) and math.isnan(value)
@@ -266,9 +314,16 @@ class MLLog(FormatReader):
         return result
 
     def _add_step_window(self, event: Event, rank_times: schema.RankTimes | None) -> None:
-        """Add the window that a `step_window` event of our own logs states, or note a problem if it cannot be read.
+        """Add the training figures of one `step_window` event, which this project's runs log every so many steps.
 
-        `rank_times` are the ranks' own times in this window, or None if they are not logged.
+        An event without a table of values, or without readable steps or time, becomes a problem of the record instead.
+
+        Args:
+            event: The event.
+            rank_times: The least, median and greatest times of the ranks in these steps. None if they are not logged.
+
+        Raises:
+            InputError: The run has MAX_ROWS windows already.
         """
         values = table_or_none(event.value)
         if values is None:
@@ -286,9 +341,18 @@ class MLLog(FormatReader):
         self.add_window(window)
 
     def _step_window(self, event: Event, values: JsonObject, steps: int, seconds: float) -> Window:
-        """Return the window of a `step_window` event, with the steps and seconds that the caller has read.
+        """Return the training figures of one `step_window` event, which this project's runs log every so many steps.
 
-        `values` is the table that is the event's value. A figure that is missing or cannot be read is None.
+        Args:
+            event: The event. Its metadata have the step, the epoch and the phase.
+            values: The table that is the event's value, such as {"steps": 10, "time_s": 3.5, "images": 2560, "loss":
+                6.9}.
+            steps: Number of steps, as the caller has read it from the table.
+            seconds: Time of these steps, as the caller has read it from the table.
+
+        Returns:
+            A window in which a figure is None if it is missing or cannot be read. A figure that is there but cannot be
+            read mostly becomes a problem of the record, too.
         """
         images = self._readable(event, "images", values.get("images"), positive_amount)
         return Window(
@@ -331,9 +395,10 @@ class MLLog(FormatReader):
         return self.value("train_samples") if self._samples_are_images() else None
 
     def _read_evaluations(self) -> None:
-        """Fill `evaluation_spans` with the time of each evaluation, and `qualities` with the logged accuracies.
+        """Fill `evaluation_spans` with the times of the logged evaluations, and `qualities` with the logged accuracies.
 
-        An evaluation without a positive duration is left out, and so is an accuracy that is no number.
+        An evaluation is left out if its start or stop is missing or if its duration is not positive. An accuracy that
+        is no finite number is left out, too.
         """
         for evaluation in self.events.evaluations:
             start = evaluation.start
@@ -348,11 +413,14 @@ class MLLog(FormatReader):
                 self.qualities.append(Quality(line=accuracy.line, name=accuracy.key, value=value, epoch=epoch))
 
     def _windows_of_blocks(self) -> Iterator[Window]:
-        """Yield a window for the training of each block of epochs. Its epoch is the last one of the block.
+        """Yield the training figures of each block of epochs, for a log that states no time or rate of single epochs.
 
-        A block is left out if its epochs or the end of its training are not logged, or if the clock was set back within
-        it. The window has images only if the number of images in an epoch is known, and steps only if the batch is
-        known, too.
+        A block is a group of successive epochs that the log marks by its start and stop. It is left out if the log does
+        not say its epochs or when its training ended, or if the clock was set back within it.
+
+        Yields:
+            A window with the last epoch of the block. Its images are None if the number of images in an epoch is not
+            known. Its steps are None if that number or the batch size of all devices is not known.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")
@@ -374,10 +442,13 @@ class MLLog(FormatReader):
             )
 
     def _training_of_blocks(self) -> Iterator[tuple[Mark, Mark]]:
-        """Yield two marks for each block of epochs: the start of the block, and the end of its training.
+        """Yield when the training of each block of epochs starts and ends.
 
-        Training ends at the first evaluation or block stop after the start. A block without such an end before the next
-        block starts is left out.
+        Training ends at the first evaluation or block stop after the start of the block. A block is left out if the
+        next block starts before such an end, or if there is none.
+
+        Yields:
+            The mark of the start of the block, and the mark of the end of its training.
         """
         starts = [block.start for block in self.events.blocks if block.start]
         ends = self._ends_of_training()
@@ -395,10 +466,14 @@ class MLLog(FormatReader):
 
 
 def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
-    """Return the ranks that write a run into the log that a lower rank writes, too, as each of them logs its start.
+    """Return the ranks whose events repeat those of a lower rank, as each of them logs the start of the run.
 
-    A launcher's prefix names the rank, such as srun's `3: `. The stream is read up to a start without one, and is then
-    set back to its beginning.
+    If ranks 0 to 3 log it, the result is {1, 2, 3}. A rank is known by the prefix that a launcher puts before a line,
+    such as `3: ` of srun.
+
+    Args:
+        stream: The log from its beginning. It is read up to the first start without a rank, or up to its end, and then
+            set back to its beginning.
     """
     ranks: set[int] = set()
     for entry in read_stream(stream):
@@ -416,7 +491,12 @@ def _with_speed(epochs: Sequence[Window]) -> list[Window]:
 
 
 def _first_after(marks: Sequence[Mark], line: int) -> Mark | None:
-    """Return the first mark after `line`, or None if there is none. `marks` are in the order of their lines."""
+    """Return the first mark that comes after a line of the log, or None if there is none.
+
+    Args:
+        marks: Starts or stops in the log, in the order of their lines.
+        line: Number of the line. A mark on the line itself does not count.
+    """
     marks_up_to_line = bisect.bisect(marks, line, key=_line_of)
     return marks[marks_up_to_line] if marks_up_to_line < len(marks) else None
 

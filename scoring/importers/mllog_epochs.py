@@ -57,9 +57,12 @@ class Epoch:
 
 
 def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[Window]:
-    """Return a window for each epoch that stopped or that has a rate, in the order of their lines.
+    """Return the training figures of each epoch that stopped or that has a logged rate, in the order of their lines.
 
-    `samples` is the number of images in an epoch and `batch` that in a step; None if the log does not state it.
+    Args:
+        events: The events of the run.
+        samples: Number of images in an epoch, or None if the log does not state it.
+        batch: Images of a step over all devices, or None if the log does not state it.
     """
     epochs = _epochs_by_number(events)
     windows = [_window_of_epoch(number, epoch, samples, batch) for number, epoch in epochs.items()]
@@ -67,11 +70,16 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
-    """Return the window of the epoch `number`. What is not known of the epoch is None.
+    """Return the training figures of one epoch. Those that are not known are None.
 
-    `samples` is the number of images in an epoch, and `batch` that in a step. If our own program logged the throughput
-    of the epoch, its time and images are taken from there. Otherwise the time is that from the epoch's start to its
-    stop. An epoch with a time, but without images of its own, has `samples` images.
+    The time and the images are those that this project's program logged for the epoch. If it logged none, the time is
+    that from the epoch's start to its stop. An epoch that has a time but no images gets `samples` images.
+
+    Args:
+        number: Number of the epoch, as it is logged. It may be of any type.
+        epoch: The start, the stop and the rates that are logged for the epoch.
+        samples: Number of images in an epoch, or None if the log does not state it.
+        batch: Images of a step over all devices, or None if the log does not state it. Then the steps are None.
     """
     images: float | None = None
     wait_s: float | None = None
@@ -97,9 +105,14 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return {number of an epoch, as it is logged: Epoch} for each epoch that stopped or that has a rate.
+    """Collect the logged start, stop and rates of each epoch that stopped or that has a rate.
 
-    If several epochs of one number stopped, the last of them in `events.epochs` counts.
+    Args:
+        events: The events of the run.
+
+    Returns:
+        What is logged of an epoch, by its number as it is logged. If several epochs of one number stopped, the last of
+        them in `events.epochs` counts.
     """
     interval_by_number = {interval.stop.number: interval for interval in events.epochs if interval.stop}
     rates_by_number = _rates_by_number(events)
@@ -116,10 +129,16 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 
 
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
-    """Return {number of an epoch: its rates, in the order of `events.rates`}.
+    """Group the logged rates (images/s) by the epochs to which they belong.
 
-    A rate that is logged without a number counts for the epoch that stopped last before it, or for the number None if
-    no epoch stopped before it. A rate that is not usable is left out.
+    A rate that is logged without a number belongs to the epoch that stopped last before it.
+
+    Args:
+        events: The events of the run.
+
+    Returns:
+        Rates by the number of their epoch, as it is logged, in the order of `events.rates`. The number is None for a
+        rate without a number before which no epoch stopped. Rates of other programs that are not positive are left out.
     """
     stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
     rates_by_number: dict[Any, list[Rate]] = {}
@@ -153,9 +172,14 @@ def _is_own(rate: Rate) -> bool:
 
 
 def _number_of_epoch(rate: Rate, stops: Sequence[Mark]) -> Any:
-    """Return the number of the epoch of a rate. `stops` are the stops of all epochs, in the order of their lines.
+    """Return the number of the epoch to which a logged rate belongs.
 
-    If the rate is logged without a number, this is the last epoch that stopped before it, or None if none did.
+    Args:
+        rate: The rate. If it is logged without a number, it belongs to the epoch that stopped last before it.
+        stops: The stops of all epochs, in the order of their lines.
+
+    Returns:
+        The number as it is logged, or None if the rate has none and no epoch stopped before it.
     """
     if rate.number is not None:
         return rate.number

@@ -53,9 +53,11 @@ class Key(NamedTuple):
 
 
 def _path_with(path: Sequence[Key], key: Key) -> list[Key]:
-    """Return the keys from the root to `key`, which is printed after the last key of `path`.
+    """Return the keys from the root of an indented configuration to a key that is printed next.
 
-    A key ends all keys that are indented as far as itself or further.
+    Args:
+        path: The keys from the root to the key on the line before.
+        key: The next key. It ends all keys of `path` that are indented as far as itself or further.
     """
     parents = list(path)
     while parents and parents[-1].indent >= key.indent:
@@ -76,10 +78,14 @@ class Totals(NamedTuple):
     wait_s: float | None  # the part of the time that waited for input; None: not printed
 
     def since(self, before: "Totals") -> RowTime:
-        """Return the steps, their seconds and their wait for input that came after the earlier totals `before`.
+        """Return the steps, their seconds and their wait for input that came after earlier totals of the same averages.
 
-        The seconds are None if the time did not grow. The wait is None if it is not printed, or if it is clearly longer
-        than the seconds.
+        Args:
+            before: The earlier totals.
+
+        Returns:
+            The steps, seconds and wait. The seconds are None if the time did not grow. The wait is None if it is not
+            printed, or if it is over 1 % longer than the seconds.
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
@@ -106,9 +112,13 @@ class Meters(NamedTuple):
     reset_step: int | None  # the first step that the averages cover after the reset; None: there is no reset
 
     def averaged_steps(self, step: int) -> int:
-        """Return how many steps the averages cover that a row prints at `step` of an epoch.
+        """Return how many steps the running averages cover that the program prints at a step of an epoch.
 
-        They cover the steps from the last reset, or from the first step of the epoch if there was no reset yet.
+        They cover the steps from the last reset of the averages, or from the first step of the epoch if there was no
+        reset yet. With a reset at step 5, the averages at step 10 cover 6 steps.
+
+        Args:
+            step: The step, as printed.
         """
         if self.reset_step is not None and step >= self.reset_step:
             return step - self.reset_step + 1
@@ -144,13 +154,17 @@ class Dygraph(Launch):
         self._ended_epochs: set[int] = set()  # epochs whose training ended
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row, also as a line of the configuration.
+        """Read a line before the first row of training figures, also as a line of PaddleClas's printed configuration.
 
         The configuration is an indented tree with a key on each line. `batch_size` here has the path
         `TRAIN.batch_size`, by which its meaning is known:
 
             12:30:00 INFO: TRAIN :
             12:30:00 INFO:     batch_size : 64
+
+        Args:
+            line: Number of the line in the log.
+            text: The line. Lines must come in their order, because each key is understood by the keys before it.
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
@@ -167,7 +181,14 @@ class Dygraph(Launch):
             self._precision_switches.setdefault(name, Fact(value.strip(), line))
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row, such as an evaluation. Also note which epochs end their training."""
+        """Read a line after the first row of training figures, and note if it says that the training of an epoch ended.
+
+        The line may also print the result of an evaluation.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
         super().read_after_first_row(line, text)
         match = _EPOCH_END.search(text)
         if match:
@@ -181,10 +202,13 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
-        """Return the precision as a record names it, by the switches in the configuration; None if they state none.
+        """Return the precision as a record names it, by the switches in the configuration that PaddleClas prints.
 
-        `use_pure_fp16: True` is `amp_o2`, whatever the other switches are. A section `AMP` alone is `amp`, and with
-        `level: O1` it is `amp_o1`.
+        `use_pure_fp16: True` is "amp_o2", whatever the other switches are. A section `AMP` alone is "amp", which leaves
+        the level open, and with `level: O1` it is "amp_o1".
+
+        Returns:
+            One of "amp_o2", "amp_o1", "amp", "fp16" and "fp32". None if the switches state no precision.
         """
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
         if switches.get("use_pure_fp16") == "True":
@@ -206,12 +230,12 @@ class Dygraph(Launch):
         return "amp"  # leaves the level open
 
     def _is_truncated(self) -> bool | None:
-        """Return whether the log ends before its run does, by the epoch of its last row; None if that is unknown.
+        """Return whether the log ends before its run does, by the epoch of its last row of training figures.
 
-        the configuration wants a later epoch                       -> True
-        lines say that other epochs ended, but not this one         -> True
-        this epoch ended, and the configuration wants no later one  -> False
-        anything else, such as a log without rows                   -> None
+        Returns:
+            True if the configuration wants a later epoch, or if lines say that other epochs ended but not this one.
+            False if this epoch ended and the configuration wants no later one. None in any other case, as for a log
+            without rows.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
@@ -228,10 +252,17 @@ class Dygraph(Launch):
         return None
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many steps the averages of a row cover, or None if rows before the log's first one may be missing.
+        """Return how many training steps the printed averages of a row cover.
 
-        The program begins new averages after each row, at the start of an epoch and at `reset_step`. If that is 5, rows
-        at steps 0, 10 and 20 of an epoch cover 1, 6 and 10 steps.
+        The program begins new averages after each row, at the start of an epoch and at `meters.reset_step`. If this is
+        step 5, rows at steps 0, 10 and 20 of an epoch cover 1, 6 and 10 steps.
+
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+
+        Returns:
+            The number of steps, or None if rows before the first row of the log may be missing.
         """
         if last is None and position.step > self.meters.first_step:
             return None
@@ -268,9 +299,15 @@ class Static(Dygraph):
         self._last_totals = NO_TOTALS  # those of the last row
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Set how steps and meters count, by the release of PaddleClas that the first row's form shows.
+        """Set how the program counts steps and resets its averages, by the PaddleClas release that the first row shows.
 
-        Old releases print `elapse`. Release 2.0 prints commas. Later releases keep the class's own meters.
+        Old releases print `elapse`, and release 2.0 prints commas between epoch and step. Later releases count as the
+        class says.
+
+        Args:
+            text: The row as it is printed.
+            position: Epoch and step of the row.
+            row: Values of the row by column. "old" holds the word `elapse`, or None.
         """
         if row["old"] is not None:  # the word `elapse`
             self.meters = Meters(first_step=0, reset_step=None)
@@ -279,11 +316,20 @@ class Static(Dygraph):
         self.first_step = self.meters.first_step
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
-        """Return how many steps a row covers, their seconds, and their wait for input.
+        """Return how many training steps a printed row covers, how long they took, and how long they waited for input.
 
-        A row prints averages over all steps since the last reset, so its own time is a difference of totals. After a
-        row with 0.2 s over 20 steps, a row with 0.3 s over 30 steps covers 10 steps and 9 s - 4 s = 5 s. Call this once
-        for each row, in their order, because it keeps the row's totals for the next call.
+        A row prints averages since the last reset, so its own time is a difference of totals: after 0.2 s over 20
+        steps, 0.3 s over 30 steps show 10 steps of 9 s - 4 s = 5 s. Call this once for each row, in their order,
+        because it keeps the row's totals for the next call.
+
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+            row: Values of this row by column, as printed.
+
+        Returns:
+            The steps, their seconds and their wait. The seconds are None if the total time did not grow. The wait is
+            None if it is not printed or is longer than the seconds.
         """
         totals = self._totals_of_row(position, row)
         is_first_after_reset = last is None or self._were_averages_reset(last, position)
@@ -296,10 +342,13 @@ class Static(Dygraph):
         return plausible(self._mean_step_s(row))
 
     def _mean_step_s(self, row: Columns) -> float:
-        """Return the mean step time that a row prints, as exactly as its digits allow.
+        """Return the mean time of a training step that a row prints, in seconds, as exactly as its digits allow.
 
-        Old releases print the rate with more digits than the time, as `elapse: 0.096s ips: 2656.31 images/sec`. There
-        the step time is batch / rate, if the rows so far leave a single possible batch.
+        Old releases of PaddleClas print the rate with more digits than the time, as `elapse: 0.096s ips: 2656.31
+        images/sec`. There the step time is batch size / rate, if the rows so far leave a single possible batch size.
+
+        Args:
+            row: Values of the row by column, as printed. It must have a positive "time".
         """
         printed_s = positive(row["time"])
         assert printed_s is not None  # rows without a time are skipped: it is the required column

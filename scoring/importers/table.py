@@ -75,7 +75,11 @@ class FormatReader:
     precision_names: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; others are ignored
 
     def __init__(self, lines: Lines) -> None:
-        """Prepare to read the lines of one run. `read` fills the lists and dictionaries, which are empty here."""
+        """Prepare to read one training run from a log. Its lists and dictionaries stay empty until `read` fills them.
+
+        Args:
+            lines: The lines of the log. Its `span` says which of them belong to the run.
+        """
         self.lines = lines
         self.facts_by_name: dict[str, Fact] = {}  # by name: a field of the record, or a word of the format
         self.windows: list[Window] = []
@@ -95,9 +99,12 @@ class FormatReader:
         self.evidence = Evidence()
 
     def set_if_unset(self, name: str, value: object, line: int = 0) -> None:
-        """Set the fact `name` to `value`, which the log states on `line`.
+        """Set a value that the log states, such as the number of devices, unless this value is set already.
 
-        A fact that is set already keeps its value. A `value` of None sets nothing. Line 0 means that no line states it.
+        Args:
+            name: Name of the value: a field of the record, such as "devices", or a word of the log's format.
+            value: The value. None sets nothing.
+            line: Number of the line that states the value. 0 means that no line states it.
         """
         if value is not None:
             self.facts_by_name.setdefault(name, Fact(value, line))
@@ -107,9 +114,13 @@ class FormatReader:
         return self.facts_by_name[name].value if name in self.facts_by_name else None
 
     def set_if_unset_from(self, field: str, name: str) -> None:
-        """Set the fact `field` to the value and the line of the fact `name`, if the log states that.
+        """Copy one value that the log states to another name, with its line, unless the other name has a value already.
 
-        A `field` that is set already keeps its value.
+        Nothing happens if the log does not state the first value.
+
+        Args:
+            field: Name that gets the value, such as "model".
+            name: Name of the value that is copied, such as "arch".
         """
         source = self.facts_by_name.get(name)
         if source is not None:
@@ -120,9 +131,15 @@ class FormatReader:
         return self.facts_by_name[name].line
 
     def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
-        """Set the fact `name` if all places of the log that state it agree; remove the fact if they differ.
+        """Set a value that a log may state in several places, or remove it if the places disagree.
 
-        `places` maps a place in words, such as `NCCL's nranks`, to what it states. A value of None states nothing.
+        If at least two places state the value, a check in `checks` records what each of them says and whether they
+        agree.
+
+        Args:
+            name: Name of the value, such as "devices".
+            places: What each place states, by a text that names the place: {"NCCL's nranks": Fact(8, line=12)}. A place
+                whose value is None states nothing. If all are so, nothing changes.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         distinct_values = {fact.value for fact in facts.values()}
@@ -143,11 +160,17 @@ class FormatReader:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append a window to `windows`, unless it is a copy of the last one, as when two programs write one log.
+        """Append the figures of one printed row to `windows`, unless they repeat those of the last row.
 
-        If it goes back to an earlier epoch, or to an earlier step of the same epoch, also note a restart. At most
-        MAX_RESTARTS are kept. Windows without a step make no restart. Raises InputError if there are already MAX_ROWS
-        windows.
+        A row repeats the last one if two programs write one log, for example. A row with an earlier epoch than the last
+        one, or with an earlier step of the same epoch, is also added to `restarts`, because another run may begin
+        there. At most MAX_RESTARTS of these places are kept.
+
+        Args:
+            window: The figures of the row. One without a step is never taken for a repetition or a restart.
+
+        Raises:
+            InputError: The run has MAX_ROWS rows already.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and _is_copy(window, last):
@@ -162,7 +185,15 @@ class FormatReader:
         self.windows.append(window)
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row: pass each fact in it to `take_fact`. Formats extend this to read more."""
+        """Read the values that a line before the first row of training figures states, such as the batch size.
+
+        Each named group of the format's patterns that matches is passed to `take_fact`. Formats extend this method to
+        read more.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
         for pattern in (self.fact_pattern, self.launcher_fact_pattern):
             if pattern is None:
                 continue
@@ -172,17 +203,29 @@ class FormatReader:
                         self.take_fact(name, value, line)
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a fact that a line before the first row states. Formats override this to choose among repeated values."""
+        """Set a value that a line before the first row states. The first line that states the value counts.
+
+        Formats override this method to choose otherwise among repeated values.
+
+        Args:
+            name: Name of the value: a group of `fact_pattern` or `launcher_fact_pattern`.
+            value: What the line states, mostly the text that the group matched.
+            line: Number of the line in the log.
+        """
         self.set_if_unset(name, value, line)
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Learn what the first row says of its program. This does nothing; a format may override it."""
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row that is not a row itself.
+        """Read a line after the first row of training figures that is not such a row itself.
 
-        It may print the result of an evaluation, the summary of an epoch, or the log's own closing figure. A line with
-        one of `closing_words` shows that the log is complete.
+        The line may print the result of an evaluation, the summary of an epoch, or the average speed of the run. If it
+        has one of the format's `closing_words`, the log is complete, and `truncated` becomes False.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
         """
         self._read_evaluation(line, text)
 
@@ -203,10 +246,14 @@ class FormatReader:
             self.truncated = False
 
     def _read_evaluation(self, line: int, text: str) -> None:
-        """Add the result of an evaluation to `qualities`, if the line prints one and a row has come before.
+        """Add the result of an evaluation to `qualities`, if a line prints one and a training row came before.
 
-        If the line does not say when it was evaluated, the last row does: by its epoch in a format whose pattern has a
-        group `epoch`, and by its step in any other format.
+        If the line does not print when it was evaluated, the position of the last row stands in: its epoch in a format
+        whose pattern has a group `epoch`, and its step in any other format.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
         """
         last_row = self.last_position
         match = self.evaluation_pattern.search(text) if self.evaluation_pattern else None
@@ -225,9 +272,11 @@ class FormatReader:
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
     def finish_facts(self) -> None:
-        """Convert the facts from the log's words into the values of a record. Call this after the last line.
+        """Convert what the log states from its own words to the values of a record. Call this after the last line.
 
-        A count or a precision that cannot be converted is removed. Formats extend this to set further facts.
+        The text "8" for the devices becomes the number 8, and a log's own word for the precision becomes "fp32" or the
+        like. A count or a precision that cannot be converted is removed, and so is a count of 0. Formats extend this
+        method to set further values.
         """
         for field in _COUNT_FIELDS:
             fact = self.facts_by_name.pop(field, None)
@@ -245,19 +294,31 @@ class FormatReader:
         return dict(self.precision_names).get(word)
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps from the `last` row to this one, in a format whose step counter runs through the whole run.
+        """Return the number of steps from one printed row to the next, if steps are counted through the whole run.
 
-        Returns None for the first row, which has no `last`, and if the counter goes back.
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+
+        Returns:
+            The number of steps, or None for the first row and if the step goes back.
         """
         if last is None or position.step < last.step:
             return None
         return position.step - last.step
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
-        """Return how many steps a row covers, their seconds, and their wait for input.
+        """Return how many training steps a printed row covers, how long they took, and how long they waited for input.
 
-        `position` is that of this row, and `last` that of the row before, or None. The seconds and the wait are None if
-        the steps or the step time are not known, or if the row prints the time of only one of several steps.
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+            row: Values of this row by column, as printed: {"time": "0.35", "step": "10"}.
+
+        Returns:
+            The steps, their seconds, and their wait in seconds. The steps are None if rows before may be missing. The
+            seconds and the wait are None if the steps or the step time are not known, or if the row prints the time of
+            only one of several steps. The wait alone is None if the row prints none, or a negative or too long one.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
@@ -275,10 +336,14 @@ class FormatReader:
         return positive(row.get("time"))
 
     def read(self) -> None:
-        """Read the whole log into the lists and facts of this reader. Call this once.
+        """Read the run's lines: training figures, evaluations, and values such as the batch size. Call this once.
 
-        Rows become windows, and other lines state facts. Raises InputError if the log has rows and no line shows that
-        their samples are images, or if it has rows and a line shows other samples.
+        The results are in the lists and dictionaries of this reader. Each printed row of training figures becomes an
+        item of `windows`.
+
+        Raises:
+            InputError: The log has rows of training figures, but no line shows that the samples are images, or a line
+                shows other samples. Or a row prints a rate of anything but images, or there are over MAX_ROWS rows.
         """
         self._read_lines()
         self.finish_facts()  # converts the batch and the precision, which the next two calls use
@@ -291,10 +356,14 @@ class FormatReader:
         self.set_if_unset("cumulative", self.cumulative)
 
     def _read_lines(self) -> None:
-        """Read each line of the run. A printed row becomes a window. Any other line may state facts or results.
+        """Read each line of the run, and add an item to `windows` for each printed row of training figures.
 
-        Such a line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row` later. Also
-        tell `self.lines` of each row and of each line that may start a run, so that it knows where runs begin.
+        Any other line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row` later.
+        `self.lines` is told of each row and of each line that may start a run, so that it can tell where the runs of
+        the log begin.
+
+        Raises:
+            InputError: A row prints a rate of anything but images, or the run has over MAX_ROWS rows.
         """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
         for line, text, values in rows(numbered_lines, self.row_marker, self.tool_marker, self.row_pattern):
@@ -314,10 +383,18 @@ class FormatReader:
         self._set_truncated()
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Add the window of a printed row, whose column values are `values`.
+        """Add the figures of one printed row to `windows`.
 
-        A row that is to be skipped, or that covers 0 steps, adds none. Raises InputError if the row prints a rate of
-        anything but images, or if the run has too many rows.
+        A row adds nothing if it covers 0 steps, if it has the same epoch and step as the row before, or if the format's
+        `required_column` has no positive figure in it.
+
+        Args:
+            line: Number of the line in the log.
+            text: The row as it is printed.
+            values: Values of the row in the order of `columns`. None stands for what the row does not print.
+
+        Raises:
+            InputError: The row prints a rate of anything but images, or the run has over MAX_ROWS rows.
         """
         row = self._values_by_column(values)
         position = _position_of(row)
@@ -379,7 +456,14 @@ class FormatReader:
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
 
     def _window_of_row(self, line: int, position: RowPosition, row: Columns, covered: RowTime) -> Window:
-        """Return the window of one row, with its printed columns, its epoch and step, and the time that it covers."""
+        """Return the figures of one printed row as a Window: its columns, and the steps and time that it covers.
+
+        Args:
+            line: Number of the line in the log.
+            position: Epoch and step of the row.
+            row: Values of the row by column, as printed. A figure that is missing or cannot be read becomes None.
+            covered: Steps that the row covers, their seconds and their wait for input, as `time_of_row` returns them.
+        """
         return Window(
             line=line,
             step=position.step,

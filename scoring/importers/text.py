@@ -41,10 +41,15 @@ class RowPattern:
     others: tuple[re.Pattern[str], ...] = ()
 
     def search(self, text: str) -> Values | None:
-        """Return the values of the row in `text`, or None if the head or a needed field is missing.
+        """Return the values that a printed row of training figures holds, or None if the text is no such row.
 
-        The values are the groups of the head, then one value for each field in `needed` and in `others`, which stand
-        behind the head in any order. A field of `others` that is missing has the value None.
+        Args:
+            text: A line of a log, or a part of one.
+
+        Returns:
+            The groups of `head`, then one value for each pattern in `needed` and in `others`, which may stand in any
+            order behind the head. The value is None for a pattern of `others` that does not match. The result as a
+            whole is None if the head or a needed pattern is missing.
         """
         head = self.head.search(text)
         if head is None:
@@ -73,10 +78,21 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 def rows(
     numbered_lines: Iterable[tuple[int, str]], row_marker: str, tool_marker: str, pattern: RowPattern
 ) -> Iterator[Row]:
-    """Yield the lines of a log as Rows: with the values that are printed in a row, or with None for any other line.
+    """Yield the lines of a log, each with the values of the training figures that are printed on it.
 
-    If another process's text breaks a row in two, the first half is yielded without values, and the joined row takes
-    the place of the second half. `row_marker` stands in each row, and `tool_marker` in each line that the tool prints.
+    A row may be broken in two by a line that another process writes. Then its first half is yielded without values, and
+    the joined row takes the place of the second half.
+
+    Args:
+        numbered_lines: Number and text of each line.
+        row_marker: Text that stands in every row of training figures.
+        tool_marker: Text that stands in every line that the training program prints. A line that holds it is no second
+            half of a row.
+        pattern: Pattern of a row.
+
+    Yields:
+        A line with its values, or with None for them if it is no row. A line that holds several rows is yielded as
+        several.
     """
     first_half: Row | None = None  # of a row whose second half has not come yet
     for number, line in numbered_lines:
@@ -102,15 +118,23 @@ def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) 
 
 
 def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row | None:
-    """Return the row that the first half of a row and a later line make together, or None if they make none.
+    """Return the row of training figures that its first half and a later line make together, if they make one.
 
-    Lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1` of line 5:
+    Here lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1`, which counts as line 5:
 
         5: iter: 10, loss:
         6: another process
         7: 0.5, time: 0.1
 
-    A number at the end of the first half may go on in the later line, and is none.
+    Args:
+        first_half: The line with the beginning of the row.
+        number: Number of the later line in the log.
+        line: Text of the later line.
+        pattern: Pattern of a row.
+
+    Returns:
+        The row with its values. None if the later line is more than HALF_ROW_LINES lines away, or if the joined text is
+        no row. A number at the very end of the first half may be incomplete, so it does not count as a number.
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None
@@ -124,11 +148,16 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Return the texts of the rows that one line holds, each cut to MAX_ROW_CHARS.
+    """Split a line of a log into the printed rows that it holds, and cut each to MAX_ROW_CHARS characters.
 
-    Every row holds `marker` once. A short line with one marker is returned whole: most lines are so, and need no
-    search. In any other line a row begins where `head` matches, as `epoch:0 train step:10`, and ends where the next one
-    begins. Text before the first row is left out. If `head` does not match, the line is one row.
+    A short line with one marker is returned whole, without a search. In any other line, a row begins where `head`
+    matches and ends where the next one begins. Text before the first row is left out. A line in which `head` does not
+    match is one text.
+
+    Args:
+        line: The line.
+        marker: Text that stands once in every row.
+        head: Pattern of the beginning of a row, such as that of `epoch:0 train step:10`.
     """
     is_short = len(line) <= MAX_ROW_CHARS
     if is_short and line.count(marker) == 1:
@@ -148,7 +177,12 @@ def _is_first_half(row: Row, head: re.Pattern[str]) -> bool:
 
 
 def total(windows: Iterable[Window], field: str) -> float:
-    """Return the sum of one field over windows. A window without a value counts as 0."""
+    """Return the sum of one field over all windows.
+
+    Args:
+        windows: The windows.
+        field: Name of the field, such as "seconds". A window in which it is None counts as 0.
+    """
     return math.fsum(getattr(window, field) or 0.0 for window in windows)
 
 
@@ -171,9 +205,14 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def plausible_wait_s(wait_s: float | None, seconds: float | None) -> float | None:
-    """Return the wait of a window that took `seconds`, or None if it is garbled: negative, or longer than the window.
+    """Return how long a window waited for input, or None if the printed wait cannot be true.
 
-    If `seconds` is None, the wait is returned as it is.
+    Args:
+        wait_s: Seconds of waiting, or None if they are not known.
+        seconds: Seconds of the whole window. None if they are not known: then the wait is returned as it is.
+
+    Returns:
+        The wait. None if it is not known, negative, or over 1 % longer than the window.
     """
     if wait_s is None or seconds is None:
         return wait_s
@@ -181,10 +220,16 @@ def plausible_wait_s(wait_s: float | None, seconds: float | None) -> float | Non
 
 
 def moment_s(text: str | None) -> float | None:
-    """Return a printed time stamp in seconds, or None if `text` is None or garbled.
+    """Return a printed time stamp in seconds.
 
-    The stamp is a Unix time, or a local time such as `2024-05-01 12:30:00,25`. The two are counted from different
-    origins, so that only stamps of one form can be compared.
+    Unix times and local times are counted from different origins, so that only stamps of one form can be compared.
+
+    Args:
+        text: A Unix time, such as "1597933942.98", or a local time, such as "2024-05-01 12:30:00,25" or "2024/05/01
+            12:30:00". None if no stamp is printed.
+
+    Returns:
+        Seconds since the origin of this form of stamp. None if the text is None or garbled.
     """
     if text is None or " " not in text:
         return number(text)
