@@ -134,10 +134,15 @@ def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, mon
 V100_NUMA = {"node0": "0-11,24-35", "node1": "12-23,36-47"}
 
 
-def bound(numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology: nvidia_smi.Topology) -> list[Verdict]:
-    """The verdicts on a node of these NUMA nodes, its ranks bound as launch/bind.sh binds them."""
+def bound(
+    numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology: nvidia_smi.Topology, given: Any = range(256)
+) -> list[Verdict]:
+    """The verdicts on a node of these NUMA nodes, its ranks bound as launch/bind.sh binds them to the given cores."""
     job = with_values(GPU_JOB, rank_numa=rank_numa)
-    with mock.patch.object(doctor_node, "_numa", return_value=numa):
+    with (
+        mock.patch.object(doctor_node, "_numa", return_value=numa),
+        mock.patch.object(doctor_node.provenance, "own_cores", return_value=list(given)),
+    ):
         facts = machine(*gpus, topology=topology, rank_cores=doctor_node.cores_by_launcher(job), numa=numa)
         return doctor_checks.judge_all([facts], job)
 
@@ -216,6 +221,17 @@ def test_a_rank_bound_far_from_its_own_gpu(rank_numa, visible, far, monkeypatch)
     (verdict,) = by_check(verdicts, "cpu.binding")
     assert verdict.status == "warning" and all(said in verdict.found for said in far)
     assert f"set RANK_NUMA={'7,7' if visible else '3,3,1,1,7,7,5,5'}, or " in verdict.fix
+
+
+def test_ranks_are_bound_to_none_but_the_cores_that_a_container_has(published_reports: Path) -> None:
+    """As by docker --cpuset-cpus: of NUMA node 0 four cores, of node 1 none, where launch/bind.sh refuses to start."""
+    verdicts = bound(
+        V100_NUMA, "0,0,0,0,1,1,1,1", *[V100] * 8, topology=v100_topology(published_reports), given=range(4)
+    )
+    (cores,) = by_check(verdicts, "cpu.cores")
+    assert (cores.status, cores.found) == ("warning", "4 (0-3; NUMA 0-11,24-35, 12-23,36-47)")
+    (binding,) = by_check(verdicts, "cpu.binding")
+    assert binding.status == "warning" and "rank 3 0-3, rank 4 none" in binding.found
 
 
 ECC_UNCORRECTED, ECC_CORRECTED = (

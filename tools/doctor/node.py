@@ -253,19 +253,24 @@ def cores_by_launcher(job: env.Job) -> list[list[int]]:
     """Return for each local rank the cores that launch/bind.sh would give it, by the setting RANK_NUMA.
 
     RANK_NUMA has the number of a NUMA node for each rank: "0,0,1,1". If it has too few numbers, the last ranks are
-    missing in the result. Without RANK_NUMA each rank may use all cores of this process.
+    missing in the result. Without RANK_NUMA each rank may use all cores of this process, and never any others: call
+    this in a process that is not bound to the cores of one rank.
     """
+    own_cores = provenance.own_cores()
     if not job.cluster.rank_numa:
-        return [provenance.own_cores()] * job.cluster.dgxngpu
+        return [own_cores] * job.cluster.dgxngpu
     cores_of_nodes = _numa()  # {"node0": "0-15,32-47"}
     numbers = job.cluster.rank_numa.split(",")[: job.cluster.dgxngpu]
-    return [_cores_of_numa_node(number, cores_of_nodes) for number in numbers]
+    return [_cores_of_numa_node(number, cores_of_nodes, own_cores) for number in numbers]
 
 
-def _cores_of_numa_node(number: str, cores_of_nodes: dict[str, str]) -> list[int]:
-    """Return the cores of a NUMA node by its number; an empty list if there is no such node."""
+def _cores_of_numa_node(number: str, cores_of_nodes: dict[str, str], own_cores: list[int]) -> list[int]:
+    """Return those of `own_cores` that a NUMA node has, by its number; an empty list if there is no such node.
+
+    A container or a batch job may have been given some of a node's cores.
+    """
     cpu_list = cores_of_nodes.get(f"node{number}", "")  # "0-15,32-47"
-    return sorted(nvidia_smi.cpu_list(cpu_list)) if cpu_list else []
+    return sorted(nvidia_smi.cpu_list(cpu_list) & set(own_cores)) if cpu_list else []
 
 
 def _libraries() -> dict[str, str]:

@@ -21,7 +21,7 @@ from runlog.schema import as_json
 from runlog.verdict import FATAL
 from tools.acceptance.machine import Machine
 from tools.doctor.checks import clock_offset_s, judge_node
-from tools.doctor.node import cores_by_launcher, probe
+from tools.doctor.node import probe
 from tools.fleet import digests
 from tools.fleet.alone import (
     LEAST_STEPS,
@@ -52,20 +52,25 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
     doctor. All ranks must call this together, before any of them uses its GPU: the doctor reports a GPU that is in use.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
-    is_first_of_node = me.local_rank == 0
-    own_result = _run_doctor(job, node_number=me.rank // job.cluster.dgxngpu) if is_first_of_node else None
+    ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
+    cores_of_ranks: list[list[int]] | None = ranks_of_node.gather(provenance.own_cores())  # None but on the first rank
+    own_result = None
+    if cores_of_ranks is not None:
+        own_result = _run_doctor(job, cores_of_ranks, node_number=me.rank // job.cluster.dgxngpu)
     ranks.wait(me.comm)  # so that no rank goes on before the doctor has ended on all nodes
 
-    ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
     result_of_first: JsonObject | None = ranks_of_node.bcast(own_result)
     ranks_of_node.Free()
     assert result_of_first is not None
     return result_of_first
 
 
-def _run_doctor(job: Job, *, node_number: int) -> JsonObject:
-    """Return what the doctor finds on this node: which checks are fatal ("failed"), and the node's facts ("facts")."""
-    probed = probe(job, rank_cores=cores_by_launcher(job), node=node_number)
+def _run_doctor(job: Job, cores_of_ranks: list[list[int]], *, node_number: int) -> JsonObject:
+    """Return what the doctor finds on this node: which checks are fatal ("failed"), and the node's facts ("facts").
+
+    `cores_of_ranks` has for each rank of the node the cores that it may use.
+    """
+    probed = probe(job, rank_cores=cores_of_ranks, node=node_number)
     failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
     return {"failed": failed, "facts": facts_of_node(job, probed)}
 
