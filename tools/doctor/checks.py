@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import env, memory
+from runlog.digits import six_digits
 from runlog.verdict import FATAL, OK, WARNING, Verdict, judged
 from tools.doctor import nccl
 from tools.doctor.gpu_checks import DRIVERS, GPU_CODE, code_for, judge_gpus, judge_memory
@@ -77,7 +78,7 @@ def _judge_nccl_version(version: int, job: env.Job) -> Verdict:
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on whether a node has the cores, memory, limits and disk space that the job's ranks need."""
     yield _judge_cores(facts, job)
-    yield _judge_free_memory(facts["memory_gib"], job)
+    yield _judge_free_memory(facts, job)
     yield _judge_shared_memory(facts["shm_mib"], job)
     yield _judge_open_files(facts["open_files"], job)
     if facts["infiniband"]:
@@ -89,25 +90,42 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_cores(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether a node's ranks may use at least as many cores as there are ranks."""
+    """Return the verdict on whether a node's ranks may use at least as many cores as there are ranks.
+
+    A container or batch job may have been given all cores, and the time of some.
+    """
     cores = sorted(set().union(*facts["rank_cores"]))
     numa = ", ".join(facts["numa"].values()) or "unknown"
     found = f"{len(cores)} ({ranges(cores) or 'none'}; NUMA {numa})"
-    return judge_check(job, "cpu.cores", ok_if(len(cores) >= job.cluster.dgxngpu, otherwise=WARNING), found=found)
+    cpus: float = len(cores)
+    cpus_of_cgroup: float | None = facts["cgroup_cpus"]
+    if cpus_of_cgroup is not None and cpus_of_cgroup < cpus:
+        cpus = cpus_of_cgroup
+        found += f", and by the cgroup's quota the time of {six_digits(cpus)}"
+    return judge_check(job, "cpu.cores", ok_if(cpus >= job.cluster.dgxngpu, otherwise=WARNING), found=found)
 
 
-def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
+def _judge_free_memory(facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether a node has enough free memory for all its ranks.
 
-    A rank needs MEMORY_PER_RANK_GIB, and the pinned memory of the decoders if a GPU decodes its images.
+    It is what the machine has free or, if that is less, what the limit of the job's cgroup leaves. A rank needs
+    MEMORY_PER_RANK_GIB, and the pinned memory of the decoders if a GPU decodes its images.
     """
     pinned_gib = memory.input_memory(job).pinned_mib / 1024
     rank_gib = MEMORY_PER_RANK_GIB + pinned_gib
     each = f"{rank_gib:.1f} GiB"
     if pinned_gib:
         each += f" ({pinned_gib:.1f} pinned by the GPU's decoders)"
+    free_gib: float = facts["memory_gib"]
+    found = f"{free_gib:.1f} GiB"
+    fix = ""  # that of checks.yaml
+    left_by_cgroup_gib: float | None = facts["cgroup_memory_gib"]
+    if left_by_cgroup_gib is not None and left_by_cgroup_gib < free_gib:
+        free_gib = left_by_cgroup_gib
+        found = f"{free_gib:.1f} GiB left by the limit of the job's cgroup"
+        fix = "start the container or the batch job with more memory (docker --memory, sbatch --mem), or lower DGXNGPU"
     good = free_gib >= rank_gib * job.cluster.dgxngpu
-    return judge_check(job, "memory.free", ok_if(good, otherwise=WARNING), found=f"{free_gib:.1f} GiB", each=each)
+    return judge_check(job, "memory.free", ok_if(good, otherwise=WARNING), found=found, fix=fix, each=each)
 
 
 def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:

@@ -24,7 +24,7 @@ from runlog.digits import six_digits
 from runlog.errors import RunError
 from runlog.json_types import JsonObject
 from runlog.schema import as_json
-from tools.doctor import cuda, nccl
+from tools.doctor import cgroup, cuda, nccl
 from tools.doctor.nccl import ETHERNET
 
 GIB = 2**30
@@ -104,8 +104,11 @@ def _software(job: env.Job) -> JsonObject:
 
 def _resources(job: env.Job) -> JsonObject:
     """Return what memory, open files and disk space this process may still take, and whether it may flush the cache."""
+    left_by_cgroup = cgroup.free_memory_bytes()
     return {
-        "memory_gib": psutil.virtual_memory().available / GIB,
+        "memory_gib": psutil.virtual_memory().available / GIB,  # of the machine, whatever this process may use
+        "cgroup_memory_gib": None if left_by_cgroup is None else left_by_cgroup / GIB,
+        "cgroup_cpus": cgroup.cpus(),
         "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],

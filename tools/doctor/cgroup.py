@@ -1,0 +1,114 @@
+"""Reads what this process may use by its cgroups, as docker --memory and --cpus, Kubernetes and Slurm limit them.
+
+A process has the limits of its own cgroup and of all above it. Both versions of cgroups are read. A file that is not
+there or cannot be read sets no limit that is known.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+ROOT = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+UNLIMITED_BYTES = 2**62  # from this limit on, version 1 means that there is none
+
+
+class MemoryFiles(NamedTuple):
+    """The names by which a version of cgroups tells of memory."""
+
+    limit: str  # file: the most bytes
+    used: str  # file: the bytes in use
+    cached: tuple[str, ...]  # rows of the file memory.stat: the bytes of files in memory, which Linux takes back
+
+
+MEMORY_FILES = (
+    MemoryFiles("memory.max", "memory.current", ("active_file", "inactive_file")),
+    MemoryFiles("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
+)
+
+
+def free_memory_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
+    """Return how many bytes this process may still take by the limits of its cgroups; None if they set none."""
+    free: list[int] = []
+    for folder in _folders("memory", root, membership):
+        for files in MEMORY_FILES:
+            limit = _number(folder / files.limit)
+            used = _number(folder / files.used)
+            if limit is not None and used is not None and limit < UNLIMITED_BYTES:
+                free.append(max(0, limit - used + _cached_bytes(folder, files.cached)))
+    return min(free, default=None)
+
+
+def cpus(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
+    """Return the time of how many CPUs this process may use by the limits of its cgroups; None if they set none.
+
+    1.5 means 1.5 s of CPU time a second, on whichever cores.
+    """
+    limits: list[float] = []
+    for folder in _folders("cpu", root, membership):
+        # Version 2 has "150000 100000" or "max 100000" in one file, version 1 has 150000 or -1 in the first of two.
+        words = [*_text(folder / "cpu.max").split(), *_texts_of_version_1(folder)]
+        if len(words) == 2 and all(word.isascii() and word.isdecimal() and int(word) > 0 for word in words):
+            quota, period = words
+            limits.append(int(quota) / int(period))
+    return min(limits, default=None)
+
+
+def _texts_of_version_1(folder: Path) -> list[str]:
+    """Return the texts of the two files by which version 1 limits CPU time: quota and period."""
+    texts = (_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
+    return [text for text in texts if text]
+
+
+def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
+    """Yield the folders of the cgroups that may limit this process's use of memory or cpu (`controller`).
+
+    `membership` has lines such as "0::/kubepods/pod1" of version 2 and "4:cpu,cpuacct:/docker/1f" of version 1.
+    """
+    for line in _text(membership).splitlines():
+        _, _, names_and_path = line.partition(":")
+        names, _, path = names_and_path.partition(":")
+        if not names:
+            mount = root
+        elif controller in names.split(","):
+            mount = root / controller
+        else:
+            continue
+        yield from _folders_up(mount, PurePosixPath(path.lstrip("/")))
+
+
+def _folders_up(mount: Path, path: PurePosixPath) -> Iterator[Path]:
+    """Yield the folder of a cgroup and of each one above it, up to the folder where the cgroups are mounted.
+
+    In a container the path may be the host's, and is not there: then the mounted folder is the container's own cgroup.
+    """
+    leads_out_of_mount = ".." in path.parts
+    if leads_out_of_mount:
+        yield mount
+        return
+    for up in (path, *path.parents):  # the last one is ".", which is the mounted folder
+        yield mount / up
+
+
+def _cached_bytes(folder: Path, rows: tuple[str, ...]) -> int:
+    """Return the sum of some rows of a cgroup's memory.stat, such as "inactive_file 4096"."""
+    total = 0
+    for line in _text(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in rows:
+            total += int(value)
+    return total
+
+
+def _number(file: Path) -> int | None:
+    """Return the number in a file; None if it has another text, such as "max", or cannot be read."""
+    text = _text(file)
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _text(file: Path) -> str:
+    """Return the text of a file without the spaces around it; empty if the file cannot be read."""
+    with contextlib.suppress(OSError):
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    return ""
