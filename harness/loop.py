@@ -162,10 +162,19 @@ class Trainer:
             self._update(batch, read_loss=True, is_first=True)
 
     def _update(self, batch: Batch, *, read_loss: bool, is_first: bool) -> float:
-        """Update the parameters once by a batch; return its mean loss, or NaN where `read_loss` is False.
+        """Update the parameters once by a batch of this rank; return its mean loss, or NaN if it is not read.
 
-        An update is one program or, with merged gradients, several in turn, each on an equal part of the batch. With
-        `is_first` it is checked that each part has the shapes and types that its program takes.
+        An update is one run of the training program. With gradient accumulation it is several programs in turn, each on
+        an equal part of the batch.
+
+        Args:
+            batch: The images and labels of this rank for one step.
+            read_loss: Whether to read the loss. That makes the host wait for the device.
+            is_first: Whether to check first that each part of the batch has the shapes and types that its program
+                takes.
+
+        Raises:
+            Refused: The check found a difference.
         """
         programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
@@ -181,12 +190,25 @@ class Trainer:
         return float(np.mean(losses))
 
     def run(self, batches: Iterator[Batch], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
-        """Train `steps` steps, log a window every `print_steps` of them and at the end, and return the windows' sum.
+        """Train a number of steps, log every `print_steps` steps as one window, and return the windows' sum.
 
-        The loss is read only at the end of a window: between, nothing makes the device wait for the host. `done` is the
-        number of steps that the run did before these, and `phase` is what the log calls them.
+        The loss is read only at the end of a window, so that between two of them the device does not wait for the host.
+        Every rank must call this with the same numbers.
 
-        Raises NotFinite where the loss is no longer finite.
+        Args:
+            batches: Gives the batch of this rank for each step.
+            steps: How many steps to train. The last window may be shorter than `print_steps`.
+            epoch: Number of the epoch for the log, from 1.
+            done: Steps that the run did before these, also before a restart. The log counts steps over the whole run.
+            phase: Name of these steps in the log: "train", or "warmup" and "measured" in a measurement of throughput.
+
+        Returns:
+            Steps, images over all ranks, and seconds that the steps and the waits for input took on this rank. The time
+            of a checkpoint between two windows is not in it.
+
+        Raises:
+            NotFinite: The mean loss over the ranks is infinite or NaN at the end of a window.
+            RunError: The input cannot be read, or a signal asked the run to end and its checkpoint is written.
         """
         for hook in self.hooks:
             hook.run_begins()
@@ -230,10 +252,19 @@ class Trainer:
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
-        """Log a window of steps that ended with `step`, and show it on the terminal.
+        """Log a window, which is some training steps in a row, and show it on the terminal.
 
-        `loss` is the mean over the ranks at that step. If it is 0 the user is warned; if it is infinite or NaN this
-        raises NotFinite, after the window is logged.
+        A loss of exactly 0 gives a warning that the labels hold nothing to learn.
+
+        Args:
+            window: Steps, images over all ranks, and the seconds that the window took on this rank.
+            loss: Loss of the last step, as a mean over the ranks.
+            step: Number of the last step, counted from 1 over the whole run.
+            epoch: Number of the epoch, from 1.
+            phase: Name of these steps in the log, as "train".
+
+        Raises:
+            NotFinite: The loss is infinite or NaN. The window is logged before.
         """
         measured: dict[str, Any] = {"power_w": None}  # None if no hook measures it
         for hook in self.hooks:
@@ -262,10 +293,15 @@ class Trainer:
             self.log.event(schema.CLOCK_SET, round(moved_s, 3), schema.AtStep(step=step))
 
     def _report_ranks(self, data_wait_s: float, compute_s: float, *, step: int) -> None:
-        """Log how far the ranks' times in a window of steps lie apart; every rank must call this.
+        """Log how far the ranks' times in a window of training steps lie apart; every rank must call this.
 
-        Both times are this rank's own. They show which rank is slow; the window's time does not, as all ranks wait for
-        the slowest. A single rank logs nothing.
+        The times show which rank is slow. The window's total time does not, because all ranks wait for the slowest. A
+        single rank logs nothing.
+
+        Args:
+            data_wait_s: Seconds in the window that this rank waited for input.
+            compute_s: Seconds in the window that this rank had work to do, by `_busy_s`; NaN if not measured.
+            step: Number of the window's last step, counted from 1 over the whole run.
         """
         if self.ranks.size == 1:
             return
@@ -278,15 +314,20 @@ class Trainer:
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
     def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
-        """Return how the ranks' times of a kind are spread, as the five fields that `schema.RankTimes` has for it.
+        """Return how the ranks' times of one kind are spread, as fields of the log's `schema.RankTimes`.
 
-        If ranks 0 and 1 on the host "n1" computed for 3 and 1 s, those of the kind "compute" are:
+        If ranks 0 and 1 on the host "n1" computed for 3 and 1 s, the result for the kind "compute" is:
 
             {"compute_least_s": 1.0, "compute_median_s": 1.0, "compute_most_s": 3.0,
              "compute_rank": 0, "compute_host": "n1"}
 
-        The rank and the host are those that took most. All are None if `times_s`, the times by rank, are NaN: not
-        measured.
+        Args:
+            kind: Beginning of the fields' names: "data_wait" or "compute".
+            times_s: Seconds of each rank, shape [ranks]; all NaN if they were not measured.
+
+        Returns:
+            Five fields. The rank and the host are those that took most; of two times in the middle the median is the
+            lower. All five are None if the times are NaN.
         """
         spread: dict[str, Any] = dict.fromkeys(("least_s", "median_s", "most_s", "rank", "host"))
         is_measured = not math.isnan(times_s[0])  # every rank measures this kind, or none does
@@ -306,7 +347,11 @@ class Trainer:
         """Return the seconds that this thread has spent so far with work to do: on a core, or waiting for a free one.
 
         A thread that waits for other ranks sleeps, which is not counted. So the rank for which most seconds are counted
-        slows down the others. The result is NaN for a single rank, on a GPU, and on a kernel without schedstat.
+        is the one that slows down the others.
+
+        Returns:
+            Seconds since the thread began, or NaN if they are not measured: for a single rank, on a GPU, and on a Linux
+            kernel without schedstat.
         """
         is_alone = self.ranks.size == 1  # with no rank to compare with
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)
@@ -325,7 +370,15 @@ def loss_of_last_run() -> Array:
 
 
 def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return the feed in `count` equal parts of its samples; nothing is copied."""
+    """Return a batch in `count` equal parts of its samples, in their order; nothing is copied.
+
+    Args:
+        feed: Arrays or Paddle tensors by name, as {"image": ..., "label": ...}, with the samples along the first axis.
+        count: Number of parts. It must divide the number of samples.
+
+    Returns:
+        One dictionary with the same names for each part.
+    """
     of_parts: list[dict[str, Any]] = [{} for _ in range(count)]
     for name, value in feed.items():
         for part, values in zip(of_parts, _split(value, count), strict=True):
@@ -344,7 +397,11 @@ def _split(value: Any, count: int) -> list[Any]:
 
 
 def gpu_memory_mib(place: Any) -> float | None:
-    """Return the most memory that this rank's allocator held on its GPU; None on a CPU."""
+    """Return the most memory in MiB that Paddle's allocator of this rank has held on its GPU; None on a CPU.
+
+    Args:
+        place: Paddle's name of this rank's device: a CPUPlace, or a CUDAPlace with the GPU's number.
+    """
     if isinstance(place, paddle.CPUPlace):
         return None
     held_bytes: int = paddle.device.cuda.max_memory_reserved(place.get_device_id())
@@ -374,10 +431,21 @@ class Evaluator:
         self.executor.run(self.main, feed=feed, fetch_list=[])
 
     def run(self, batches: Iterator[Batch], *, steps: int) -> dict[str, Any]:
-        """Evaluate `steps` batches on this rank; return the totals over all ranks, by name. Every rank must call this.
+        """Evaluate batches on this rank, and return the totals over all ranks; every rank must call this.
 
-        The program adds each batch to variables in Paddle's scope. A total is a float64 array, or a number if it has
-        one element.
+        The evaluation program adds the results of each batch to variables on the device, which are set to zero first.
+
+        Args:
+            batches: Gives this rank's batches, the same number on every rank.
+            steps: How many of them to evaluate.
+
+        Returns:
+            The total of each variable by its name, summed over the ranks: a float64 array, or a plain number if it has
+            one element.
+
+        Raises:
+            Refused: The first batch does not have the shapes and types that the program takes.
+            RunError: The input cannot be read.
         """
         self._reset()
         for step in range(1, steps + 1):

@@ -40,10 +40,24 @@ class Run:
 
 @contextlib.contextmanager
 def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
-    """Open the log, write all that is known before the programs are built, connect the ranks, and give the run.
+    """Open the log of a run, write its header, connect the ranks, and give the run as a context.
 
-    When the context ends the log is closed, as aborted if an error ended it. Every rank must call this. Raises
-    ValueError for a checkpoint that this run cannot go on from.
+    Everything that is known before the programs are built is written first. Every rank must call this, but only rank 0
+    writes a log. The log is closed at the end of the context, as aborted if an error ended it.
+
+    Args:
+        job: The settings of the job.
+        origins: The value of each setting with who set it, for the log's header.
+        me: This process among the ranks of the job.
+        task: The model, the data set and the schedule.
+
+    Yields:
+        The run: log, terminal output, checkpoints, start position, seed and executor.
+
+    Raises:
+        ValueError: The data set is smaller than a global batch, the log cannot be created, the checkpoints found in the
+            run's folder do not fit this run or its settings, or the run is done already.
+        RunError: Memory ran out, another rank was lost, or the ranks could not be connected.
     """
     samples = task.dataset.train_samples
     identity = identity_of(job.model, task)

@@ -23,9 +23,15 @@ _STATISTICS = ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "Running
 
 
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
-    """Yield name and tensor of all the state that a run must keep, such as parameters and momenta, sorted by name.
+    """Yield the name and the tensor of all state that a run must keep, such as parameters and momenta.
 
-    Tensors without a value yet are left out, as are those that each step computes anew.
+    Left out are tensors without a value yet, and what each step computes anew, as the loss.
+
+    Args:
+        main: The training program. Its tensors are looked up in Paddle's global scope.
+
+    Yields:
+        (name, Paddle tensor), sorted by name.
     """
     scope = static.global_scope()
     names = {variable.name for variable in main.list_vars() if _is_kept(variable)}
@@ -47,15 +53,22 @@ def _is_kept(variable: Any) -> bool:
 
 
 def is_loss_scale(name: str) -> bool:
-    """Whether a variable is of FP16's loss scale: the scale itself, or a count by which a dynamic one moves.
+    """Tell whether a variable belongs to the loss scale of FP16: the scale itself, or a count of a dynamic one.
 
-    The names are Paddle's (python/paddle/static/amp/decorator.py).
+    Args:
+        name: Name of a variable, as "loss_scaling_0" or "num_bad_steps_0". The names are Paddle's
+            (python/paddle/static/amp/decorator.py).
     """
     return re.fullmatch(r"(loss_scaling|num_good_steps|num_bad_steps)_\d+", name) is not None
 
 
 def has_dynamic_loss_scale(names: Iterable[str]) -> bool:
-    """Whether a state of these names has a loss scale that moves; a fixed one, as of a captured step, has no counts."""
+    """Tell whether a training state has a dynamic loss scale, which is adjusted during the training.
+
+    Args:
+        names: Names of all tensors of the state. A fixed scale, as of a captured step, lacks Paddle's
+            "num_bad_steps_...".
+    """
     return any(name.startswith("num_bad_steps_") for name in names)
 
 
@@ -84,10 +97,17 @@ def shared_values(main: static.Program) -> Iterator[tuple[str, Array]]:
 
 
 def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Array]]:
-    """Yield name and value of the chosen tensors of a run's state, as a checkpoint holds them.
+    """Yield the name and the value of some tensors of a run's state, as a checkpoint holds them.
 
-    A checkpoint has the network's plain memory layout, so that it does not depend on the passes over the program. A
-    tensor that a pass stores in another layout is brought back to that.
+    A checkpoint has the network's plain memory layout. A tensor that an optimization pass stores in another layout is
+    brought back to that, so a checkpoint does not depend on the passes of a program.
+
+    Args:
+        main: The training program, from which the layouts are known.
+        chosen: (name, Paddle tensor) of each wanted tensor.
+
+    Yields:
+        (name, NumPy array), in the order of `chosen`.
     """
     other_layouts = stored.forms(main)  # by tensor, of those that a pass stores so
     for name, tensor in chosen:
@@ -98,7 +118,12 @@ def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> It
 
 
 def assign(tensor: Any, value: Array) -> None:
-    """Give a tensor a value, on the device where it is."""
+    """Give a tensor a value, on the device where it is.
+
+    Args:
+        tensor: A Paddle tensor that has a value already.
+        value: The new value.
+    """
     held_on = tensor._place()
     place = paddle.CPUPlace()
     if held_on.is_gpu_place():
@@ -107,7 +132,12 @@ def assign(tensor: Any, value: Array) -> None:
 
 
 def padded(value: Array, shape: Any) -> Array:
-    """Return filters [O, I, H, W] with zeros for the input channels that `shape` has more; other values as they are."""
+    """Return filters with zeros for the input channels that a wanted shape has more; other values unchanged.
+
+    Args:
+        value: An array. One with four axes is taken for filters, [output channels, input channels, height, width].
+        shape: The wanted shape. Only its second number, the input channels, is used; it must not be the smaller one.
+    """
     if value.ndim != 4:
         return value
     more_channels = shape[1] - value.shape[1]
@@ -115,10 +145,15 @@ def padded(value: Array, shape: Any) -> Array:
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
-    """Set parameters of a training program to the FP32 values in `weights`: {name of a parameter: its value}.
+    """Set parameters of a training program to given values in FP32.
 
-    A parameter in half precision gets the rounded value. Its master, an FP32 copy that the optimizer keeps of it, gets
-    the value itself. Every weight must be one of the program's parameters.
+    A parameter in half precision gets the rounded value. Its master, the FP32 copy that the optimizer keeps of it, gets
+    the value itself.
+
+    Args:
+        main: The training program. Parameters without a given weight stay as they are.
+        weights: {name of a parameter: its value}, in the network's plain memory layout. Each name must be one of the
+            program's. Filters may have fewer input channels than the program's; the others become zero.
     """
     found = set()
     other_layouts = stored.forms(main)  # by tensor, of those that a pass stores in another memory layout
@@ -143,10 +178,14 @@ def _parameter_of(name: str) -> str:
 
 
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
-    """Give every rank the parameters, BN statistics and optimizer state of rank 0; every rank must call this.
+    """Give every rank the parameters, statistics and optimizer state of rank 0; every rank must call this.
 
-    Paddle's automatic mode divides the state over the ranks. So only tensors that every rank has are sent, and all
-    others stay as they are.
+    Paddle's automatic mode (STRATEGY=auto) divides the state over the ranks. So only tensors that every rank has are
+    sent, and all others stay as they are.
+
+    Args:
+        main: The training program of this rank.
+        ranks: This process among the ranks of the job.
     """
     own_tensors = dict(tensors(main))
     own_names = set(own_tensors)
@@ -160,9 +199,13 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
 
 
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
-    """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
+    """Give every rank the mean of the ranks' running means and variances of batch normalization (BN).
 
-    Every rank must call this. All statistics are laid end to end in one array, so that one all-reduce adds them up.
+    Each rank has statistics of its own images. After this all ranks evaluate the same model. Every rank must call this.
+
+    Args:
+        main: The training program of this rank.
+        ranks: This process among the ranks of the job. A single rank keeps its statistics.
     """
     names = statistics_names(main)  # before the loop, because it goes through thousands of operators
     own_tensors = [tensor for name, tensor in tensors(main) if name in names]

@@ -23,8 +23,15 @@ from runlog.errors import RunError
 def main(job: Job, origins: Origins) -> None:
     """Run the job on this rank: build the programs, warm them up, open the input, and train or measure.
 
-    `origins` tells who set each of the job's values. Raises ValueError if the job asks for what cannot be done, and
-    RunError if the run failed.
+    No image of the training is read before the clock of the run starts. Every rank must call this.
+
+    Args:
+        job: The settings of the job.
+        origins: The value of each setting with who set it, for the log.
+
+    Raises:
+        ValueError: The job asks for what cannot be done.
+        RunError: The run failed, for example because the target was not reached.
     """
     me = ranks.start(job.cluster)
     task = task_of(job, me)  # all of it is checked before a log is begun
@@ -76,7 +83,13 @@ class Synthetic(NamedTuple):
 
 
 def synthetic_batches(run: session.Run) -> Synthetic:
-    """Make a batch of noise for the training program, and one for the evaluation if its format or size is another."""
+    """Return batches of noise for the training and for the evaluation program, to warm them up.
+
+    The evaluation gets a batch of its own only if its image format or its batch size is another than the training's.
+
+    Args:
+        run: The run that has begun. Its seed decides the noise; that of the training differs from rank to rank.
+    """
     task = run.task
     model = task.workload
     made = model.synthetic(model.image, batch=model.batch, seed=run.seed + run.ranks.rank)
@@ -88,9 +101,20 @@ def synthetic_batches(run: session.Run) -> Synthetic:
 
 
 def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings) -> tuple[Trainer, Evaluator]:
-    """Build the training and the evaluation program; return the trainer and the evaluator that run them.
+    """Build the training and the evaluation program, and return the objects that run them.
 
     Nothing is run yet, and the parameters have no values. A summary of the training program is written into the log.
+
+    Args:
+        run: The run that has begun.
+        model: Settings of the model. A CUDA graph runs the step if STRATEGY says cuda_graph.
+        course: Settings of the run's course. `print_steps` is the length of the windows of steps that are logged.
+
+    Returns:
+        (trainer, evaluator).
+
+    Raises:
+        ValueError: Paddle cannot build a program as the settings ask.
     """
     task = run.task
     # Each rank draws other first weights, so that the losses show it if `set_first_state` fails to send them rank 0's.
@@ -118,9 +142,13 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
-    """Return the seed of a rank's first weights, another for each rank: from 1 to LAST_SEED.
+    """Return the seed of a rank's first weights, from 1 to LAST_SEED, another one for each rank.
 
-    Paddle takes no larger one, and 0 would be a seed from the operating system. After LAST_SEED follows 1.
+    Paddle takes no seed above LAST_SEED, and for 0 draws a seed itself. After LAST_SEED follows 1.
+
+    Args:
+        seed: Seed of the run.
+        rank: Number of the rank, from 0.
     """
     return 1 + (seed + rank) % LAST_SEED
 
@@ -136,7 +164,14 @@ def _log_program(run: session.Run, training: build.TrainingProgram, *, shows_cho
 def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, *, evaluates: bool) -> None:
     """Run the programs on synthetic batches, because the first run of a program is slow.
 
-    The parameters' values mean nothing afterwards. The evaluation program is run only if the run `evaluates`.
+    The values of the parameters mean nothing afterwards.
+
+    Args:
+        run: The run that has begun.
+        trainer: Runs the training program.
+        evaluator: Runs the evaluation program.
+        batches: Noise for both programs.
+        evaluates: Whether the run will evaluate. If not, only the training program is warmed up.
     """
     run.executor.run(trainer.step.program.startup)  # a program cannot run before its tensors have values
     trainer.warm_up(batches.train)
@@ -147,9 +182,17 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
 def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
     """Give the training program the state that the training starts from; every rank must call this.
 
-    The start-up program sets all of the state. Then `first_weights`, which may be empty, replace parameters of it, and
-    rank 0 sends its state to all ranks. If the run goes on from a checkpoint, that replaces the state again. Raises
-    ValueError on rank 0 if the checkpoint does not fit the program.
+    The start-up program sets all of the state, `first_weights` replace parameters of it, and rank 0 sends its state to
+    all ranks. If the run goes on from a checkpoint, that replaces the state last, as it gives each rank its own
+    statistics of batch normalization.
+
+    Args:
+        run: The run that has begun, with the checkpoint that it starts from, if any.
+        training: The training program. It has been run before, in the warm-up, so the ranks are connected already.
+        first_weights: {name of a parameter: pretrained value}; empty if there are none.
+
+    Raises:
+        ValueError: On rank 0, if the checkpoint does not fit the program.
     """
     build.keep_communicators(training.startup)  # `warm_up` has run it and so connected the ranks: not twice
     run.executor.run(training.startup)
@@ -160,9 +203,18 @@ def set_first_state(run: session.Run, training: build.TrainingProgram, first_wei
 
 
 def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
-    """Return this rank's training batches from the position where the run starts, one epoch after the other.
+    """Return an endless loader of this rank's training batches, one epoch after the other.
 
-    They never end. Nothing is read before the first batch is taken.
+    It begins at the position where the run starts, which is within an epoch if a checkpoint was made there. Nothing is
+    read before the first batch is taken.
+
+    Args:
+        run: The run that has begun.
+        reader: How this rank reads: batch size, image format, threads and device.
+
+    Raises:
+        RunError: The input pipeline cannot be built.
+        MemoryError: There is too little memory for it.
     """
     task = run.task
     position = run.start.position
@@ -179,10 +231,18 @@ def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
 
 
 def evaluation_batches(run: session.Run, training_reader: loader.ReaderConfig) -> Loader:
-    """Return this rank's batches of one evaluation after the other, without end.
+    """Return an endless loader of this rank's evaluation batches, one evaluation after the other.
 
-    They are read as those of the training are, but in the format and the batch size of an evaluation. Nothing is read
-    before the first batch is taken.
+    Nothing is read before the first batch is taken.
+
+    Args:
+        run: The run that has begun.
+        training_reader: How this rank reads the training images. For an evaluation, image format and batch size are
+            replaced.
+
+    Raises:
+        RunError: The input pipeline cannot be built.
+        MemoryError: There is too little memory for it.
     """
     task = run.task
     reader = dataclasses.replace(training_reader, image=task.eval_image, batch=task.eval_batch)
@@ -192,13 +252,27 @@ def evaluation_batches(run: session.Run, training_reader: loader.ReaderConfig) -
 
 
 def train_measured_steps(trainer: Trainer, batches: Iterator[Batch], course: CourseSettings) -> None:
-    """Train the steps of MODE=throughput: those that warm up, then those that are measured. The trainer logs both."""
+    """Train the steps of a throughput measurement: those that warm up, then those that are measured.
+
+    Args:
+        trainer: Runs the steps and logs both phases.
+        batches: Gives this rank's batch for each step.
+        course: Settings with the number of steps of each phase.
+    """
     trainer.run(batches, steps=course.warmup_steps, epoch=1, done=0, phase="warmup")
     trainer.run(batches, steps=course.measured_steps, epoch=1, done=course.warmup_steps, phase="measured")
 
 
 def evaluate_all(evaluator: Evaluator, batches: Iterator[Batch], run: session.Run) -> float:
-    """Evaluate every image of the evaluation set once, and return the quality; warn where the totals show nothing."""
+    """Evaluate every image of the evaluation set once, and return the quality between 0 and 1.
+
+    A warning is logged and shown if the result means nothing. Every rank must call this.
+
+    Args:
+        evaluator: Runs the evaluation program.
+        batches: This rank's evaluation batches, at the beginning of an evaluation.
+        run: The run that has begun.
+    """
     task = run.task
     samples = task.dataset.eval_samples
     steps = sampling.evaluation_steps(samples, task.eval_batch * evaluator.ranks.size)
@@ -211,7 +285,14 @@ def evaluate_all(evaluator: Evaluator, batches: Iterator[Batch], run: session.Ru
 
 
 def train_epoch(run: session.Run, trainer: Trainer, batches: Iterator[Batch], epoch: int) -> None:
-    """Train an epoch, or the steps of it that the run's checkpoint has not done, and log its throughput."""
+    """Train an epoch, or the steps of it that a checkpoint has not done yet, and log its throughput.
+
+    Args:
+        run: The run that has begun, with the position where it starts.
+        trainer: Runs the training program.
+        batches: This rank's training batches from the next step on.
+        epoch: Number of the epoch, from 1.
+    """
     start = run.start.position
     done_in_epoch = start.epoch_step if epoch == start.epoch else 0
     done = (epoch - 1) * run.steps_per_epoch + done_in_epoch
@@ -229,12 +310,22 @@ def train_to_target(
     evaluator: Evaluator,
     eval_batches: Iterator[Batch],
 ) -> None:
-    """Train epoch by epoch until an evaluation reaches the recipe's target.
+    """Train epoch by epoch until an evaluation reaches the quality that is the recipe's target.
 
-    The recipe says which epochs are evaluated. A block of the log is the epochs up to an evaluation and the evaluation
-    itself. A checkpoint may be written after each epoch, but none after the one that reached the target.
+    The recipe says after which epochs an evaluation follows. The epochs up to an evaluation and the evaluation itself
+    are a block of the log. A checkpoint may be written after each epoch, but none after the one that reached the
+    target.
 
-    Raises RunError where the target was not reached in the task's epochs.
+    Args:
+        run: The run that has begun.
+        trainer: Runs the training program.
+        batches: This rank's training batches, from the position where the run starts.
+        evaluator: Runs the evaluation program.
+        eval_batches: This rank's evaluation batches, one evaluation after the other.
+
+    Raises:
+        RunError: The target was not reached in the task's epochs, or the training failed, as by a loss that is not
+            finite.
     """
     task = run.task
     log = run.log
