@@ -25,7 +25,8 @@ warnings.filterwarnings("ignore", "You are using GPU version Paddle")
 def in_temporary_folder() -> Iterator[None]:
     """Make a temporary folder the working directory while the context lasts.
 
-    Paddle writes files into the working directory, and hangs if it cannot.
+    Paddle writes files into the working directory, and hangs if it cannot. At the end the former working directory is
+    restored, and the temporary folder is deleted with all in it.
     """
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +39,13 @@ def in_temporary_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Give the attribute `name` of a module or class another value while the context lasts."""
+    """Give an attribute of a module or class another value while the context lasts.
+
+    Args:
+        owner: The module or class.
+        name: Name of the attribute, which must exist.
+        value: What takes its place.
+    """
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -101,7 +101,12 @@ class Plan:
         return self.fixed_scale == 0.0
 
     def micro_batch(self, batch: int) -> int:
-        """Return how many images a device computes at once if `batch` images make one of its updates."""
+        """Return how many images a device computes at once.
+
+        Args:
+            batch: Images of the device that make one update. With gradient accumulation they are computed in several
+                parts.
+        """
         return batch // self.strategy.gradient_merge
 
 
@@ -130,10 +135,22 @@ class TrainingProgram:
 
 
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
-    """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
+    """Make a forward program a training program: add gradients, their sum over the ranks and the optimizer.
 
-    The program is changed in place, and so is Paddle's default start-up program. Raises ValueError if this Paddle
-    cannot build what the plan asks for, or built something else.
+    Unless Paddle's automatic mode (STRATEGY=auto) chose what to build, the operators are proved to train as asked. On
+    GPUs the call waits until the processes of the other ranks listen on their ports, if the program is to be run.
+
+    Args:
+        loss: Loss of a forward program of Paddle, which is changed in place. So is Paddle's default start-up program.
+        optimizer: Kind and settings of the optimizer.
+        schedule: Learning rate by step.
+        plan: Device, precision and options of the program.
+
+    Returns:
+        The training and start-up programs, what was proved in words, and the schedule in Paddle's form.
+
+    Raises:
+        ValueError: This Paddle cannot build what the plan asks for, or built something else.
     """
     main = loss.block.program
     startup = static.default_startup_program()
@@ -177,7 +194,16 @@ def _keep_executor_from_copying_rate(program: static.Program) -> None:
 
 
 def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.Program, plan: Plan) -> Any:
-    """Return Paddle's optimizer for the parameters of `main`, wrapped for the plan's mixed precision."""
+    """Return Paddle's optimizer for a program, wrapped for the plan's mixed precision.
+
+    In Paddle's automatic mode (STRATEGY=auto) it is not wrapped.
+
+    Args:
+        config: Kind and settings of the optimizer.
+        schedule: Learning rate by step.
+        main: Program whose parameters are to be trained.
+        plan: Device, precision and options for which the program is built.
+    """
     knobs = plan.knobs
     optimizer = KINDS[config.kind].build(config, StepSchedule(schedule), main, bool(knobs.merged_optimizer))
     if knobs.auto:
@@ -186,10 +212,16 @@ def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.
 
 
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> Update:
-    """Apply our own passes to the training program that fleet built, in place; `startup` is changed to match.
+    """Change the training program that Paddle's fleet built, by the passes of this project.
 
-    Returns the programs whose runs, in this order, make one update of the weights: `main` alone, or the programs of
-    earlier micro-steps and `main`.
+    Args:
+        main: Training program; changed in place.
+        startup: Its start-up program; changed to match.
+        plan: Device, precision and options. They decide which passes are applied.
+
+    Returns:
+        The programs whose runs, in this order, make one update of the weights: `main` alone or, with gradient
+        accumulation, the programs of earlier parts of the batch and `main`.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
@@ -225,9 +257,16 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
 
 def _split_into_micro_steps(main: static.Program, startup: static.Program, count: int) -> Update:
-    """Make `main` the last of `count` micro-steps of an update, and return the programs of the steps before it.
+    """Make `main` the last of `count` micro-steps of an update, each on a part of the batch.
 
-    They are one program, as often as it is run. With a `count` of 1 nothing changes, and there is no program.
+    Args:
+        main: Training program; changed in place.
+        startup: Its start-up program; changed to match.
+        count: Number of micro-steps; with 1 nothing changes.
+
+    Returns:
+        The programs of the micro-steps before the last one: the same program `count` - 1 times; empty with a count of
+        1.
     """
     if count == 1:
         return ()
@@ -255,10 +294,20 @@ def keep_communicators(startup: static.Program) -> None:
 
 
 def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
-    """Prove that a built program is data-parallel training by the optimizer, precision and knobs of the plan.
+    """Prove that a built program is data-parallel training by the optimizer, precision and options of the plan.
 
-    Returns a phrase for each proof. Of Paddle's automatic mode nothing is proved: the phrases say what it chose. Raises
-    ValueError, mostly as its subclass Refused, at the first proof that fails.
+    Args:
+        update: Programs whose runs, in this order, make one update. The last one has the optimizer.
+        startup: Start-up program.
+        optimizer: The optimizer asked for.
+        plan: Device, precision and options asked for.
+
+    Returns:
+        A phrase for each proof. Of Paddle's automatic mode (STRATEGY=auto) nothing is proved: the phrases say what it
+        chose.
+
+    Raises:
+        ValueError: A proof fails; mostly as its subclass Refused.
     """
     main = update[-1]  # the program with the optimizer
     knobs = plan.knobs
@@ -276,10 +325,17 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
 
 
 def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
-    """Prove that Paddle will sum the statistics of `sync_batch_norm` operators over the ranks.
+    """Prove that Paddle will sum the statistics of batch normalizations over all ranks (`sync_batch_norm`) on GPUs.
 
-    Returns one phrase that has their number, or none if there is nothing to prove. Raises ValueError if a flag of
-    Paddle would skip the sums.
+    Args:
+        main: Training program for several ranks.
+        plan: What the program was built for. On a CPU, and for a program that is not to be run, nothing is proved.
+
+    Returns:
+        One phrase with their number; empty if there are none or nothing is proved.
+
+    Raises:
+        ValueError: A flag of Paddle would skip the sums.
     """
     if plan.device == "cpu" or not plan.is_to_be_run:
         return []  # on a CPU `sync_bn.replace_on_cpu` replaces these operators later
@@ -290,10 +346,19 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
 
 
 def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
-    """Prove that gradients, optimizer and arithmetic types are those of the job, and return what was proved in phrases.
+    """Prove that gradients, optimizer and arithmetic types are those of the job.
 
-    A phrase is, for example, "161 gradients summed over 8 ranks once, scaled by 1/8 once". Raises Refused at the first
-    proof that fails.
+    Args:
+        update: Programs whose runs, in this order, make one update, one for each part of the batch (micro-step). The
+            last one has the optimizer.
+        optimizer: The optimizer asked for.
+        plan: Precision and options asked for.
+
+    Returns:
+        What was proved in phrases, such as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
+
+    Raises:
+        Refused: A proof fails.
     """
     main = update[-1]  # the program with the optimizer
     micro_steps = len(update)  # one program for each
@@ -323,9 +388,17 @@ def _summed_in_words(gradient_count: int, *, ranks: int, micro_steps: int) -> st
 
 
 def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
-    """Describe in up to three sentences what Paddle's automatic mode (STRATEGY=auto) made of the program.
+    """Describe what Paddle's automatic mode (STRATEGY=auto) made of the program.
 
     A difference from the recipe is described and not refused, because the user left the choice to this mode.
+
+    Args:
+        main: Training program that was built in this mode.
+        optimizer: The recipe's optimizer.
+        ranks: Number of data-parallel processes.
+
+    Returns:
+        One to three sentences: what was chosen and, if so, that gradients or the optimizer are not as asked for.
     """
     context = fleet.fleet._context  # private: Paddle does not publish what it applied
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
@@ -353,8 +426,19 @@ def summary(training: TrainingProgram) -> dict[str, Any]:
 def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
     """Build the evaluation program that goes with a training program, in the plan's precision.
 
-    `append_step` appends one evaluation step to Paddle's default program. Raises ValueError if a variable that both
-    programs share differs in shape or type, or if Paddle has no kernel of an operator.
+    Its variables share the values of the training's by name.
+
+    Args:
+        append_step: Appends one evaluation step to Paddle's default program.
+        training: The built training program.
+        plan: The plan by which it was built.
+
+    Returns:
+        The evaluation program; it needs no start-up program.
+
+    Raises:
+        ValueError: A variable of both programs differs in shape or type, Paddle has no kernel for an operator, or a
+            tensor has another type than its kernel needs or is too large for cuDNN.
     """
     main = static.Program()
     unused_startup = static.Program()  # nothing is initialized: variables share the training's values by name

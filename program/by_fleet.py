@@ -20,10 +20,16 @@ from program.strategy import Strategy
 def minimize(
     loss: static.Variable, startup: static.Program, optimizer: Any, knobs: Strategy, *, waits_for_ranks: bool
 ) -> None:
-    """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
+    """Have Paddle's distributed library, fleet, add gradients, their sum over the ranks and the optimizer's update.
 
-    `startup` gets the operators that initialize what is added. `knobs` decide which operators fleet fuses, or leave it
-    to fleet (`auto`). With `waits_for_ranks`, fleet waits until the other ranks listen on their ports.
+    The flags of Paddle that `knobs` set stay set for the rest of the process.
+
+    Args:
+        loss: Loss of a forward program, which is changed in place.
+        startup: Start-up program; gets the operators that initialize what is added.
+        optimizer: Paddle's optimizer, wrapped for mixed precision if the job uses it.
+        knobs: Which operators fleet fuses. With its `auto`, fleet chooses by itself.
+        waits_for_ranks: Whether to wait until the other ranks listen on their ports.
     """
     _set_flags(knobs)  # for the rest of the process
     fleet_strategy = _fleet_strategy(auto=knobs.auto)

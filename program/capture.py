@@ -36,10 +36,14 @@ SAFE |= {"sin"}  # of perturb_input
 
 
 def prepare(main: static.Program, rate_name: str) -> None:
-    """Change a training program so that its step can be captured once and replayed.
+    """Change a training program so that its step can be captured once as a CUDA graph and replayed.
 
-    A replay reads each value at the address that it had at the capture, the learning rate included: the program looks
-    the rate up by itself, and writes it to the variable `rate_name`.
+    A replay reads each value at the address that it had at the capture. So inputs keep their addresses, and the program
+    looks up the learning rate by itself.
+
+    Args:
+        main: Training program; changed in place.
+        rate_name: Name of the variable that holds the learning rate.
     """
     for variable in main.list_vars():
         if variable.is_data:
@@ -50,8 +54,12 @@ def prepare(main: static.Program, rate_name: str) -> None:
 def _look_up_rate(main: static.Program, rate_name: str) -> None:
     """Have a program look up its learning rate at the start of each step: rate = RATES[STEP], then STEP += 1.
 
-    The rate is the variable `rate_name`. RATES is a table of RATES_AT_ONCE rates. Before the first step, and when all
-    of them are used, the training loop must set RATES to the next ones, and STEP to 0.
+    RATES is a table of 4096 rates (RATES_AT_ONCE). Before the first step, and when all of them are used, the training
+    loop must set RATES to the next ones, and STEP to 0.
+
+    Args:
+        main: Training program; changed in place.
+        rate_name: Name of the variable that holds the learning rate.
     """
     block = main.global_block()
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
@@ -66,8 +74,14 @@ def _look_up_rate(main: static.Program, rate_name: str) -> None:
 def check(main: static.Program) -> str:
     """Prove that a step of this program can be captured as a CUDA graph and replayed.
 
-    Returns the proof in words, as "cuda_graph: 335 operators that a graph can hold". Raises Refused for the first
-    operator or input that a graph cannot hold.
+    Args:
+        main: Training program.
+
+    Returns:
+        The proof in words, as "cuda_graph: 335 operators that a graph can hold".
+
+    Raises:
+        Refused: A graph cannot hold an operator or input; the first one is named.
     """
     block = main.global_block()
     for op in block.ops:
@@ -83,10 +97,16 @@ def check(main: static.Program) -> str:
 
 
 def _why_not_captured(op: Operator) -> str:
-    """Return the reason why a CUDA graph cannot hold an operator, for a message; an empty text if it can.
+    """Return the reason why a CUDA graph cannot hold an operator, for a message.
 
-    A graph can hold an operator if it is known to run only on the GPU (SAFE lists these types), and if it runs on the
-    one stream that is captured.
+    A graph can hold an operator that is known to run only on the GPU (SAFE lists these types), on the one stream that
+    is captured.
+
+    Args:
+        op: Operator of a training program.
+
+    Returns:
+        The reason; an empty text if a graph can hold the operator.
     """
     if op.type not in SAFE:
         return "nothing is known of its reads and copies on the host"

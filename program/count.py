@@ -109,8 +109,9 @@ class Work:
     def traffic_bytes(self, on_chip_bytes: int) -> int:
         """Return the bytes that the operator's kernels read from and write to memory.
 
-        `on_chip_bytes` is the size of the chip's cache. An input that one kernel reads twice counts once if the cache
-        can hold it.
+        Args:
+            on_chip_bytes: Size of the chip's cache. An input that one kernel reads twice counts once if the cache can
+                hold it.
         """
         has_two_kernels = self._forward == "sync_batch_norm"  # one for the statistics, one for the output
         second_reading_bytes = sum(size for size in self.twice_read_sizes if has_two_kernels or size > on_chip_bytes)
@@ -181,10 +182,14 @@ class Work:
         return unread_bytes
 
     def _sizes_of_twice_read_inputs(self) -> list[int]:
-        """Return the bytes of each tensor that a batch normalization reads twice; an empty list for any other operator.
+        """Return the bytes of each tensor that a batch normalization reads twice.
 
         In training it reads the image once for sums over the batch, and once more to compute its output. Its gradient
-        does the same with the image and the gradient of its output.
+        does the same with the image and the gradient of its output. A `resnet_unit`, whose convolutions compute the
+        sums while they write the image, reads nothing twice, but its gradient does.
+
+        Returns:
+            The sizes; empty for any other operator, and in evaluation.
         """
         if self.kind == "resnet_unit":
             return []  # its convolutions compute the sums while they write the image
@@ -203,7 +208,11 @@ class Work:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
         Paddle's kernels of convolutions and batch norms compute in NCHW, except in FP16 (ConvCudnnKernel and
-        BatchNormKernel in Paddle's sources). So they transpose NHWC images in FP32. Any other operator counts 0.
+        BatchNormKernel in Paddle's sources). So they transpose NHWC images in FP32. Each image counts twice, read and
+        written.
+
+        Returns:
+            The bytes; 0 in NCHW, in FP16, and for any other operator.
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
@@ -215,7 +224,11 @@ class Work:
         return 2 * image_bytes  # read and written
 
     def _images(self, slots: _ImageSlots) -> list[str]:
-        """Return the images that an operator reads and writes; for a gradient operator also their gradients."""
+        """Return the images that an operator reads and writes; for a gradient operator also their gradients.
+
+        Args:
+            slots: The operator's input and output slots that hold images.
+        """
         images = ops.operands(self._op, slots.input, slots.output)
         if self._is_gradient:
             images += ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.output}@GRAD")
@@ -248,11 +261,14 @@ class Work:
         return self._op.block.var(name)
 
     def _forward_flops(self, slots: ops.Factors) -> int:
-        """Return the FLOPs of the forward pass of one convolution or matrix product, whose operands are in `slots`.
+        """Return the FLOPs of the forward pass of one convolution or matrix product.
 
             FLOPs = 2 * output elements * number of weights / output channels
 
         Each output element takes one multiply-add, which counts as two, for each weight of its channel.
+
+        Args:
+            slots: The slots of the product's input, weights and output.
         """
         weights = self._weights(slots)
         # `conv2d_grad`, for one, has no slot for the output, only for its gradient, which has the output's shape.
@@ -264,16 +280,28 @@ class Work:
         return int(2 * output_elements * multiply_adds_per_element)
 
     def _times_computed(self, slots: ops.Factors) -> int:
-        """Return how many times this operator spends the forward FLOPs of one product: 0, 1 or 2."""
+        """Return how many times this operator spends the forward FLOPs of one convolution or matrix product.
+
+        Args:
+            slots: The slots of the product's input, weights and output.
+
+        Returns:
+            1 for a forward operator; for a gradient operator the number of gradients that it computes, of the input and
+            of the weights: 0, 1 or 2.
+        """
         if not self._is_gradient:
             return 1
         # Once for each gradient that is computed: by the input, and by the weights.
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes of the readings that neither `moved_bytes` nor `twice_read_sizes` counts; 0 for none.
+        """Return the bytes of the readings that neither `moved_bytes` nor `twice_read_sizes` counts.
 
-        `moved_bytes` counts one reading of each tensor, and `twice_read_sizes` a second one of some.
+        `moved_bytes` counts one reading of each tensor, and `twice_read_sizes` a second one of some. The two kernels of
+        a `conv2d_grad`, for example, both read the gradient of the output.
+
+        Returns:
+            The bytes; 0 if there are no such readings.
         """
         if self.kind == "conv2d_grad":
             # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
@@ -309,12 +337,17 @@ def works(main: static.Program) -> list[Work]:
 
 
 def buckets(main: static.Program) -> list[dict[str, Any]]:
-    """Describe each all-reduce (`c_allreduce_sum`) of gradients in a training program, in the order of the program.
+    """Describe each all-reduce of gradients in a training program, in the order of the program.
 
-    On CPUs a batch norm over all ranks sums its statistics by all-reduces, too (`sync_bn`). These are left out.
+    On CPUs a batch norm over all ranks sums its statistics by all-reduces too; these are left out.
 
-    Two of the values are shares of the backward pass, from 0 to 1: `issued_after_operators`, of its kernels, how many
-    come before the all-reduce; `bytes_left_to_hide_it`, of the bytes that it moves, how many are moved after it.
+    Args:
+        main: Training program.
+
+    Returns:
+        One dictionary for each all-reduce, with its MiB, data type and number of gradients among others. Two values are
+        shares of the backward pass, from 0 to 1: "issued_after_operators", of its kernels, how many come before the
+        all-reduce; "bytes_left_to_hide_it", of the bytes that it moves, how many are moved after it.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)
@@ -373,8 +406,14 @@ def _addto_bytes(block: Block) -> int:
 def counts_of(main: static.Program) -> dict[str, Any]:
     """Count what one run of a built program executes, moves and computes.
 
-    The keys are those that `tools.inspect --json` prints. Everything is read off the program: no device is needed and
-    nothing is measured.
+    Everything is read off the program: no device is needed and nothing is measured.
+
+    Args:
+        main: Training or evaluation program.
+
+    Returns:
+        The values that `tools.inspect --json` prints, such as "operators" (count by type), "flops", "bytes_gib" (what
+        the operators move), "all_reduces" and "buckets" (one entry for each all-reduce of gradients).
     """
     all_works = works(main)
     all_buckets = buckets(main)

@@ -25,10 +25,16 @@ class Layers:
     def conv(
         self, x: static.Variable, name: str, channels: int, kernel: int, *, stride: int = 1, bias: bool = False
     ) -> static.Variable:
-        """Append a convolution of the image `x` to the default program and return its output, with `channels` channels.
+        """Append a convolution to Paddle's default program and return its output.
 
-        `kernel` is the side of the square kernel in pixels, and must be odd. The image is padded so that a stride of 1
-        keeps its size. The parameters are called `name`.w and, with a `bias`, `name`.b.
+        Args:
+            x: Image, [N, C, H, W] or [N, H, W, C] as `self.layout` says.
+            name: Name of the layer. Its parameters are called `name`.w and, with a bias, `name`.b.
+            channels: Number of output channels.
+            kernel: Side of the square kernel in pixels; must be odd. The image is padded so that a stride of 1 keeps
+                its size.
+            stride: Stride in both directions.
+            bias: Whether a bias is added, which starts at 0.
         """
         initial_weights: Initializer = KaimingNormal()
         if self.weight_std is not None:
@@ -61,10 +67,19 @@ class Layers:
         bias: bool = False,
         ends_block: bool = False,
     ) -> static.Variable:
-        """Append a convolution and its batch normalization, then a ReLU if `relu`, and return the output variable.
+        """Append a convolution and its batch normalization, then perhaps a ReLU, and return the output.
 
-        `ends_block` marks the last normalization of a residual block. The other arguments are those of `conv`. The
-        parameters are called `name`.conv.* and `name`.bn.*.
+        Args:
+            x: Image, [N, C, H, W] or [N, H, W, C] as `self.layout` says.
+            name: Name of the layer. Its parameters are called `name`.conv.* and `name`.bn.*.
+            channels: Number of output channels.
+            kernel: Side of the square kernel in pixels; must be odd. The image is padded so that a stride of 1 keeps
+                its size.
+            stride: Stride in both directions.
+            relu: Whether a ReLU follows.
+            bias: Whether the convolution has a bias.
+            ends_block: Whether this is the last normalization of a residual block. With `zero_gamma`, its scale starts
+                at 0.
         """
         # With a scale of 0 (`zero_gamma`) a residual block starts as its shortcut alone.
         initial_scale = 0.0 if ends_block and self.zero_gamma else 1.0
@@ -84,11 +99,17 @@ class Layers:
     def bottleneck(
         self, x: static.Variable, name: str, width: int, *, stride: int = 1, parts: tuple[str, str, str, str]
     ) -> static.Variable:
-        """Append a bottleneck residual block and return its output, of `width` x EXPANSION channels.
+        """Append a bottleneck residual block and return its output, which has 4 x `width` channels.
 
-        It computes relu(branch(x) + shortcut(x)). The shortcut is x itself if x has as many channels as the output, and
-        otherwise a 1x1 convolution. `parts` names the three convolutions of the branch and that of the shortcut; a
-        layer is called `name`.PART.
+        It computes relu(branch(x) + shortcut(x)). The branch is a 1x1, a 3x3 and a 1x1 convolution. The shortcut is x
+        itself if x has as many channels as the output, and otherwise a 1x1 convolution.
+
+        Args:
+            x: Image, [N, C, H, W] or [N, H, W, C] as `self.layout` says.
+            name: Name of the block; a layer is called `name`.PART.
+            width: Channels of the branch's first two convolutions.
+            stride: Stride of the 3x3 convolution, and of the shortcut's convolution if there is one.
+            parts: Names of the three convolutions of the branch and that of the shortcut.
         """
         out_channels = width * EXPANSION
         first_name, second_name, third_name, shortcut_name = [f"{name}.{part}" for part in parts]

@@ -56,8 +56,10 @@ def prove(claim: bool, otherwise: str) -> None:
 def is_close(value: float, expected: float, least: float = 0.0) -> bool:
     """Tell whether a value is the expected one up to the rounding of C's float.
 
-    The difference may be 1e-6 times the expected value, or 1e-6 times `least` if that is larger. `least` is for
-    expected values at or near 0.
+    Args:
+        value: Number to test.
+        expected: What it should be. The difference may be 1e-6 times this number.
+        least: The difference may also be 1e-6 times `least`, for expected values at or near 0.
     """
     return abs(value - expected) <= 1e-6 * max(abs(expected), least)
 
@@ -98,6 +100,10 @@ def completed_at(block: Block, gradients: Iterable[str]) -> dict[str, int]:
     """Map each gradient to the index of the last operator that computes it.
 
     Its all-reduce and the optimizer's operators write a gradient too, but do not count.
+
+    Args:
+        block: Block of a training program.
+        gradients: Names of gradients, each of which an operator of the block computes.
     """
     writers_by_name = writers(block)
     indices: dict[str, int] = {}
@@ -120,7 +126,12 @@ def _indices_by_name(names_by_operator: Iterable[list[str]]) -> dict[str, list[i
 
 
 def operands(op: Operator, *slots: str) -> list[str]:
-    """Return the variables in these input or output slots of an operator; a slot that it does not have holds none."""
+    """Return the variables in input or output slots of an operator.
+
+    Args:
+        op: The operator.
+        *slots: Names of slots, such as "X" and "Out@GRAD". A slot that the operator does not have holds none.
+    """
     names: list[str] = []
     for slot in slots:
         if slot in op.output_names:
@@ -151,9 +162,15 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return the names of the input gradients to which a convolution's gradient operator adds its result (addto).
+    """Return the names of the input gradients to which a convolution's gradient operator adds its result.
 
-    The list is empty for any other operator, and for one that writes its result anew.
+    Adding to what is there saves an operator that sums gradients (the knob `enable_addto`).
+
+    Args:
+        op: Any operator of a training program.
+
+    Returns:
+        The names; empty for an operator of another kind, and for one that writes its result anew.
     """
     if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
         return operands(op, "Input@GRAD", "X@GRAD")

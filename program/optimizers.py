@@ -38,7 +38,11 @@ class OptimizerConfig:
 def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's momentum optimizer, and set an L2 penalty on each parameter of `program` that decays.
 
-    `rate` is Paddle's learning rate or scheduler. With `merged`, one operator updates all parameters of one data type.
+    Args:
+        config: Momentum, weight decay, and which parameters decay.
+        rate: Learning rate, a number or Paddle's scheduler.
+        program: Paddle program with the parameters to be trained.
+        merged: Whether one operator updates all parameters of one data type.
     """
     import paddle
 
@@ -49,10 +53,16 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 
 
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
-    """Return Paddle's LARS optimizer for the parameters of `program`, a program of Paddle's.
+    """Return Paddle's LARS optimizer.
 
-    `rate` is Paddle's learning rate or scheduler. `merged` has no effect here: this optimizer makes one operator for
-    each parameter, and a later pass can merge them (`merge_lars`).
+    Parameters that do not decay by `config.decays` are also left out of LARS' trust ratio.
+
+    Args:
+        config: Momentum, weight decay, which parameters decay, and the coefficient and epsilon of LARS.
+        rate: Learning rate, a number or Paddle's scheduler.
+        program: Paddle program with the parameters to be trained.
+        merged: Of no effect here: this optimizer makes one operator for each parameter, which `merge_lars` can merge
+            later.
     """
     import paddle
 
@@ -133,10 +143,14 @@ class Schedule:
         return self.total_steps
 
     def __call__(self, step: int) -> float:
-        """Return the learning rate of `step`, counted from 0.
+        """Return the learning rate of a step.
 
         The rate first rises linearly to `base`, for `warmup_steps` steps. Then it follows the schedule's `kind`: it
-        changes by factors at the boundaries (piecewise), or falls to `end` at `total_steps` and stays there.
+        changes by factors at the boundaries (piecewise), or falls to `end` at `total_steps` and stays there (cosine,
+        polynomial).
+
+        Args:
+            step: Number of the optimizer step; counts from 0.
         """
         if step < self.warmup_steps:
             warmup_steps_done = step if self.from_zero else step + 1

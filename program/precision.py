@@ -59,16 +59,20 @@ def captured_loss_scale(global_batch: int) -> float:
 
     It is the smallest power of two that is at least the global batch: 3264 -> 4096. A power of two rounds nothing. The
     loss is a mean over the global batch, so the scaled gradients of the logits are 1 to 2 times p - y (probability
-    minus label). Baidu's runs of MLPerf v1.1 have p - y, because their loss is a sum.
+    minus label), where Baidu's runs of MLPerf v1.1 have p - y, because their loss is a sum.
+
+    Args:
+        global_batch: Images of one update over all ranks.
     """
     return float(1 << (global_batch - 1).bit_length())
 
 
 @contextlib.contextmanager
 def fp32_statistics() -> Iterator[None]:
-    """Have Paddle's AMP keep scale, bias and statistics of `sync_batch_norm` in FP32, as it does for `batch_norm`.
+    """Keep scale, bias and statistics of `sync_batch_norm` in FP32 under mixed precision, as those of `batch_norm`.
 
-    While the context lasts, AMP's two functions that decide which slots of an operator stay in FP32 are replaced.
+    While the context lasts, the two functions of Paddle's mixed precision (AMP) are replaced that decide which slots of
+    an operator stay in FP32. For `sync_batch_norm` all do but the image.
     """
     paddles_keep_input = fp16_utils._keep_fp32_input
     paddles_keep_output = fp16_utils._keep_fp32_output
@@ -95,10 +99,18 @@ def _operator_lists(precision: Precision) -> Any:
 
 
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
-    """Return Paddle's optimizer wrapped for mixed precision, or the optimizer itself if `precision` is FP32.
+    """Wrap Paddle's optimizer for mixed precision.
 
-    The `minimize` of the wrapped one also casts the program to half precision. If `dynamic`, it multiplies the loss by
-    a loss scale that grows and shrinks in training (HOW_THE_SCALE_MOVES).
+    The `minimize` of the wrapped optimizer also casts the program to half precision.
+
+    Args:
+        optimizer: Optimizer of Paddle.
+        precision: Level (O1 or O2) and data type.
+        dynamic: Whether the loss is multiplied by a scale that grows and shrinks in training (HOW_THE_SCALE_MOVES). If
+            not, AMP's scale is 1.
+
+    Returns:
+        The wrapped optimizer; `optimizer` itself if `precision` is FP32.
     """
     if not precision.is_half:
         return optimizer
@@ -120,7 +132,11 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
 def cast_evaluation(main: static.Program, precision: Precision) -> None:
     """Cast an evaluation program to the types of its training program; nothing changes in FP32.
 
-    Only operators inside `fp16_guard` are cast, at both levels. The input `image` becomes float16 (`feed_half`).
+    Only operators inside `fp16_guard` are cast, at both levels (O1 and O2). The input `image` becomes float16.
+
+    Args:
+        main: Evaluation program; changed in place.
+        precision: Level and data type of the training.
     """
     if not precision.is_half:
         return
@@ -146,7 +162,16 @@ def _with_parameters_listed_once(main: static.Program) -> contextlib.AbstractCon
 
 
 def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operator | None:
-    """Return the last operator in `ops` before `reader` that writes the variable `name`; None if there is none."""
+    """Return the last operator before a reader that writes a variable.
+
+    Args:
+        ops: Operators of a block, in order.
+        reader: The operator before which the search ends.
+        name: Name of the variable.
+
+    Returns:
+        The operator; None if there is none.
+    """
     writer = None
     for op in ops:
         if op is reader:
@@ -162,7 +187,10 @@ def feed_half(main: static.Program, precision: Precision) -> None:
         before:  `image` in float32 is read as it is, and by a cast to float16 that AMP inserted
         after:   `image` in float16 is read as it is, and by a cast to `image.fp32`, if anything reads float32
 
-    A program in FP32, or without `image`, stays as it is.
+    Args:
+        main: Program that Paddle's mixed precision (AMP) has cast; changed in place. Without an input `image` it stays
+            as it is.
+        precision: Its precision. In FP32 nothing changes.
     """
     image = "image"
     block = main.global_block()
@@ -182,9 +210,13 @@ def feed_half(main: static.Program, precision: Precision) -> None:
 
 
 def _read_from_copy(block: Block, readers: Sequence[Operator], name: str, copy: str) -> None:
-    """Have operators read the variable `copy` instead of `name`, and insert the cast to float32 that fills it.
+    """Have operators read a float32 copy of a float16 variable, and insert the cast that fills the copy.
 
-    The cast takes `name` in float16, so the caller must then make it float16.
+    Args:
+        block: Block of the operators; changed in place.
+        readers: Operators that are to read the copy.
+        name: Name of the variable. The caller must then make it float16.
+        copy: Name of the copy, which is created.
     """
     block.create_var(name=copy, shape=block.var(name).shape, dtype="float32", stop_gradient=True)
     _replace_input(readers, name, copy)
@@ -208,6 +240,10 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 
     The start-up program draws parameters in float32 and copies them to the optimizer's float32 masters. The casts come
     last, so that the masters get the values before they are rounded.
+
+    Args:
+        main: Training program, whose half-precision parameters are cast.
+        startup: Its start-up program; changed in place.
     """
     block = startup.global_block()
     for parameter in main.all_parameters():
@@ -224,8 +260,11 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 def perturb_input(main: static.Program) -> None:
     """Change a program so that it moves each value of its floating-point inputs by about one rounding error.
 
-    The moved values of an input NAME are written to NAME.moved, and all operators that read NAME then read NAME.moved.
-    So the losses differ from those of the plain program by the noise of rounding.
+    So the losses differ from those of the plain program by the noise of rounding; tools.tune compares other differences
+    with it. The moved values of an input NAME are written to NAME.moved, which is read wherever NAME was read before.
+
+    Args:
+        main: Training program; changed in place.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
@@ -239,11 +278,17 @@ def perturb_input(main: static.Program) -> None:
 
 
 def _moving_steps(block: Block, variable: static.Variable, *, to: str) -> list[Step]:
-    """Return the operators that move each value x of a variable by about one rounding error, into the variable `to`.
+    """Return the operators that move each value x of a variable by about one rounding error.
 
         moved = x + r x sin(1000 x)
 
-    r is the relative rounding error of the variable's type.
+    r is the relative rounding error of the variable's type. The sine makes the relative change differ from value to
+    value.
+
+    Args:
+        block: Block of the variable; gets the variables in between.
+        variable: A float32 or float16 variable of that block.
+        to: Name of the variable for the moved values.
     """
     x = variable.name
     r = ROUNDING[variable.dtype]

@@ -80,10 +80,15 @@ REFUSED = {
 
 
 def parse(text: str) -> Strategy:
-    """Return the strategy that a value of STRATEGY describes: `auto`, or knobs, as `enable_addto=0,gradient_merge=2`.
+    """Return the options of distributed training that a value of STRATEGY describes.
 
-    Knobs that are not named keep their defaults. Raises ValueError for an unknown knob, for one of Paddle's that is
-    refused (REFUSED has the reasons), and for a value that the knob cannot have.
+    Args:
+        text: "auto" for Paddle's automatic mode, or options (knobs) as "enable_addto=0,gradient_merge=2". Knobs that
+            are not named keep their defaults; an empty text keeps all.
+
+    Raises:
+        ValueError: A knob is unknown, is one of Paddle's that is refused (REFUSED has the reasons), or cannot have its
+            value.
     """
     if text.strip() == AUTO:
         return Strategy(auto=True)
@@ -105,10 +110,14 @@ def parse(text: str) -> Strategy:
 
 
 def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
-    """Return the value that a text gives a knob: `"true"` gives True for a switch, and `"2"` gives 2 for an integer.
+    """Return the value that a text gives an option (knob) of STRATEGY.
 
-    `knob` is a field of Strategy, whose type decides. Raises ValueError if the text is no value of this type, or a
-    number outside the knob's `least` to MOST.
+    Args:
+        knob: Field of Strategy. Its type decides: "true" gives True for a switch, "2" gives 2 for an integer.
+        text: What the user wrote behind the `=`.
+
+    Raises:
+        ValueError: The text is no value of this type, or a number below the knob's `least` or above 2^31 - 1 (MOST).
     """
     type_name = str(knob.type)  # as "bool | None"
     if "bool" in type_name:
@@ -133,9 +142,13 @@ def _parse_switch(knob: Field[Any], text: str) -> bool:
 
 
 def in_words(strategy: Strategy) -> str:
-    """Return the text for STRATEGY that describes a strategy, as `fuse_bn_act_ops=0,gradient_merge=2`.
+    """Return the value of STRATEGY that describes a strategy, as "fuse_bn_act_ops=0,gradient_merge=2".
 
-    It is the inverse of `parse`. Knobs at their defaults are left out, so the default strategy gives an empty text.
+    `parse` of the result gives the same strategy.
+
+    Args:
+        strategy: Options of distributed training. Those at their defaults are left out, so the default strategy gives
+            an empty text.
     """
     if strategy.auto:
         return AUTO
@@ -160,11 +173,22 @@ class _Condition(NamedTuple):
 
 
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
-    """Return the strategy with undecided knobs (None) turned on or off for this device and precision.
+    """Turn each undecided option (None) of a strategy on or off for this device and precision.
 
-    An undecided knob is turned on if it can work there; `enable_inplace` is turned on for a GPU only, and the knobs of
-    cuDNN stay undecided. `dtype` is the data type of convolutions, `layout` that of images. Raises ValueError if the
-    user turned on a knob that cannot work there, or set one of cuDNN, on or off, for a CPU.
+    An option is turned on if it can work there. `enable_inplace` is turned on for a GPU only, and the options of cuDNN
+    stay undecided.
+
+    Args:
+        strategy: Options as the user set them. None means that the user left one open.
+        dtype: Data type of convolutions, "float32" or "float16".
+        layout: Layout of images, "NCHW" or "NHWC".
+        device: "cpu" or "gpu".
+
+    Returns:
+        A copy of the strategy with the choices filled in.
+
+    Raises:
+        ValueError: The user turned on an option that cannot work there, or set one of cuDNN, on or off, for a CPU.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
@@ -204,10 +228,15 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
-    """Return the conditions under which knobs can be on, each with the reason to give the user if it is not met.
+    """Return the conditions under which options of a strategy can be on, each with the reason to give if it fails.
 
-    A knob may have several. `resolve` turns on an undecided knob if all its conditions are met. So a knob that can
+    An option may have several. `resolve` turns on an undecided one if all its conditions are met, so an option that can
     always be on is listed too, with a condition that is always met.
+
+    Args:
+        strategy: Options as the user set them.
+        on_gpu: Whether the job runs on GPUs.
+        is_half_nhwc: Whether convolutions compute in float16 and images are NHWC.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [
