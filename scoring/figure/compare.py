@@ -216,12 +216,11 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs of a system lie apart, as the compared scores show it; None if they do not.
 
-    A single run does not show its own spread. If another of the scores has several runs of the system that `base` and
-    `other` are both of, their spread is taken.
+    A single run does not show this. So the spread is taken from those of `scores` that have several runs of the system.
 
     Args:
         base: The score of the first system.
-        other: The score that is compared with `base`.
+        other: The score that is compared with `base`. A spread is known only if both are of one system.
         scores: All scores that may show the spread, `base` and `other` among them.
 
     Returns:

@@ -40,10 +40,17 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 
 
 def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None:
-    """Return the 95 % interval of the ratio mean(new) / mean(past), as (low, high); None for too few past values.
+    """Return the 95 % interval of the ratio mean(new) / mean(past) of two sets of runs.
 
     A single new run has no spread of its own. Its interval is made of the spread of the past values alone: of runs, or
-    of hosts where these are the repeats.
+    of the means of hosts where some host ran several times.
+
+    Args:
+        past: The throughputs of earlier runs, and the host of each if known.
+        new: The throughputs of the new runs, and the host of each if known. At least one.
+
+    Returns:
+        The bounds (low, high); None for fewer than 3 (LEAST_RUNS) past runs, or hosts where these count.
     """
     past_repeats = independent_values(past.values, past.hosts)
     past_mean = past_repeats.mean_of_runs
@@ -62,10 +69,18 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
 
 
 def trend_of(rows: Sequence[Row], result: Score, system: str | None) -> list[Row]:
-    """Return the rows of the trend that a new result belongs to, oldest first as in `rows`.
+    """Return the earlier runs that a new result can be compared with: those of the same system, work and protocol.
 
-    `system` names the machine; None takes it from the new runs' logs. Raises InputError if these are of two trends, or
-    name no machine.
+    Args:
+        rows: All runs of the history, oldest first.
+        result: The score of the new runs.
+        system: Name of the machine, as the user gave it; None takes it from the logs of the new runs.
+
+    Returns:
+        The rows of the same system, workload, precision and protocol, in the order of `rows`; empty if there are none.
+
+    Raises:
+        InputError: The new runs differ in these facts, or name no machine.
     """
     series = _series_of_all([row_of(result, index, system) for index in range(len(result.records))])
     return [row for row in rows if row.series == series]
@@ -89,10 +104,16 @@ class Judgement(NamedTuple):
 
 
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
-    """Return whether a new result is lower than the `past` runs of its trend, with a line for the user.
+    """Return whether a new throughput is lower than that of the past runs, with a line for the user.
 
-    `hosts` names the host of each past run; None if not known. If the past runs or their hosts are too few, or the
-    figures have too few digits, the line says that it cannot be told, and the result is not called lower.
+    Args:
+        past: The earlier runs of the same system, work and protocol, in images/s.
+        hosts: Name of the host of each past run; None if not known.
+        result: The score of the new runs.
+
+    Returns:
+        The verdict. If the past runs or their hosts are too few, or if the figures have too few digits, its text says
+        that it cannot be told, and the result does not count as lower.
     """
     past_runs = Runs([row.images_per_s for row in past], hosts)
     new_runs = Runs([run.value for run in result.runs], hosts_of_runs(result.records))
@@ -147,9 +168,12 @@ def _verdict(ratio: float, high: float) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return the HTML page of a history, with a chart of the throughput for each `Series`.
+    """Return the HTML page of a history, with a chart of the throughput for each series of repeated runs.
 
-    `rows` are all runs of the history, oldest first.
+    A series is made of the runs that agree in system, workload, precision and protocol.
+
+    Args:
+        rows: All runs of the history, oldest first.
     """
     # `finalize`: each value passes `visible`, which escapes what does not print, before it is escaped for HTML.
     environment = jinja2.Environment(
@@ -187,9 +211,18 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _write_history(args: argparse.Namespace) -> int:
-    """Write all runs of the history to one file: as a page (`show`), or as a table (`export`). Returns 0.
+    """Write all runs of the history to one file: as an HTML page (`show`), or as a table (`export`).
 
-    Raises InputError for several output files, for a table without one, and for a file that this command did not write.
+    Args:
+        args: The parsed command line: `action` is "show" or "export", `file` the history, and `logs` the name of the
+            output file. A page without a name is written to history.html.
+
+    Returns:
+        The exit status, which is 0.
+
+    Raises:
+        InputError: There is no history that can be used, the table has no name, several files are named, or the file
+            has a wrong suffix or was not written by this command.
     """
     output = _output_file(args)
     with opened(args.file) as connection:
@@ -231,8 +264,14 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
 def _score_of_runs(args: argparse.Namespace) -> Score:
     """Return the score of the logs that the command line names, as the mean of their throughputs.
 
-    One run is enough, whatever the protocol says: the history keeps single runs. Raises InputError without logs, for a
-    protocol that measures run times, and as `score` does.
+    One run is enough, whatever the protocol says, because the history keeps single runs.
+
+    Args:
+        args: The parsed command line: the logs, and the options of `add_score_options` and `add_system_option`.
+
+    Raises:
+        InputError: No log is given, the protocol measures training times, or the logs do not fit the protocol or each
+            other.
     """
     if not args.logs:
         raise InputError(f"history {args.action}: no log given; name the logs of one system")
@@ -245,9 +284,17 @@ def _score_of_runs(args: argparse.Namespace) -> Score:
 
 
 def _add_runs(args: argparse.Namespace) -> int:
-    """Add the runs of the logs to the history, and print how many are new or replaced. Returns 0.
+    """Add the runs of the logs to the history, and print how many are new or replaced.
 
-    The history's file is made if it does not exist.
+    Args:
+        args: The parsed command line: the logs, `file` (the history, which is made if it does not exist), and the
+            options that score the logs.
+
+    Returns:
+        The exit status, which is 0.
+
+    Raises:
+        InputError: The logs cannot be scored, or the history cannot be used.
     """
     result = _score_of_runs(args)
     with opened(args.file, new=True) as connection:
@@ -260,9 +307,19 @@ def _add_runs(args: argparse.Namespace) -> int:
 
 
 def _check_runs(args: argparse.Namespace) -> int:
-    """Compare the runs of the logs with the last runs of their trend in the history, and print the verdict.
+    """Compare the runs of the logs with the last like runs in the history, and print whether they are lower.
 
-    Nothing is added to the history. Returns 1 if the runs are lower, else 0.
+    Like runs are those of the same system, workload, precision and protocol. Nothing is added to the history.
+
+    Args:
+        args: The parsed command line: the logs, `file` (the history), `last` (how many earlier runs to compare with),
+            and the options that score the logs.
+
+    Returns:
+        The exit status: 1 if the new runs are lower, else 0.
+
+    Raises:
+        InputError: The logs cannot be scored, or there is no history that can be used.
     """
     result = _score_of_runs(args)
     with opened(args.file) as connection:

@@ -77,10 +77,17 @@ TABLE = f"CREATE TABLE IF NOT EXISTS run ({', '.join(COLUMNS)}, record BLOB, PRI
 
 
 def row_of(result: Score, index: int, system: str | None) -> Row:
-    """Return the history's row of the run at `index` of a score.
+    """Return one run of a score as a row of the history file.
 
-    `system` names the machine; None takes it from the log. Raises InputError if neither names one. Other unknown facts
-    are said in words, such as `batch unsaid`; only an unknown revision is None.
+    Unknown facts are said in words, such as "batch unsaid". Only an unknown revision is None.
+
+    Args:
+        result: The score that holds the run.
+        index: Which run of the score, counted from 0.
+        system: Name of the machine, as the user gave it; None takes it from the log.
+
+    Raises:
+        InputError: Neither `system` nor the log names the machine.
     """
     record = result.records[index]
     started = start_of(record)
@@ -124,11 +131,19 @@ def _storable(text: str) -> str:
 
 @contextmanager
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to the history's file, and close it at the end of the block.
+    """Open the history's SQLite file for a `with` block, and close it at the end of the block.
 
-    With `new`, the block may write, and a file that does not exist is made. What the block writes is committed at its
-    end. Otherwise the file can only be read. Raises InputError for a file that cannot be used, and for any error of
-    SQLite in the block.
+    Args:
+        path: The history file.
+        new: Whether the block may write. A file that does not exist is then made, and what the block writes is
+            committed at its end, or rolled back on an error. Otherwise the file can only be read.
+
+    Yields:
+        The connection to the file.
+
+    Raises:
+        InputError: The file does not exist (without `new`), cannot be used or is no history, or SQLite raises an error
+            in the block.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
@@ -170,9 +185,16 @@ def _make_table_if_empty(connection: sqlite3.Connection) -> None:
 
 
 def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise InputError if a SQLite file is not a history, or if a later version of this code wrote it.
+    """Raise an error if a SQLite file is not a history, or if a later version of this code wrote it.
 
     A history has a table `run`. Its columns are the fields of Row, followed by `record`.
+
+    Args:
+        connection: The open file.
+        path: Path of the file, for the error.
+
+    Raises:
+        InputError: The file is no history, or has a version above VERSION.
     """
     version = _version(connection)
     if version > VERSION:
@@ -227,8 +249,16 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    `system` names the machine; None takes it from the logs. A row of the same run and the same protocol is replaced,
-    but only if it differs in more than the log's path and date. Raises InputError if a stored record cannot be read.
+    A row of the same run and the same protocol is replaced, but only if it differs in more than the log's path and
+    date.
+
+    Args:
+        connection: The history file, open for writing.
+        result: The score that holds the runs.
+        system: Name of the machine, as the user gave it; None takes it from the logs.
+
+    Raises:
+        InputError: No machine is named, or a row or record in the file cannot be read.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     old_rows_of_runs = _rows_of_runs(connection, new_rows, result.records)
@@ -250,10 +280,21 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
 def _rows_of_runs(
     connection: sqlite3.Connection, new_rows: Sequence[Row], records: Sequence[Record]
 ) -> list[list[Row]]:
-    """Return for each new row the rows of the same run that the history holds under its protocol.
+    """Return for each new row the rows of the same run that the history holds under the same protocol.
 
-    A row of the same log is of the same run. So may be a row of its trend with another digest: the log was added before
-    the run ended, or has further lines since. `records` are those of the new rows.
+    A row with the same digest of its log is of the same run. So may be a row of its trend with another digest: that log
+    was added before the run ended, or has further lines since.
+
+    Args:
+        connection: The history file.
+        new_rows: The rows that are to be added.
+        records: The record (what was read from the log) of each new row, in the same order.
+
+    Returns:
+        A list of old rows for each new row, mostly empty or of one row.
+
+    Raises:
+        InputError: A row or record in the file cannot be read.
     """
     found: list[list[Row]] = [[] for _ in new_rows]
     for old in rows_of(connection):
@@ -277,9 +318,19 @@ class PastRun(NamedTuple):
 def last_other_runs(
     connection: sqlite3.Connection, rows: Sequence[Row], records: Sequence[Record], *, most: int
 ) -> list[PastRun]:
-    """Return up to `most` of the last rows, all of one trend, that are of other runs than the `records`.
+    """Return the last earlier runs of a history, without those that are among the new runs.
 
-    They are in the order of the rows. Raises InputError if a stored record that is looked at cannot be read.
+    Args:
+        connection: The history file.
+        rows: Earlier runs of the same system, workload, precision and protocol, oldest first.
+        records: What was read from the logs of the new runs.
+        most: The greatest number of runs to return, such as 10.
+
+    Returns:
+        Up to `most` runs, oldest first; empty if there are none.
+
+    Raises:
+        InputError: A stored record that is looked at cannot be read.
     """
     newest_first: list[PastRun] = []
     for row in reversed(rows):
@@ -324,9 +375,16 @@ def hosts_of_past(runs: Sequence[PastRun]) -> list[str] | None:
 
 
 def _record_of_row(connection: sqlite3.Connection, row: Row) -> Record:
-    """Return the record of a row's run, with what tells runs and their hosts apart.
+    """Return the record of a run in the history, with only what tells runs and their hosts apart.
 
-    The history keeps it as packed JSON. Raises InputError if it cannot be read.
+    A record is what was read from the run's log. The history keeps it as JSON, packed by zlib.
+
+    Args:
+        connection: The history file.
+        row: The row of the run. It must be in the file.
+
+    Raises:
+        InputError: The record cannot be read.
     """
     key = [row.sha256, row.protocol]
     [packed_record] = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()

@@ -102,11 +102,13 @@ class Protocol:
         return f"{skipped}{take}, {self.over_steps.replace('_', ' ')}"
 
     def _runs_in_words(self, counts: Sequence[int]) -> str:
-        """Return how many runs go into a figure: `1 run`, `5 runs` or `5 to 7 runs`.
+        """Return in words how many runs go into a figure: "1 run", "5 runs" or "5 to 7 runs".
 
-        `counts` has the number of runs of each system. A number below the protocol's counts as the protocol's: if that
-        is 6, systems of 5 and 7 runs give `6 to 7 runs`. If MLPerf sets the number, and the benchmark is not known yet,
-        the text says only that.
+        A number below that of the protocol counts as the protocol's: if that is 6, systems of 5 and 7 runs give "6 to 7
+        runs". If the benchmark decides the number, and is not known yet, the text says only that.
+
+        Args:
+            counts: The number of runs of each system that is compared. If empty, the protocol's own number is shown.
         """
         if self._number_of_runs_is_open():
             return "as many runs as MLPerf asks for of the benchmark"
@@ -122,7 +124,16 @@ class Protocol:
 
 @functools.cache
 def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
-    """Return the protocols of a YAML file by their names. Raises InputError for an invalid file, with the place."""
+    """Return the measurement protocols of a YAML file by their names.
+
+    A protocol is a rule by which runs become one figure: which warm-up to drop, and how to average.
+
+    Args:
+        path: The file. Without one, it is the protocols that come with this project.
+
+    Raises:
+        InputError: The file or one of its protocols is invalid. The message says where.
+    """
     try:
         table = yaml.load(path.read_bytes().decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or an impossible date or number
@@ -133,10 +144,16 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 
 
 def find(name: str) -> Protocol:
-    """Return the protocol that `--protocol` names: a built-in one, or one of a user's file as in `own.yaml:fast`.
+    """Return the measurement protocol that the option --protocol names.
 
-    The part after the colon may be left out if the file has one protocol. Raises InputError if there is none of that
-    name, and for an invalid file.
+    A protocol is a rule by which runs become one figure: which warm-up to drop, and how to average.
+
+    Args:
+        name: Name of a built-in protocol such as "window", or of one in a user's file, as in "own.yaml:fast". The part
+            after the colon may be left out if the file has only one.
+
+    Raises:
+        InputError: There is no protocol of that name, or the file is invalid.
     """
     file, _, name_in_file = name.partition(":")
     if not file.endswith((".yaml", ".yml")):
@@ -162,10 +179,15 @@ class Amount(NamedTuple):
 
 
 def _protocol(path: Path, name: str, entry: object) -> Protocol:
-    """Return the protocol that one entry of a file describes; `entry` is its value as YAML has it.
+    """Return the measurement protocol that one entry of a YAML file describes, with all its fields checked.
 
-    Raises InputError, with the file and the protocol's name, if a field is unknown, missing or invalid, or if two
-    fields exclude each other.
+    Args:
+        path: The file, for errors.
+        name: Name of the protocol, which is the key of the entry.
+        entry: The value of the entry, as YAML has it: a table of fields such as {"skip": "10 windows", "runs": 1}.
+
+    Raises:
+        InputError: A field is unknown, missing or invalid, or two fields exclude each other.
     """
     where = f"{path}: protocol {name}"
     fields: JsonObject = {"figure": "throughput", "take": None} | _checked_fields(where, entry)  # with the defaults
@@ -210,9 +232,17 @@ def _number_of_runs(where: str, value: object) -> int:
 
 
 def _steps_to_take(where: str, value: object) -> int | None:
-    """Return the number of a field such as `take: 100 steps`; None if the field is left out, which takes all steps.
+    """Return the number in the field `take` of a protocol: "100 steps" -> 100.
 
-    Raises InputError, which begins with `where`, for 0 steps and for an amount of anything else.
+    Args:
+        where: File and name of the protocol, with which an error begins.
+        value: The value of the field; None if it is left out.
+
+    Returns:
+        The number of steps; None takes all steps.
+
+    Raises:
+        InputError: The value is 0 steps, an amount of anything else, or no amount.
     """
     if value is None:
         return None
@@ -223,9 +253,17 @@ def _steps_to_take(where: str, value: object) -> int | None:
 
 
 def _checked_fields(where: str, entry: object) -> JsonObject:
-    """Return the fields of an entry by their names; their values are not checked here.
+    """Return the fields of a protocol by their names, after a check that none is unknown or missing.
 
-    Raises InputError, which begins with `where`, if the entry is not a table, or if a field is unknown or missing.
+    Args:
+        where: File and name of the protocol, with which an error begins.
+        entry: The protocol as YAML has it.
+
+    Returns:
+        The fields. Their values are not checked here.
+
+    Raises:
+        InputError: The entry is not a table, or a field is unknown or missing.
     """
     if not isinstance(entry, dict):
         raise InputError(f"{where}: want a table of its fields")
@@ -241,9 +279,16 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 
 
 def _first_conflict(protocol: Protocol) -> str:
-    """Return a message about the first settings of a protocol that do not go together; an empty text if all do.
+    """Return a message about the first settings of a protocol that do not go together.
 
-    `protocols.yaml` says what the settings and their values mean.
+    For example, an olympic mean (without the best and the worst run) needs 3 runs or more. `protocols.yaml` says what
+    the settings and their values mean.
+
+    Args:
+        protocol: The protocol, each of whose settings is valid by itself.
+
+    Returns:
+        The message; empty if all settings go together.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     is_run_time = protocol.figure == "run_time"
@@ -267,9 +312,15 @@ def _first_conflict(protocol: Protocol) -> str:
 
 
 def _amount(where: str, field: str, value: object) -> Amount:
-    """Return the amount in a field: `10 windows` -> Amount(10, "window").
+    """Return the amount in a field of a protocol: "10 windows" -> Amount(10, "window").
 
-    Raises InputError, which begins with `where`, for any other value.
+    Args:
+        where: File and name of the protocol, with which an error begins.
+        field: Name of the field, for the error.
+        value: The value of the field, as YAML has it.
+
+    Raises:
+        InputError: The value is no amount of windows, steps or epochs.
     """
     match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if match is None:

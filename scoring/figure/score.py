@@ -261,8 +261,8 @@ class _ChosenRuns(NamedTuple):
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
     """Return the runs to score, each with its figure: all of them, or the one set of runs that MLPerf scores.
 
-    MLPerf scores one set of consecutive runs if there are more than it asks for. So does a protocol of training times
-    that asks for 3 runs or more.
+    If a protocol of training times asks for 3 runs or more, as MLPerf does, and there are more, one set of consecutive
+    runs is scored.
 
     Args:
         records: The runs as read from their logs.

@@ -24,10 +24,16 @@ HALF_WIDTH_WITHIN = 1e-6  # a half-width is found up to this share of it
 
 
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean of one run's windows, as (low, high); None for too few or too uneven ones.
+    """Return the 95 % interval of the mean of one run's windows, which allows for correlated neighbours.
 
-    `values` are the rates or times of the windows, in order. The interval is wider if neighbours may be correlated. It
-    has no width if all values are equal.
+    Neighbouring windows (printed rows of the log) are often alike, so they tell less than as many independent values.
+    The interval is wider if they may be correlated.
+
+    Args:
+        values: The rates or the times of the windows, in the order of the log.
+
+    Returns:
+        The bounds (low, high), equal if all values are; None for fewer than 8 (LEAST_WINDOWS) or too uneven values.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -83,10 +89,14 @@ class PossibleError(NamedTuple):
 
 
 def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> float:
-    """Return half the width of the 95 % interval of a mean whose standard error is one of the `possible_errors`.
+    """Return half the width of the 95 % interval of a mean whose standard error is one of several possible ones.
 
-    It is the distance beyond which the true mean lies with a probability of 5 %, found by bisection. `freedom` is the
-    degrees of freedom of Student's t.
+    It is the distance beyond which the true mean lies with a probability of 5 %. It is found by bisection, up to a
+    relative error of HALF_WIDTH_WITHIN.
+
+    Args:
+        possible_errors: The standard errors that the mean may have, each with its probability. At least one.
+        freedom: Degrees of freedom of Student's t.
     """
     # If the error were known, half the width would be quantile * error. So it lies between the half-width for the least
     # possible error and that for the greatest.
@@ -124,8 +134,14 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    `deviations` are the values less their mean, in order. Each correlation that neighbours may have (CORRELATIONS)
-    gives one error. The error is as probable as that correlation, and left out at LEAST_PROBABILITY or less.
+    The correlation of neighbouring values is not known. Each one in CORRELATIONS gives one standard error, which is as
+    probable as that correlation is by the values.
+
+    Args:
+        deviations: The values less their mean, in order.
+
+    Returns:
+        The errors whose probability is above LEAST_PROBABILITY.
     """
     sums = _deviation_sums(deviations)
     fits = [_fit_autoregression(sums, correlation) for correlation in CORRELATIONS]
@@ -183,7 +199,7 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
 
 
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
-    """Return the least sum of squared noise that explains the values, if neighbours have the correlation `r`.
+    """Return the least sum of squared noise that explains a series, if neighbours have a given correlation.
 
     With d[i] for the deviations from the plain mean, and a true mean that is m above it, the noise is
 
@@ -195,6 +211,13 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
         a * m**2 - 2 * b * m + c
 
     This is least at m = b / a, where it is c - b**2 / a.
+
+    Args:
+        sums: Sums over the deviations of the values from their plain mean.
+        r: The assumed correlation of neighbours, between -1 and 1.
+
+    Returns:
+        The sum, always above 0 unless all deviations are 0.
     """
     a = _weight_of_mean(r, sums.n)
     b = _linear_coefficient(sums, r)

@@ -16,11 +16,18 @@ from scoring.record import InputError, Record
 
 
 def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[str, list[Record]]]:
-    """Return each system that `paths` name, as pairs of its own path and the records of its runs.
+    """Read the logs of the systems that are to be compared.
 
-    A path is a log, a folder of one system's logs, or a folder of such folders. `args` has the options of
-    `add_log_options`. Raises InputError for a folder without logs, or if --devices or --batch gives neither one number
-    nor one for each system.
+    Args:
+        args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
+            one for each.
+        paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
+
+    Returns:
+        For each system its own path, and what was read from each of its logs.
+
+    Raises:
+        InputError: A folder has no logs, a log cannot be scored, or --devices or --batch has another count of numbers.
     """
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
     devices_by_system = _number_of_each(systems, args.devices, "--devices")
@@ -47,10 +54,19 @@ def _logs_of(path: str, pattern: str = "*") -> list[Path]:
 
 
 def _systems_of(path: str) -> list[str]:
-    """Return the paths of the systems at `path`, each a log or a folder of logs.
+    """Return the paths of the systems at a path; each is a log or a folder of logs.
 
-    A log, or a folder with logs in it, is one system. In any other folder, such as `results` of a submission, each
-    folder SYSTEM or SYSTEM/BENCHMARK with logs is one. Raises InputError if there are no logs.
+    A log, or a folder with logs in it, is one system. In any other folder, such as `results` of an MLPerf submission,
+    each folder SYSTEM or SYSTEM/BENCHMARK with logs is one.
+
+    Args:
+        path: A log or a folder, as the user gave it.
+
+    Returns:
+        The paths, sorted; only `path` itself if it is one system or does not exist.
+
+    Raises:
+        InputError: The folder has no logs, nor do its subfolders.
     """
     if _logs_of(path):
         return [path]
@@ -61,10 +77,18 @@ def _systems_of(path: str) -> list[str]:
 
 
 def _number_of_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
-    """Return the number that an option such as --devices gives for each system, in the order of `systems`.
+    """Return the number that an option such as --devices gives for each system.
 
-    `values` has one number for all systems, or one for each. Raises InputError, which names the `option`, for any other
-    count.
+    Args:
+        systems: The systems that are compared.
+        values: The option's numbers: one for all systems, or one for each. None if the user did not give the option.
+        option: Name of the option, such as "--devices", for the error.
+
+    Returns:
+        A number for each system, in the order of `systems`; None for each without the option.
+
+    Raises:
+        InputError: There are several numbers, but not as many as systems.
     """
     if values is None:  # the user did not give the option
         return [None] * len(systems)
@@ -85,11 +109,20 @@ class SystemDescription(NamedTuple):
 
 
 def read_described(log: str | Path, **options: Any) -> Record:
-    """Return the record of a log. If the log does not say its devices, the description of its system gives them.
+    """Read the log of a run, and take its number of devices from the system's description if the log lacks it.
 
-    The description is a JSON file, which an MLPerf submission has for each system. It also gives the nodes and the
-    accelerator. With the devices, the batch of one follows from that of all. `options` are those of `read_record`.
-    Raises InputError if they have another batch of one device.
+    An MLPerf submission has such a description, a JSON file, for each system. It also gives the nodes and the
+    accelerator. With the devices known, the batch of one device follows from that of all, if they can share it evenly.
+
+    Args:
+        log: Path of the log.
+        **options: The options of `read_record`, such as `devices` and `batch_per_device`.
+
+    Returns:
+        What was read from the log. Without a description that can be read, the devices may stay None.
+
+    Raises:
+        InputError: The log cannot be scored, or the given batch of one device does not fit the description.
     """
     record = read_record(log, **options)
     is_batch_given = "batch_per_device" in record.from_options
@@ -140,10 +173,14 @@ def _refuse_other_batch(record: Record, description: SystemDescription) -> None:
 
 
 def _read_description(log: str | Path) -> SystemDescription | None:
-    """Return the description of the system of a submission's log.
+    """Return the description of the system that a submission's log was made on, from the submission's JSON file.
 
-    Returns None if the log does not lie in a submission, if the description cannot be read, or if its numbers of nodes
-    or devices are missing or impossible.
+    Args:
+        log: Path of the log, in the folders of an MLPerf submission: SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt.
+
+    Returns:
+        The description; None if the log does not lie in a submission, if the file cannot be read, or if its numbers of
+        nodes or devices are missing or impossible.
     """
     file = _description_file(log)
     if file is None:

@@ -23,9 +23,13 @@ MOST_PROBLEMS = 3  # of a log that are shown
 
 
 def warning(rule: str, message: str, record: Record | None = None, line: int | None = None) -> Verdict:
-    """Return a warning with the stable name `rule`.
+    """Return a warning about a figure.
 
-    `record` is the run that the warning is about, and `line` a line of its log. None: the warning has no such place.
+    Args:
+        rule: Stable name of the warning, such as "too_few_runs".
+        message: What was found, for the user.
+        record: The run that the warning is about; None if it is about no single run.
+        line: The line of the run's log that shows it, counted from 1; None without such a place.
     """
     file = record.file if record else None
     where = file or ""
@@ -40,9 +44,14 @@ def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
 
 
 def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
-    """Yield a warning for each other rate of the same log that differs too much from a run's figure.
+    """Yield a warning for each other rate of the same log that differs too much from a run's throughput.
 
-    `value` is the figure in images/s. `lines` are the first and last line of the log that it comes from.
+    The other rates are those of the rows by their own times, of the whole run, and of the log's own closing summary.
+
+    Args:
+        record: The run as read from its log.
+        value: The run's throughput in images/s.
+        lines: The first and the last line of the log that it comes from.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
@@ -54,10 +63,16 @@ def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, i
 def _warn_if_rows_disagree(
     record: Record, value: float, lines: tuple[int, int], message_start: str
 ) -> Iterator[Verdict]:
-    """Yield a warning if a figure is far off the images/s that the rows themselves give by their steps and times.
+    """Yield a warning if a throughput is far off the one that the same rows give by their own steps and times.
 
-    Far off is by a factor of more than MAX_PLAUSIBLE_RATIO, up or down. `lines` are the first and last line of these
-    rows. The message begins with `message_start`, such as "the figure, of lines 12 to 480, is".
+    Far off is by a factor of more than 1.5 (MAX_PLAUSIBLE_RATIO), up or down. Then the clock was set, or the run stood
+    still in between.
+
+    Args:
+        record: The run as read from its log.
+        value: The run's throughput in images/s.
+        lines: The first and the last line of the log that it comes from.
+        message_start: Beginning of the message, such as "the figure, of lines 12 to 480, is".
     """
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
@@ -74,10 +89,15 @@ def _warn_if_rows_disagree(
 
 
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
-    """Yield a warning if a figure differs from the rate of the whole run by more than warm-up explains.
+    """Yield a warning if a throughput differs from that of the whole run by more than warm-up explains.
 
-    There is no warning if the rate of the whole run is not known, or if the importer has already reported that the time
-    of the whole run and the times of its epochs disagree.
+    Warm-up may explain 25 % (MOST_WARM_UP_GAP). There is no warning if the rate of the whole run is not known, or if
+    the importer has already reported that the time of the whole run and the times of its epochs disagree.
+
+    Args:
+        record: The run as read from its log.
+        value: The run's throughput in images/s, without the warm-up.
+        last_line: The last line of the log that the throughput comes from, to which the warning points.
     """
     whole_run = run_rate(record)
     if whole_run is None or _importer_found_other_run_time(record):
@@ -96,10 +116,14 @@ def _importer_found_other_run_time(record: Record) -> bool:
 
 
 def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
-    """Yield a warning if a figure differs by more than MOST_SUMMARY_GAP from the images/s that the log closes with.
+    """Yield a warning if a throughput differs by over 2 % (MOST_SUMMARY_GAP) from the one that the log closes with.
 
-    There is no warning if the log closes without a rate, or with the rate of one device. The message begins with
-    `message_start`, such as "the figure, of lines 12 to 480, is".
+    There is no warning if the log closes without a rate, or does not print the rates of all devices together.
+
+    Args:
+        record: The run as read from its log.
+        value: The run's throughput in images/s.
+        message_start: Beginning of the message, such as "the figure, of lines 12 to 480, is".
     """
     closing_rate = record.summary_rate
     if closing_rate is None or record.rate_scope != "global":
@@ -114,11 +138,17 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 
 
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
-    """Return the images/s of the rows after `first_line` up to `last_line`: all steps * batch / all seconds.
+    """Return the images/s of some rows by their own steps and times: all steps * batch / all seconds.
 
-    The row of `first_line` is left out, because a figure between time stamps begins where that row ends. Returns None
-    if there are no rows, if a row does not give its steps or its time, if the batch is not known, or if all times add
-    up to 0.
+    The row of `first_line` is left out, because a figure between time stamps begins where that row ends.
+
+    Args:
+        record: The run as read from its log.
+        first_line: The line of the log after which the rows begin.
+        last_line: The line of the last row.
+
+    Returns:
+        The rate; None if there are no rows, a row does not give its steps or its time, or the batch is not known.
     """
     batch = _batch_of_figure(record)
     if not batch:
@@ -146,9 +176,11 @@ def _batch_of_figure(record: Record) -> int | None:
 
 
 def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
-    """Yield a warning if half the width of a figure's 95 % interval is over MOST_HALF_WIDTH of the figure.
+    """Yield a warning if half the width of a figure's 95 % interval is over 2 % (MOST_HALF_WIDTH) of the figure.
 
-    There is no warning without an interval.
+    Args:
+        value: The figure, such as a throughput in images/s.
+        interval: The bounds (low, high) in the unit of the figure. Without an interval (None) there is no warning.
     """
     if interval is None:
         return
@@ -162,9 +194,14 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 
 
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
-    """Yield a warning if the scaling efficiency of the system `name` is above 1 by more than CLOCKS_AGREE_WITHIN.
+    """Yield a warning if a scaling efficiency is above 1 by more than 5 % (CLOCKS_AGREE_WITHIN).
 
     Something is then wrong: a clock, the number of devices, or the machine that a log names.
+
+    Args:
+        name: Name of the system.
+        efficiency: The system's speedup over the base system / the ratio of their numbers of devices; 1 is linear
+            scaling.
     """
     if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
@@ -199,9 +236,14 @@ def _rule_of_problem(problem: str) -> str:
 
 
 def warn_of_outlying_run(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
-    """Yield a warning if one run is an outlier by Grubbs' test, and over LEAST_OUTLIER_DISTANCE away from the median.
+    """Yield a warning if one of several runs is an outlier, and over 1 % away from the median of the runs.
 
-    `values` are the figures of the `records`, in `unit`. Infinite figures are left out.
+    An outlier is found by Grubbs' test; 1 % is LEAST_OUTLIER_DISTANCE.
+
+    Args:
+        records: The runs as read from their logs.
+        values: The figure of each run. Infinite ones (runs that did not converge) are left out.
+        unit: Unit of the figures, such as "images/s" or "minutes".
     """
     finite_values = []
     their_records = []
@@ -223,6 +265,9 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
     """Yield a warning if there are several runs and some logs do not name their machine.
 
     Such runs may be of different machines. The warning points to the first log that names none.
+
+    Args:
+        records: The runs as read from their logs.
     """
     silent_records = [record for record in records if record.machine is None]
     if len(records) < 2 or not silent_records:
@@ -253,6 +298,9 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 
     A log that does not give a setting agrees with the others, with one exception: a log without a precision differs
     from logs that all name another precision than FP32.
+
+    Args:
+        records: The runs as read from their logs.
     """
     for rule, field, field_in_words in (
         ("mixed_model", "model", "model"),
@@ -278,10 +326,17 @@ def _packages_of_several_versions(records: Sequence[Record]) -> list[str]:
 
 
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
-    """Return the different values that the records have in a field, as sorted texts; empty if no record has one.
+    """Return the different values that several runs have in a field, as sorted texts.
 
-    Texts that differ only in case, spaces or punctuation, such as `ResNet-50` and `resnet50`, count as one. Records
-    without a value are left out, but a precision that is not given may count as the value `not said`.
+    Texts that differ only in case, spaces or punctuation, such as "ResNet-50" and "resnet50", count as one.
+
+    Args:
+        records: The runs as read from their logs.
+        field: Name of a field of Record, such as "precision".
+
+    Returns:
+        The values; empty if no run has one. Runs without a value are left out, but a precision that is not given counts
+        as the value "not said" if all others name another precision than FP32.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {_letters_and_digits(value): value for value in values}

@@ -32,9 +32,17 @@ MOST_SWING_RATIO = 1.25  # of the 95 % quantile of the times to the 5 % one
 
 
 def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
-    """Yield the warnings about the measured windows of one run, in the order in which they are shown.
+    """Yield the warnings about the measured windows of one run, such as a long warm-up, throttling or a slow rank.
 
-    `averages_rates` is True if the run's figure is the mean of its windows' rates.
+    A window is what one printed row of the log covers.
+
+    Args:
+        record: The run as read from its log.
+        windows: The windows that the run's figure comes from, in the order of the log.
+        averages_rates: Whether the run's figure is the mean of its windows' rates.
+
+    Yields:
+        One warning at a time, in the order in which they are shown.
     """
     if record.truncated:
         message = "the log ends before its run does: the figure is of the part that is there"
@@ -62,9 +70,14 @@ def _warn_if_waiting_is_long(record: Record, windows: Sequence[Window]) -> Itera
 
 
 def waiting_share(windows: Sequence[Window]) -> float | None:
-    """Return the share of the time that rank 0 waited for input.
+    """Return the share of the time that rank 0 waited for input, such as 0.05.
 
-    A window counts if its row gives both its waiting time and its whole time. Returns None if there is none.
+    Args:
+        windows: The windows of a run (what one printed row covers). A window counts if its row gives both its waiting
+            time and its whole time.
+
+    Returns:
+        The share; None if no window counts.
     """
     waited_s = 0.0
     total_s = 0.0
@@ -76,9 +89,15 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
 
 
 def comparable_times(windows: Iterable[Window]) -> list[float]:
-    """Return a time for each window that can be compared with the other windows' times, such as its time per step.
+    """Return a time for each window of a run that can be compared with those of the others, such as its step time.
 
-    Use only ratios of these times: their unit depends on the log. A window that gives no time is left out.
+    Use only ratios of these times: their unit depends on the log (a time per step, per image, or 1 / a printed rate).
+
+    Args:
+        windows: The windows of one log. A window is what one printed row covers.
+
+    Returns:
+        The times, in the order of `windows`. A window that gives no time is left out.
     """
     # The rows of a log print the same things, so the times of all of its windows have one unit.
     times = [_comparable_time(window) for window in windows]
@@ -99,8 +118,11 @@ def _warn_of_uneven_times(
 ) -> Iterator[Verdict]:
     """Yield the warnings about windows of a run that take unequally long.
 
-    `times` has one value for each window (`comparable_times`). `averages_rates` is True if the run's figure is the mean
-    of its windows' rates.
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: A time for each window, as `comparable_times` returns it. Only ratios have a meaning.
+        averages_rates: Whether the run's figure is the mean of its windows' rates.
     """
     yield from _warn_if_running_averages(record, windows, times)
     if len(times) >= LEAST_FOR_LEVELS:
@@ -137,10 +159,14 @@ def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Ver
 def _warn_if_mean_of_window_rates_is_high(
     record: Record, windows: Sequence[Window], times: Sequence[float]
 ) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the windows' rates is above all images over all time by more than MOST_RATE_GAP.
+    """Yield a warning if the mean of the windows' rates is over 0.1 % (MOST_RATE_GAP) above all images / all time.
 
-    The mean counts a fast window for more than its share of the time. `times` are the windows' times per image, in any
-    unit.
+    The mean counts a fast window for more than its share of the time.
+
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: The time per image of each window, in any unit.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
     weighted_mean_time = weighted_mean(times, steps_as_weights(windows))  # all images / all time is 1 / this
@@ -151,10 +177,17 @@ def _warn_if_mean_of_window_rates_is_high(
 
 
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning if a few outlying windows move the mean time by more than MOST_MEAN_SHIFT; otherwise None.
+    """Return a warning if a few outlying windows move the mean time by more than 1 % (MOST_MEAN_SHIFT).
 
-    A few are at most MOST_OUTLIERS_SHARE of the windows: with more, the whole run is uneven. `times` has one value for
-    each window.
+    A few are at most 10 % (MOST_OUTLIERS_SHARE) of the windows. With more, the whole run is uneven.
+
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: A time for each window, in any unit.
+
+    Returns:
+        The warning, which points to the farthest window; None if there is nothing to warn of.
     """
     median = statistics.median(times)
     distances = [abs(time - median) for time in times]
@@ -178,10 +211,14 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
 
 
 def _are_outliers(distances: Sequence[float], median: float) -> list[bool]:
-    """Tell of each time whether it is an outlier: far from the median, both in deviations and as a share of the median.
+    """Tell of each time whether it is an outlier: far from the median of all times.
 
-    `distances` are those of the times from the median. Their own median gives the deviation, because a few outliers
-    hardly change it (Iglewicz and Hoaglin's modified z-score).
+    It must be far both in deviations and as a share of the median. The deviation comes from the median of the
+    distances, because a few outliers hardly change it (Iglewicz and Hoaglin's modified z-score).
+
+    Args:
+        distances: How far each time is from the median of all, in any unit, not negative.
+        median: The median of the times, in the same unit.
     """
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
     # An outlier exceeds both limits.
@@ -210,9 +247,17 @@ def _warning_of_level_change(record: Record, windows: Sequence[Window], times: S
 
 
 def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning if the first measured windows are slower than the rest by over WARM_UP_SLOWDOWN; otherwise None.
+    """Return a warning if the first measured windows are slower than the rest by over 1 % (WARM_UP_SLOWDOWN).
 
     Slower means a higher median time. The slow part must end in the first half of the windows.
+
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: A time for each window, in any unit.
+
+    Returns:
+        The warning, which says how many more windows to skip; None if there is nothing to warn of.
     """
     count = len(times)
     change = change_point(times, first_index=1, last_index=count // 2)
@@ -232,9 +277,17 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
 
 
 def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning if the computation suddenly slows down and stays slow to the end; otherwise None.
+    """Return a warning if the computation suddenly slows down by over 3 % (THROTTLING_SLOWDOWN) and stays slow.
 
-    Time spent waiting for data does not count. `times` has one value for each window.
+    Time spent waiting for data does not count.
+
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: A time for each window, in any unit.
+
+    Returns:
+        The warning, which points to the first slow window; None if there is nothing to warn of.
     """
     compute_times = _times_without_waiting(windows, times)
     change = _late_change(compute_times)
@@ -267,10 +320,16 @@ def _is_sudden(times: Sequence[float], index: int) -> bool:
 
 
 def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) -> list[float]:
-    """Return the windows' `times` without the part in which rank 0 waited for data.
+    """Return the times of windows without the part in which rank 0 waited for data.
 
-    It is taken off as a share, because the unit of the times depends on the log. A window that does not say how long it
-    waited, or took, keeps its value.
+    The part is taken off as a share, because the unit of the times depends on the log.
+
+    Args:
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: A time for each window, in any unit.
+
+    Returns:
+        The times. A window that does not say how long it waited, or took, keeps its value.
     """
     compute_times = []
     for window, time in zip(windows, times, strict=True):
@@ -282,9 +341,17 @@ def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) ->
 
 
 def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning if the times rise or fall through the whole run by over LEAST_DRIFT; otherwise None.
+    """Return a warning if the times rise or fall through the whole run by over 2 % (LEAST_DRIFT).
 
     The drift is the change of the median time from the first third of the windows to the last third.
+
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: A time for each window, in any unit. At least three.
+
+    Returns:
+        The warning; None if there is nothing to warn of.
     """
     third = len(times) // 3
     median_of_first_third = statistics.median(times[:third])
@@ -314,6 +381,9 @@ def _has_trend(values: Sequence[float]) -> bool:
 
     The test counts how many pairs of an earlier and a later value rise and fall (Kendall, Rank Correlation Methods,
     1955).
+
+    Args:
+        values: The values in order. A series of 400 values or more is thinned out, because it has too many pairs.
     """
     stride = max(1, len(values) // MOST_FOR_TREND)  # a long series has too many pairs, so it is thinned out
     chosen = values[::stride]
@@ -329,8 +399,13 @@ def _has_trend(values: Sequence[float]) -> bool:
 def _look_like_running_averages(times: Sequence[float]) -> bool:
     """Tell whether times look like running averages: they are smooth, and their changes die out.
 
-    They are smooth if the von Neumann ratio, mean squared change / variance, is low. Fewer times than
-    LEAST_FOR_RUNNING_AVERAGES never look like it, nor do times that do not change.
+    They are smooth if the von Neumann ratio, mean squared change / variance, is low.
+
+    Args:
+        times: The times of a run's windows (what one printed row covers), in order, in any unit.
+
+    Returns:
+        Whether they do. Fewer than 20 (LEAST_FOR_RUNNING_AVERAGES) times never do, nor do times that do not change.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False
@@ -351,10 +426,16 @@ def _die_out(changes: Sequence[float]) -> bool:
 
 
 def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
-    """Tell whether the rows' time stamps show that the windows' seconds are of separate windows, not running averages.
+    """Tell whether time stamps show that the windows' seconds are of separate windows, not running averages.
 
     The seconds of a window must be about the time from the stamp before it to its own. The median over the windows
-    decides, because pauses such as evaluations may spoil a few. Without all stamps and seconds nothing is confirmed.
+    decides, because pauses such as evaluations may spoil a few.
+
+    Args:
+        windows: Two windows or more, in the order of the log. A window is what one printed row covers.
+
+    Returns:
+        Whether they do; False if a stamp is missing, or the seconds of any window but the first.
     """
     relative_distances = []
     for before, window in itertools.pairwise(windows):
@@ -365,9 +446,14 @@ def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:
-    """Return the median power before and after a change, as ` (power 300 W before, 250 W after)`.
+    """Return the median power before and after a change, as " (power 300 W before, 250 W after)".
 
-    `index` is the first window after the change. Returns an empty text if no window before, or none after, has a power.
+    Args:
+        windows: The windows of a run (what one printed row covers), in order.
+        index: Index of the first window after the change.
+
+    Returns:
+        The note; empty if no window before the change, or none after it, has a power.
     """
     before = [window.power_w for window in windows[:index] if window.power_w is not None]
     after = [window.power_w for window in windows[index:] if window.power_w is not None]
