@@ -68,10 +68,17 @@ class RowSign(NamedTuple):
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
-    """Return the name in FORMATS of the format of the log at `path`, by the rows that it holds.
+    """Return the name of the format of a training log, by the rows of training figures that it holds.
 
-    A row is a line that a program prints of its training steps. Raises InputError if the log has rows of no known
-    format, or of several.
+    Args:
+        path: The log, which may be a gzip file. Nothing is taken from its name.
+
+    Returns:
+        A key of FORMATS, such as "paddleseg".
+
+    Raises:
+        InputError: The log has rows of no known format or of several, is no regular file, or is a damaged gzip file.
+        OSError: The log cannot be opened.
     """
     signs_to_find = {name: _sign_of_row(format) for name, format in FORMATS.items()}  # of formats without a row so far
     line_of_first_row: dict[str, int] = {}  # by the format's name
@@ -97,16 +104,28 @@ def _sign_of_row(format: type[FormatReader]) -> RowSign:
 
 
 def _formats_of_row(text: str, signs: Mapping[str, RowSign]) -> list[str]:
-    """Return the names in `signs` of the formats of which a line is a row, mostly none or one."""
+    """Return the names of the formats of which a line is a row of training figures, mostly none or one.
+
+    Args:
+        text: The line.
+        signs: How a row of each format is recognised, by the format's name.
+    """
     return [name for name, sign in signs.items() if sign.text in text and sign.pattern.search(text) is not None]
 
 
 @contextlib.contextmanager
 def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open the log at `path` and yield a stream of its bytes, unpacked if it is a gzip file.
+    """Open a log and yield a stream of its bytes, unpacked if it is a gzip file.
 
-    Raises OSError if the log cannot be opened, and InputError if it is no regular file or is found to be damaged while
-    it is read.
+    Args:
+        path: The log. Its first two bytes show whether it is a gzip file.
+
+    Yields:
+        The stream, which is closed when the `with` block ends.
+
+    Raises:
+        InputError: The log is no regular file, or is found to be a damaged gzip file while it is read.
+        OSError: The log cannot be opened.
     """
     try:
         raw = open_log(path)
@@ -126,9 +145,14 @@ def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
-    """Return the SHA-256 and the number of lines of a log's text after unpacking.
+    """Return the SHA-256 and the number of lines of the text of a log, after unpacking.
 
-    A last line without a newline counts as a line.
+    Args:
+        path: The log, which may be a gzip file. A last line without a newline counts as a line.
+
+    Raises:
+        InputError: The log is no regular file, or is a damaged gzip file.
+        OSError: The log cannot be opened.
     """
     digest = hashlib.sha256()
     lines = 0
@@ -152,12 +176,19 @@ def read_record(
     batch_per_device: int | None = None,
     segment: int | None = None,
 ) -> Record:
-    """Return the record of a run in the log at `path`.
+    """Return what a training log says of one run: its training figures, settings, evaluations, problems and checks.
 
-    `format` is a name in FORMATS, recognised if None. `segment` picks one of several runs, counted from 1. `devices`
-    and `batch_per_device` replace what the log says of them.
+    Args:
+        path: The log, which may be a gzip file.
+        format: Name of its format, a key of FORMATS. None recognises the format from the text.
+        devices: Number of devices of the run. It replaces what the log says. None keeps that.
+        batch_per_device: Images of a step on one device. They replace what the log says. None keeps that.
+        segment: Which run of a log that holds several; counts from 1. None requires that there is just one.
 
-    Raises OSError if the log cannot be opened, and InputError if no single run in it can be scored.
+    Raises:
+        InputError: No single run in the log can be scored: the format is unknown, for example, or the log holds several
+            runs and `segment` is None.
+        OSError: The log cannot be opened.
     """
     name = format or recognise(path)
     if name not in FORMATS:
@@ -182,9 +213,16 @@ def read_record(
 
 
 def _read_run(path: str | os.PathLike[str], name: str, segment: int | None, *, lines_of_log: int) -> FormatReader:
-    """Read one run in a log of the format `name`, and return the reader that holds what its lines say.
+    """Read one run of a log, and return the reader that holds what its lines say.
 
-    Raises InputError if there is no run `segment`, or if `segment` is None and the log holds several runs.
+    Args:
+        path: The log, which may be a gzip file.
+        name: Name of its format, a key of FORMATS.
+        segment: Which run of a log that holds several; counts from 1. None requires that there is just one.
+        lines_of_log: Number of lines of the whole log.
+
+    Raises:
+        InputError: There is no such run, there are several and `segment` is None, or the lines cannot be scored.
     """
     whole_log = _read(path, name, _WHOLE_LOG)  # only its rows show which runs it holds
     runs = whole_log.lines.runs(whole_log.restarts)
@@ -196,10 +234,17 @@ def _read_run(path: str | os.PathLike[str], name: str, segment: int | None, *, l
 def _record_of_reader(
     reader: FormatReader, file: str, format: str, fingerprint: Fingerprint, *, from_options: tuple[str, ...]
 ) -> Record:
-    """Return a record of what `reader` has read.
+    """Return the record of a run from the reader that has read its lines.
 
-    Each fact that has the name of a field of the record sets this field. Other facts are left out: they are words of
-    the log's format. `from_options` names the fields that the command line has set.
+    Each value that the log states becomes the field of that name, such as `devices`. Values without a field are left
+    out: they are words of the log's format.
+
+    Args:
+        reader: The reader.
+        file: Path of the log.
+        format: Name of its format, a key of FORMATS.
+        fingerprint: SHA-256 and number of lines of the whole log.
+        from_options: Names of the fields that the command line has set, such as ("devices",).
     """
     facts = {name: fact for name, fact in reader.facts_by_name.items() if name in _FIELDS}
     values_by_field = {name: fact.value for name, fact in facts.items()}
@@ -225,7 +270,12 @@ def _record_of_reader(
 
 
 def _segment_of(span: Span, lines: int) -> tuple[int, int] | None:
-    """Return the first and the last line of a run in a log of so many lines, or None if the run is the whole log."""
+    """Return the first and the last line of a run, or None if the run is the whole log.
+
+    Args:
+        span: First and last line of the run, where None as the last line stands for the end of the log.
+        lines: Number of lines of the log.
+    """
     if span == _WHOLE_LOG:
         return None
     first_line, last_line = span
@@ -233,9 +283,16 @@ def _segment_of(span: Span, lines: int) -> tuple[int, int] | None:
 
 
 def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
-    """Read the lines of `span` in the log at `path` as the format `name`, and return the reader that has read them.
+    """Read some lines of a log, and return the reader that holds what they say.
 
-    Raises InputError if the lines cannot be scored. Its text begins with the path.
+    Args:
+        path: The log, which may be a gzip file.
+        name: Name of its format, a key of FORMATS.
+        span: First and last line to read, from 1. None as the last line stands for the end of the log.
+
+    Raises:
+        InputError: The lines cannot be scored, or the file is damaged. The text begins with the path.
+        OSError: The log cannot be opened.
     """
     with _open_unpacked(path) as stream:
         reader = FORMATS[name](Lines(stream, span))
@@ -247,10 +304,16 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
 
 
 def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, number: int | None) -> Span:
-    """Return the first and the last line of a run in the log at `path`.
+    """Return the first and the last line of the run that the user asks for.
 
-    `number` says which of `runs`, counted from 1; None stands for the only one. `lines` is the number of lines in the
-    log. Raises InputError if there is no such run, or if `number` is None and there are several.
+    Args:
+        path: The log, for the error.
+        runs: First and last line of each run in the log, where None as the last line stands for the end of the log.
+        lines: Number of lines of the log.
+        number: Which of `runs`; counts from 1. None stands for the only one.
+
+    Raises:
+        InputError: There is no such run, or `number` is None and there are several.
     """
     if number is None and len(runs) == 1:
         return runs[0]
@@ -282,10 +345,17 @@ def _further_runs_in_words(runs: Sequence[Span]) -> str:
 
 
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
-    """Replace facts of the log by the values of command-line options, and return the names of the changed fields.
+    """Replace values that the log states by those of command-line options.
 
-    `options` has None for an option that is not given. A value that the log contradicts becomes a problem of the
-    record.
+    If an option contradicts the log, that becomes a problem of the record, in front of the others.
+
+    Args:
+        reader: The reader that has read the log. Its values are changed.
+        options: Value of each option by the name of the field: {"devices": 8, "batch_per_device": None}. None stands
+            for an option that is not given.
+
+    Returns:
+        Names of the fields that got another value than the log states, or that the log does not state.
     """
     changed = []
     for field, value in options.items():
@@ -302,11 +372,13 @@ def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -
 
 
 def _derive_devices_or_batch(reader: FormatReader) -> None:
-    """Derive the number of devices, or the batch of one device, from the other and the batch over all devices:
+    """Derive the number of devices or the batch size of one device from the other one, if the log states the total.
 
-        batch over all devices = devices x batch of one device
+    The batch size of all devices is devices x batch size of one device. If all three are known, a check records whether
+    they agree. Nothing is derived if the division leaves a remainder.
 
-    If the log states all three, a check records whether they agree. A division with a remainder sets nothing.
+    Args:
+        reader: The reader that has read the log. The derived value is added to its values.
     """
     batch_of_all = reader.value("batch_of_all")
     if not batch_of_all:
@@ -327,7 +399,14 @@ def _derive_devices_or_batch(reader: FormatReader) -> None:
 
 
 def count(text: str) -> int:
-    """Return an option's text as a whole number above 0 and below MOST. Raises ArgumentTypeError for any other text."""
+    """Return the text of a command-line option as a whole number above 0 and below MOST.
+
+    Args:
+        text: The text, such as "8".
+
+    Raises:
+        ArgumentTypeError: The text is no such number.
+    """
     try:
         value = int(text)
     except ValueError:
@@ -346,9 +425,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count) -> None:
-    """Add the options for what a log may not say.
+    """Add the options --devices, --batch, --segment and --format, for what a log may not say itself.
 
-    `kind` converts the texts of --devices and --batch. If it is not `count`, they take a number for each system.
+    Args:
+        parser: Parser of the command that gets the options.
+        kind: Function that converts the texts of --devices and --batch. Any function but `count` is one for several
+            systems, so the help then shows a number for each, such as `8,64`.
     """
     of_each, numbers = ("", "N") if kind is count else (" (8,64: of two systems)", "N,...")
     devices = f"devices of the run, where the log does not say{of_each}"
@@ -382,9 +464,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
-    """Yield the records as one JSON list, in many pieces of text.
+    """Yield records as one JSON list, in many pieces of text.
 
-    A log may have a million windows, so the text of a whole record is never held in memory.
+    The text of a whole record is never held in memory, because a log may have a million rows of training figures.
+
+    Args:
+        records: The records. Each becomes an object with a member for each field.
     """
     yield "["
     for record_index, record in enumerate(records):
@@ -401,9 +486,11 @@ def _json_text(records: Sequence[Record]) -> Iterator[str]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return `value` in types that JSON has.
+    """Return a value in types that JSON has.
 
-    NaN and infinity become text, dataclasses become tables of their fields, keys become text, and tuples become lists.
+    Args:
+        value: Any value. NaN and infinity become text, as "nan". A dataclass becomes a dictionary of its fields, keys
+            become text, and tuples become lists. All else stays as it is.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -48,10 +48,19 @@ def has_second_clock(record: Record) -> bool:
 def _check_of_ratio(
     name: str, first_way: str, second_way: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
 ) -> Check:
-    """Return the check `name` of two figures of a log by their `ratio`: whether they agree, and whether to refuse them.
+    """Return the result of comparing two figures of a log by their ratio: whether they agree, or are to be refused.
 
-    Figures that differ are refused only if their ratio is not plausible and `refusable` is True. `first_way` and
-    `second_way` are the figures in words. `rounding` is by how much rounded digits may change the ratio.
+    Figures agree if their ratio is 1 within 2 %, or within 5 % for the checks in CLOCK_CHECKS, plus `rounding`. They
+    are refused if one is over 1.5 times the other, plus `rounding`: then one of them is wrong, and the log supports no
+    figure of speed.
+
+    Args:
+        name: Name of the check, such as "rate".
+        first_way: The first figure in words, with its lines in the log.
+        second_way: The second figure in words.
+        ratio: One figure divided by the other.
+        rounding: By how much rounded digits may change the ratio.
+        refusable: False if figures that differ by any factor are not to be refused.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -66,9 +75,13 @@ def _is_plausible(ratio: float, rounding: float) -> bool:
 
 
 def rows_with_clock_set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
-    """Return the pairs of successive rows in which the later row has the earlier time stamp.
+    """Return the pairs of successive rows between which the clock was set back.
 
-    Between the two rows the clock was set back. Rows without a time stamp are skipped.
+    Args:
+        windows: Rows of training figures, in the order of the log. Rows without a time stamp are skipped.
+
+    Returns:
+        Pairs of rows in which the later row has the earlier time stamp.
     """
     stamped = [window for window in windows if window.end_s is not None]
     pairs = []
@@ -79,9 +92,14 @@ def rows_with_clock_set_back(windows: Sequence[Window]) -> list[tuple[Window, Wi
 
 
 def problems_of_time_stamps(record: Record) -> list[str]:
-    """Return a sentence that the clock was set back, if the time stamps show that; else an empty list.
+    """Return a sentence that the clock was set back during the run, if the time stamps show that.
 
-    The sentence describes the first such place and counts the others.
+    Args:
+        record: What the log says.
+
+    Returns:
+        A list of one sentence, which describes the first such place and counts the others. The list is empty if there
+        is no such place.
     """
     pairs = rows_with_clock_set_back(record.windows)
     if not pairs:
@@ -94,10 +112,16 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 
 
 def _check_time_stamps(record: Record) -> Check | None:
-    """Compare the time between rows by their time stamps with the time that the rows themselves state.
+    """Compare the time between printed rows by their time stamps with the time that the rows themselves state.
 
-    Gaps between two epochs, and gaps in which the program paused, are left out. Returns None if
-    `gaps_of_training` finds fewer than two gaps, or if all of them have a pause.
+    A gap between two rows is left out if they are of different epochs, if an evaluation is printed between them, or if
+    the program seems to have paused there.
+
+    Args:
+        record: What the log says. Its `windows` are the rows of training figures.
+
+    Returns:
+        The result. None if there are fewer than two gaps, or if all of them have a pause.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -133,10 +157,14 @@ def _seconds_by_rows(gaps: Sequence[Gap]) -> float:
 
 
 def _rounding_of_stamps_s(pauses: int, stamp_resolution_s: float) -> float:
-    """Return by how many seconds a sum of gaps between time stamps may be off, because the stamps are rounded.
+    """Return by how many seconds the sum of gaps between time stamps may be off, because the stamps are rounded.
 
-    The last digit of a stamp stands for `stamp_resolution_s`. The pauses, which are left out, cut the rows into
-    stretches, each with such an error.
+    Pauses are left out of the sum and cut the rows into stretches. The gaps of a stretch add up to its last stamp less
+    its first one, which is off by about one digit.
+
+    Args:
+        pauses: Number of gaps that are left out.
+        stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
     """
     stretches = pauses + 1
     # The gaps of a stretch add up to its last stamp less its first one. Two rounded stamps are off by about one digit.
@@ -158,10 +186,16 @@ def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
 
 
 def _check_pauses(record: Record) -> Check | None:
-    """Report pauses of the program between rows of one epoch, if the time stamps show any.
+    """Report pauses of the program between printed rows of one epoch, if the time stamps show any.
 
-    They do if they span more than (1 + CLOCKS_AGREE_WITHIN) x the time that the rows themselves state, plus
-    TWO_STAMPS_ERROR_S. Returns None if they do not, or if there are fewer than two gaps between rows.
+    They do if the stamps span over 1.05 x the time that the rows themselves state, plus 2 s. Such a report never makes
+    the log unusable, because figures of speed leave pauses out.
+
+    Args:
+        record: What the log says. Its `windows` are the rows of training figures.
+
+    Returns:
+        The result, or None if the stamps show no pauses or if there are fewer than two gaps between rows.
     """
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
@@ -183,9 +217,14 @@ def _check_pauses(record: Record) -> Check | None:
 
 
 def _check_run_time(record: Record) -> Check | None:
-    """Compare two figures of images/s: by the durations that the log's epochs state, and by the log's clock.
+    """Compare images/s by the durations that the log states of its epochs with images/s by the log's clock.
 
-    Returns None if the rows are not whole epochs, or if the clock was set back, so that it shows no positive time.
+    Args:
+        record: What the log says. Each of its `windows` must be a whole epoch.
+
+    Returns:
+        The result. None if the windows are not whole epochs, or if the clock was set back, so that it shows no positive
+        time.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -208,9 +247,14 @@ def _check_run_time(record: Record) -> Check | None:
 
 
 def _check_epoch_summaries(record: Record) -> Check | None:
-    """Compare the mean rate of rows, which are printed every few steps, with that of the summaries after each epoch.
+    """Compare the mean of the rates printed every few steps with that of the rates in the summaries of epochs.
 
-    Only epochs that have both rows and a summary are compared. Returns None if there is no such epoch.
+    Args:
+        record: What the log says. Its `windows` are the rows that are printed every few steps, and its `epochs` are the
+            summaries.
+
+    Returns:
+        The result for the epochs that have both. None if there is no such epoch.
     """
     all_rows = _rows_with_rates(record)
     all_summaries = _summaries_with_rates(record)
@@ -265,9 +309,13 @@ def _rows_with_rates(record: Record) -> list[Window]:
 
 
 def _check_counted_images(record: Record) -> Check | None:
-    """Compare the images that our own program counts over all windows with steps x batch of all devices.
+    """Compare the images that this project's program counted in training with steps x batch size of all devices.
 
-    Returns None for the log of another program, and if the batch is not known or the images of a window cannot be read.
+    Args:
+        record: What the log says.
+
+    Returns:
+        The result. None for the log of another program, or if the batch size or the images of some steps are not known.
     """
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
     if has_unreadable_images:  # the importer has added a check that reports this
@@ -289,10 +337,14 @@ def _check_counted_images(record: Record) -> Check | None:
 
 
 def _check_printed_rates(record: Record) -> Check | None:
-    """Compare the mean of the rates that rows print with the mean that their images and their seconds give.
+    """Compare the mean of the images/s that a log prints with the mean that its images and its seconds give.
 
-    Rows without one of these figures are skipped. Returns None if no row is left, or if the printed rates are not those
-    of all devices.
+    Args:
+        record: What the log says. Its `windows` are the rows of training figures. Those without a rate, images or
+            seconds are skipped.
+
+    Returns:
+        The result. None if no row is left, or if the printed rates are not those of all devices together.
     """
     if record.rate_scope != "global":
         return None
@@ -319,10 +371,16 @@ def _seconds_at_printed_rates(rows: Sequence[Window]) -> float:
 
 
 def _check_batch(record: Record) -> Check | None:
-    """Compare the batch of one device with the batch that the rows imply: the median of their rate x step time.
+    """Compare the stated batch size of one device with the one that printed rates and step times imply.
 
-    A batch that the log states is reported only if the rows contradict it, a batch from the command line in any case.
-    Returns None if there is nothing to report, or if one of the two is not known.
+    Images/s x seconds per step are the images of a step. The median over all rows counts.
+
+    Args:
+        record: What the log says. Its rates must be those of one device.
+
+    Returns:
+        The result. None if one of the two is not known, or if the log states the batch size itself and the rows agree
+        with it. A batch size from the command line is reported in any case.
     """
     batch = record.batch_per_device
     has_rates_of_one_device = record.rate_scope == "device"  # rates of all devices give the batch of all devices
@@ -356,8 +414,14 @@ def _batch_of_row(row: Window) -> float:
 def _check_summary_rate(record: Record) -> Check | None:
     """Compare the average rate that a log prints at its end with the average of the rates that its rows print.
 
-    Logs do not say how they average, so the nearest of mean, harmonic mean and median is compared. Returns None if the
-    log has no rate at its end, or fewer than two rows with a rate.
+    Logs do not say how they average. So the mean, harmonic mean or median is compared that is nearest to the printed
+    average.
+
+    Args:
+        record: What the log says. Its `windows` are the rows of training figures.
+
+    Returns:
+        The result. None if the log prints no rate at its end, or has fewer than two rows with a rate.
     """
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary_rate = record.summary_rate

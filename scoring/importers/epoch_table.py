@@ -11,7 +11,15 @@ class EpochFormatReader(FormatReader):
         self.first_step = min(self.first_step, position.step)
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps from the `last` row to this one; None if rows before the log's first one may be missing."""
+        """Return the number of training steps that a printed row covers, if steps are counted anew in each epoch.
+
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+
+        Returns:
+            The number of steps, or None for a first row before which other rows may be missing.
+        """
         if last is None:
             return 1 if position.step == self.first_step else None
         if position.epoch == last.epoch and position.step >= last.step:

@@ -73,7 +73,12 @@ class Evidence:
             self.half_line = line
 
     def why_not_images(self) -> str | None:
-        """Return None if the log's samples are images, or else a sentence that says why the log cannot be scored."""
+        """Return why the log cannot be scored as training on images, by the lines that `search` has read.
+
+        Returns:
+            None if the log's samples are images. Otherwise a sentence: a line shows other samples, such as "tokens/s",
+            or no line shows images.
+        """
         if self.other_line is not None:
             return (
                 f"line {self.other_line}: {self.other_word!r} shows samples that are not images; "

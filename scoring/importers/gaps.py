@@ -24,9 +24,14 @@ class Gap(NamedTuple):
 
 
 def seconds_of_row(record: Record, window: Window) -> float | None:
-    """Return how many seconds the steps of a row took by its own figures, or None if a figure is missing.
+    """Return how many seconds the training steps of a printed row took, by the figures that the row prints itself.
 
-    They are the seconds that the row states, or else its images / its printed rate.
+    Args:
+        record: What the log says, for the batch size and for whose images a rate counts.
+        window: The row.
+
+    Returns:
+        The seconds that the row states, or else its images / its rate. None if a figure for that is missing.
     """
     if window.seconds:
         return window.seconds
@@ -46,10 +51,16 @@ def _images_of_rate(record: Record, window: Window) -> float | None:
 
 
 def gaps_of_training(record: Record) -> list[Gap]:
-    """Return the gap between each two successive rows of one epoch.
+    """Return the time between each two successive printed rows of one epoch, by the clock and by the later row.
 
-    A gap is left out if an evaluation is printed in it, if one of the rows has no time stamp, if the later row's own
-    figures do not say its time, or if the clock was set back between the rows.
+    A gap is left out if an evaluation is printed in it, if a row has no time stamp, if the later row's own figures do
+    not say its time, or if the clock was set back in it.
+
+    Args:
+        record: What the log says. Its `windows` are the rows of training figures.
+
+    Returns:
+        The gaps in the order of the log.
     """
     evaluation_lines = sorted(quality.line for quality in record.quality)
     gaps = []
@@ -68,18 +79,28 @@ def gaps_of_training(record: Record) -> list[Gap]:
 
 
 def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> bool:
-    """Return whether one of the line numbers, which are in ascending order, is above `first` and at most `last`."""
+    """Return whether one of several line numbers is above the first of two lines and at most the second.
+
+    Args:
+        ascending_lines: The line numbers, in ascending order.
+        first: The first line. A number equal to it does not count.
+        last: The second line. A number equal to it counts.
+    """
     count_up_to_first = bisect.bisect(ascending_lines, first)
     count_up_to_last = bisect.bisect(ascending_lines, last)
     return count_up_to_last > count_up_to_first
 
 
 def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
-    """Return the gaps in which no pause happened, such as an evaluation, a checkpoint or a stall.
+    """Return the gaps between printed rows in which no pause happened, such as an evaluation or a checkpoint.
 
-    A gap is expected to take the row's own time x the ratio of clock to row that is usual in the log. It has a pause if
-    it takes over PAUSE_RATIO times as long, beyond rounding. `stamp_resolution_s` is what the last digit of a stamp
-    stands for, such as 0.01.
+    A gap has a pause if it takes over PAUSE_RATIO times as long as expected, beyond the rounding of time stamps. The
+    expected time is the row's own time x the ratio of clock to row that is usual in the log, but at least the row's own
+    time.
+
+    Args:
+        gaps: The gaps, at least one.
+        stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
     """
     # At least 1: a gap that is no longer by the clock than by its row has no pause.
     usual_ratio = max(1.0, _usual_ratio(gaps, stamp_resolution_s))
@@ -89,11 +110,15 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
 
 
 def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
-    """Return how many times as long gaps usually are by the clock as by their rows' own figures.
+    """Return how many times as long gaps between printed rows usually are by the clock as by the rows' own figures.
 
-    This is the median of `clock_s / row_s`. If rows are so short that the rounding of time stamps spoils these ratios,
-    it is the sum of `clock_s` / the sum of `row_s` instead. That leaves out the tenth of the gaps in which the clock
-    exceeds the row most, because these may have pauses.
+    This is the median ratio of the gaps. If the rows are so short that the rounding of time stamps spoils these ratios,
+    it is the ratio of sums over the gaps instead, without the tenth of them in which the clock exceeds the row most.
+    Those may have pauses.
+
+    Args:
+        gaps: The gaps, at least one.
+        stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps

@@ -47,10 +47,16 @@ class Keras(FormatReader):
     _part = ""  # the data set whose section is read: "train" or "validation"
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set the fact `name`, replacing an earlier value: the configuration is printed again with the options applied.
+        """Set a value that a line before the first row of training figures states, replacing one from an earlier line.
 
-        `gpus` and `hosts` count anywhere, other facts only in the section of the training data set. The fact `part`
-        says which data set's section begins.
+        The log prints the configuration again after the options of the command line were applied, so that the last
+        value counts. The number of GPUs and the hosts count anywhere, other values only in the section of the training
+        data set.
+
+        Args:
+            name: Name of a group of `fact_pattern`. "part" says which data set's section begins.
+            value: Text that the group matched.
+            line: Number of the line in the log.
         """
         if name == "part":
             self._part = str(value)
@@ -95,6 +101,15 @@ class Keras(FormatReader):
             self.set_if_unset_from("batch_of_all", "batch")
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
-        """Return how many steps lie between the two that a row names, and the seconds that it prints for them."""
+        """Return how many training steps a printed row covers, and the seconds that it prints for them.
+
+        Args:
+            last: Epoch and step of the row before. It is not used.
+            position: Position of this row, whose step is the later one of the two that the row names.
+            row: Values of this row by column, as printed. "from" is the earlier step.
+
+        Returns:
+            The steps and their seconds. The wait for input is None, because these rows do not print it.
+        """
         steps = position.step - int(row["from"] or 0)
         return RowTime(max(0, steps), positive(row["window_s"]), None)

@@ -267,7 +267,7 @@ class MLLog(FormatReader):
         self.set_if_unset("rate_scope", self.rate_scope)  # the format's own, as a fact of the record
 
     def _set_from_first_mark(self, name: str, marks: list[Mark]) -> None:
-        """Set when a run started or stopped, in seconds of Unix time, and its status, from the first mark of that.
+        """Set when a run started or stopped, in seconds of Unix time, and its status, from the first logged mark.
 
         Each further mark becomes a problem of the record. Without a mark nothing is set.
 

@@ -51,10 +51,15 @@ class MMSeg(FormatReader):
     _loader = ""  # the data loader whose section is read
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a fact that a line before the first row states, unless an earlier line has set it.
+        """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
 
-        `name` is a group of `fact_pattern`, and `value` the text that the group matched. A `batch_size` counts only
-        in the section of the training loader.
+        A batch size in the section of a data loader counts only if the loader is that of training. Any switch of half
+        precision that is on sets the precision to "amp".
+
+        Args:
+            name: Name of a group of `fact_pattern`, such as "devices".
+            value: Text that the group matched.
+            line: Number of the line in the log.
         """
         if name == "loader":  # a line such as `train_dataloader = dict(`, on which a loader's section begins
             self._loader = str(value)
@@ -79,8 +84,8 @@ class MMSeg(FormatReader):
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
 
-        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. A list of one GPU in distributed training sets
-        nothing: each process may list only its own GPU.
+        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. A list of one GPU sets nothing in distributed
+        training, because each process may list only its own GPU there.
         """
         length = self._length_of_first_list()
         if length is None:

@@ -50,9 +50,17 @@ class OneFlow(EpochFormatReader):
         """Keep `first_step`, even if the first row is at step 0: such a row does not cover a single step."""
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps from the `last` row to this one, or None for the first row.
+        """Return the number of training steps that a printed row covers.
 
-        The counter starts anew in each epoch. A row at step 0 has the usual number of steps.
+        Steps are counted anew in each epoch. A row at step 0 counts as one with the usual number of steps.
+
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+
+        Returns:
+            The number of steps, or None for the first row. It is also None if the usual number is needed and not known
+            yet.
         """
         if last is None:
             return None

@@ -41,16 +41,22 @@ class Launch(FormatReader):
     )
 
     def finish_facts(self) -> None:
-        """Set devices, versions and the math mode by what the launcher and the runtime print, and convert the facts."""
+        """Set devices, software versions and the math mode by what Paddle's launcher and runtime print before training.
+
+        Everything else that the log states is converted from its own words to the values of a record. Call this after
+        the last line.
+        """
         self.set_if_places_agree("devices", self._device_counts())
         self._set_versions()
         super().finish_facts()
         self._set_math_mode()  # last: it uses the converted precision
 
     def _device_counts(self) -> dict[str, Fact]:
-        """Map each place of the log that states how many devices there are, such as `GPUs used`, to number and line.
+        """Return how many devices the program used, by each place of the log that says so.
 
-        A place whose number is 0 states no devices, and is left out.
+        Returns:
+            The number and its line, by the place in words: {"GPUs used": Fact(8, line=12)}. A place whose number is 0
+            is left out.
         """
         counts = {
             "replicas x nnodes": self._processes_of_all_nodes(),
@@ -76,7 +82,7 @@ class Launch(FormatReader):
     def _set_versions(self) -> None:
         """Set the versions of Paddle, cuDNN and CUDA in `software`, as far as the log prints them.
 
-        A framework that is not set yet becomes Paddle with its version, such as `PaddlePaddle 2.6.2`.
+        If no framework is set yet, it becomes Paddle with its version, such as "PaddlePaddle 2.6.2".
         """
         # Paddle's version may be printed as `PaddlePaddle: 2.6.2`, which is preferred, or `train with paddle 2.6.2`.
         name = "paddle" if "paddle" in self.facts_by_name else "trained_with"
@@ -150,9 +156,14 @@ class PaddleSeg(Launch):
     _section = ""  # the first line of the configuration's section that is read
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row, also as a line of the indented configuration.
+        """Read a line before the first row of training figures, also as a line of the indented configuration.
 
-        In the section `model:`, `type` states the network if it is indented by 2 spaces, and the backbone if by 4.
+        Within the section `model:`, a line `type: ..` names the network if it is indented by 2 spaces, and its backbone
+        if by 4.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line. Lines must come in their order, because a section begins on an earlier line.
         """
         super().read_before_rows(line, text)
         begins_section = text[:1] not in (" ", "")
@@ -166,9 +177,15 @@ class PaddleSeg(Launch):
             self.take_fact(name, kind[2].strip(), line)
 
     def name_of_precision(self, word: str) -> str | None:
-        """Return the record's name for the precision that the command line calls `word`, or None if it names none.
+        """Return the name that a record uses for a precision of the command line.
 
-        For AMP the name has the level, if the command line states one: `--precision fp16 --amp_level O1` is `amp_o1`.
+        With `--precision fp16 --amp_level O1` on the command line it is "amp_o1".
+
+        Args:
+            word: The precision in the words of PaddleSeg, such as "fp16", which means AMP.
+
+        Returns:
+            The name, or None if the word names no precision.
         """
         level = self.value("level")
         if word == "fp16" and level:
@@ -176,10 +193,10 @@ class PaddleSeg(Launch):
         return super().name_of_precision(word)
 
     def finish_facts(self) -> None:
-        """Set the model and the batch, then convert the facts from the log's words.
+        """Set the model and the batch size, and convert all that the log states from its words to values of a record.
 
-        The model is the network and its backbone, such as `FCN HRNet_W48`. If the command line does not state the
-        batch, it is that of the configuration.
+        The model is the network and its backbone, such as "FCN HRNet_W48". The batch size of the command line counts
+        before that of the configuration. Call this after the last line.
         """
         network = self.facts_by_name.get("network")
         if network is not None:

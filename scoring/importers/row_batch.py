@@ -60,10 +60,14 @@ class RowBatch:
             self._first_line = line
 
     def set_batch(self, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
-        """Set the fact `batch_per_device` to the batch that the rows imply, and compare it with the configured batch.
+        """Set the batch size of one device to the one that the printed rates and step times of a log imply.
 
-        A configured batch that differs is replaced. Whether the two agree is added to `checks`. Nothing changes if the
-        rows leave several possible batches, or none.
+        A configured batch size that differs is replaced. Nothing changes if the rows leave several possible sizes, or
+        none.
+
+        Args:
+            facts_by_name: Values that the log states, each with its line. The key "batch_per_device" is set.
+            checks: Gets the result of the comparison with a configured batch size, if there is one.
         """
         batch_by_rows = self.batch
         if batch_by_rows is None:
@@ -82,15 +86,28 @@ class RowBatch:
 
 
 def _slack_of_product(rate: PrintedFigure, time_s: PrintedFigure) -> float:
-    """Return by how much the true rate x time may differ from that of the rounded figures, with OTHER_SLACK."""
+    """Return by how much the true rate x time may differ from the product of the two printed figures.
+
+    Args:
+        rate: The printed images/s, with their rounding.
+        time_s: The printed seconds of a step, with their rounding.
+
+    Returns:
+        The difference in images, which includes OTHER_SLACK as a share of the product.
+    """
     product = rate.value * time_s.value
     return rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
 
 
 def _figure(printed: str | None) -> PrintedFigure | None:
-    """Return a printed rate or time with its rounding, which is half a step of its last digit: `1.25` -> 1.25, 0.005.
+    """Return a printed rate or time with its rounding, which is half a step of its last digit: 1.25 and 0.005.
 
-    None if nothing is printed, or if the text is no positive number.
+    Args:
+        printed: The text, such as "1.25", or None if nothing is printed.
+
+    Returns:
+        The number and its rounding. None if nothing is printed, or if the text is no positive number or has an
+        exponent.
     """
     value = positive(printed)
     if printed is None or value is None or "e" in printed:  # with an exponent the last digit stands for another step

@@ -28,10 +28,15 @@ class RunRate(NamedTuple):
 
 
 def rows_of_epochs(record: Record) -> list[Window]:
-    """Return the rows of a log in which each row is a whole epoch, or an empty list for any other log.
+    """Return the rows of training figures of a log in which each row is a whole epoch.
 
-    The list is also empty for fewer than two rows, if an epoch repeats or is out of order, and if the log does not
-    state the images of an epoch.
+    Args:
+        record: What the log says.
+
+    Returns:
+        The rows in ascending order of their epochs. The list is empty if some row is not a whole epoch or has no
+        images, seconds or time stamp, for fewer than two rows, if an epoch repeats or is out of order, and if the log
+        does not state the images of an epoch.
     """
     rows = list(record.windows)
     are_whole_epochs = all(_is_whole_epoch(row) for row in rows)
@@ -51,8 +56,12 @@ def _is_whole_epoch(window: Window) -> bool:
 def run_rate(record: Record) -> RunRate | None:
     """Return the images/s over the time of the whole run, evaluations included.
 
-    If the log does not state this time, it is that of the epochs. Returns None if the rows are not whole epochs, or if
-    the clock was set back.
+    Args:
+        record: What the log says. Each of its `windows` must be a whole epoch.
+
+    Returns:
+        The rate, over the time from the first to the last epoch if the log does not state when the run started and
+        stopped. None if the windows are not whole epochs, or if the clock was set back.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -69,11 +78,17 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 
 
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
-    """Return the images/s of the epochs in `rows` by the log's clock, without the time of evaluations if it is known.
+    """Return the images/s of training by the log's clock, without the time of evaluations if that is known.
 
-    The rate is over the time from the beginning of the first epoch to the end of the last one. If the epochs state
-    durations that are too short to be right, it is over the time from the start to the stop of the run instead. Returns
-    None if the clock was set back, so that no positive time is left.
+    The time is that from the beginning of the first epoch to the end of the last one. If the durations that the epochs
+    state are too short to be right, it is the time from the start to the stop of the run instead.
+
+    Args:
+        record: What the log says.
+        rows: The epochs, as `rows_of_epochs` returns them.
+
+    Returns:
+        The rate, and words on what it is over. None if the clock was set back, so that no positive time is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
@@ -88,10 +103,15 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
 
 
 def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> bool:
-    """Return whether the durations that the epochs in `rows` state are too short to be right.
+    """Return whether the durations that the epochs of a log state are too short to be right.
 
-    The run's time is longer than that of its epochs by its start-up and its end. These explain a ratio of the two rates
-    of up to MAX_RATIO_BY_STARTUP.
+    The run takes longer than its epochs because it also starts up and ends. That explains a ratio of the two rates of
+    up to MAX_RATIO_BY_STARTUP.
+
+    Args:
+        rows: The epochs.
+        rate_over_run: The images/s over the time from the start to the stop of the run, without evaluations if their
+            time is known.
     """
     return rate_by_durations(rows) / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
 
@@ -104,20 +124,36 @@ class LeftOut(NamedTuple):
 
 
 def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: Span) -> RunRate | None:
-    """Return the images/s of the epochs in `rows` over a time span, less the time of its evaluations if that is known.
+    """Return the images/s of training over a span of time, without the time of its evaluations if that is known.
 
-    The text of the result names the span by `span_name` and says whether evaluations are left out. Returns None if no
-    positive time is left, because the clock was set back.
+    Args:
+        record: What the log says.
+        rows: The epochs.
+        span_name: Name of the span in the text of the result, such as "run_start to run_stop".
+        span: The span.
+
+    Returns:
+        The rate, and words that say whether evaluations are left out. None if no positive time is left, because the
+        clock was set back.
     """
     left_out = _evaluations_to_leave_out(record, rows, span)
     return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)
 
 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
-    """Return how many seconds of evaluations to leave out of a time span, and words that say whether this is done.
+    """Return how many seconds of evaluations to leave out of a span of time, and words on whether this is done.
 
-    The words are empty if there is nothing to leave out. If the log does not state eval_samples, which is how many
-    images an evaluation has, no seconds are left out and the words say why.
+    The logged time of an evaluation may include a wait for training steps that have not ended. So it counts for at most
+    MAX_EVALUATION_RATIO times what training on its images would take.
+
+    Args:
+        record: What the log says, such as the times of evaluations and the images of one.
+        rows: The epochs. An evaluation that begins within one of them is not left out.
+        span: The span.
+
+    Returns:
+        The seconds and the words: 0.0 and an empty text if there is nothing to leave out. If the log does not state the
+        images of an evaluation, no seconds are left out and the words say why.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
@@ -135,9 +171,13 @@ def _training_seconds(images: int, rows: Sequence[Window]) -> float:
 
 
 def _evaluated_s(evaluations: Sequence[Span], longest_s: float, rows: Sequence[Window], span: Span) -> float:
-    """Return the sum of the seconds of all evaluations that begin within `span` but not within one of its epochs.
+    """Return the sum of the seconds of the evaluations that begin within a span of time but not within an epoch.
 
-    Each evaluation counts for at most `longest_s`. One that begins within an epoch in `rows` is a part of that epoch.
+    Args:
+        evaluations: The times of all evaluations.
+        longest_s: The most seconds for which an evaluation counts.
+        rows: The epochs, in order. An evaluation that begins within one of them is a part of it.
+        span: The span.
     """
     evaluated_s = 0.0
     for evaluation in evaluations:
@@ -157,9 +197,16 @@ def _is_within_an_epoch(moment_s: float, rows: Sequence[Window]) -> bool:
 
 
 def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:
-    """Return the images/s of the epochs in `rows` over so many `seconds`, or None if these are not positive.
+    """Return the images/s of the epochs over a number of seconds, with a text that says so.
 
-    `time_name` says in the text what the seconds are.
+    Args:
+        record: What the log says, for the images of an epoch.
+        rows: The epochs.
+        time_name: What the seconds are, for the text.
+        seconds: The seconds.
+
+    Returns:
+        The rate and the text, or None if the seconds are not positive, because the clock was set back.
     """
     if seconds <= 0:  # the clock was set back
         return None
@@ -169,11 +216,14 @@ def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: 
 
 
 def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
-    """Return how many images were trained from the beginning of the first row to the end of the last one:
+    """Return how many images were trained from the beginning of the first row to the end of the last one.
 
-        images of the first row + (epoch of the last row - epoch of the first row) x images of an epoch
+    These are the images of the first row + (epoch of the last row - epoch of the first row) x images of an epoch. A row
+    may cover several epochs. Then it has their images, and the number of the last of them.
 
-    A row may cover several epochs. It then has their images, and the number of the last of them.
+    Args:
+        record: What the log says, for the images of an epoch.
+        rows: The rows, as `rows_of_epochs` returns them: at least two.
     """
     first = rows[0]
     last = rows[-1]

@@ -6,10 +6,13 @@ from scoring.record import FACTS, Check, Record
 
 
 def record_lines(record: Record) -> list[str]:
-    """Return a record as lines of text, each with a name and a fact: `  devices          8  (line 12)`.
+    """Return what a training log says as lines of text, each with a name and a value.
 
-    The fields in FACTS and the status have a line in any case: `not said` if the log does not state them. What else is
-    missing has no line. Control characters from the log are escaped.
+    The record's fields in FACTS, such as `devices`, and its status have a line in any case, with `not said` for None: `
+    devices          8  (line 12)`. Other missing values have no line.
+
+    Args:
+        record: What the log says.
     """
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
 
@@ -37,7 +40,16 @@ def record_lines(record: Record) -> list[str]:
 
 
 def _fact_text(record: Record, name: str) -> str:
-    """Return the field `name` of a record as text, with its source: `8  (line 12)`. None becomes `not said`."""
+    """Return one field of a record as text, with its source: `8  (line 12)`.
+
+    Args:
+        record: What the log says.
+        name: Name of the field, such as "devices".
+
+    Returns:
+        The text. The source is a line of the log, the options of the command line, or else the log's format. It is `not
+        said` if the field is None.
+    """
     value = getattr(record, name)
     if value is None:
         return "not said"

@@ -4,10 +4,12 @@ from scoring.record import Record, Window
 
 
 def complete_windows(record: Record) -> None:
-    """Derive what the windows of a record lack: the steps and seconds of the first window, and the images of each.
+    """Derive what the rows of a log do not print: the steps and seconds of the first row, and the images of each.
 
-    A window is the steps of one printed row. Its images are its steps x the batch of all devices. What the log does not
-    show stays None.
+    The images are the row's steps x the batch size of all devices. What cannot be derived stays None.
+
+    Args:
+        record: What the log says. Its `windows`, one for each printed row, are changed.
     """
     _complete_first_window(record)
     batch = record.global_batch
@@ -31,10 +33,15 @@ def _complete_first_window(record: Record) -> None:
 
 
 def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
-    """Return how many steps the first row of a log covers, or None if rows before it may be missing.
+    """Return how many training steps the first row of a log covers, or None if rows before it may be missing.
 
-    It covers as many as the second row, if the run has done so many steps by then: so with rows at steps 10 and 20, but
-    not at 510 and 520. `first_step` is the number of a run's first step.
+    It covers as many as the second row, if the run has done just so many by then: so with rows at steps 10 and 20, but
+    not with rows at 510 and 520.
+
+    Args:
+        first: The first row.
+        second: The second row. If its number of steps is None, so is the result.
+        first_step: Number of the first step of a run.
     """
     if first.step is None or second.steps is None:
         return None
@@ -43,9 +50,15 @@ def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int |
 
 
 def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
-    """Return the seconds of a log's first row: printed step time x `steps`.
+    """Return the seconds of the first printed row of a log: printed step time x steps.
 
-    None if no step time is printed, or if it is that of a row's last step only.
+    Args:
+        first: The first row.
+        second: The second row. Its seconds are known only in formats that print the time of all steps of a row.
+        steps: Number of steps that the first row covers.
+
+    Returns:
+        The seconds. None if no step time is printed, or if it may be that of the last step alone.
     """
     # A format sets the seconds of a row only if the printed time stands for all steps of the row.
     stands_for_all_steps = second.seconds is not None
