@@ -20,8 +20,9 @@ _MIB_PER_GIB = 1024
 _ROUNDING_OF_MEMORY = 1.01  # the header rounds the memory of a GPU to a tenth of a GiB
 _MOST_OF_NAMED_MEMORY = 1.06  # GiB over the GB in a card's name; all known cards have no more than the number in GiB
 _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
-# Cards before compute capability 8.0, as V100S-PCIE-32GB, Quadro GV100, TITAN RTX and GeForce RTX 2080 Ti.
-_WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T4|[PMK]\d+\w?|GTX|TITAN|RTX 20[5-8]0)\b")
+# Cards before compute capability 8.0, as V100S-PCIE-32GB, Quadro RTX 8000, T1000, TITAN RTX and GeForce RTX 2080 Ti.
+# The GeForce RTX 2050 is a later one: it has 8.6.
+_WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ

@@ -91,6 +91,10 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "tf32 of a V100S": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
         log, ("NVIDIA A100-SXM4-80GB", "Tesla V100S-PCIE-32GB"), ('"memory_gib": 80.0', '"memory_gib": 31.7')),
         "a Tesla V100S-PCIE-32GB does not have"),
+    "tf32 of a Quadro RTX 8000": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
+        log, ("NVIDIA A100-SXM4-80GB", "Quadro RTX 8000")), "a Quadro RTX 8000 does not have"),
+    "tf32 of a T1000": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
+        log, ("NVIDIA A100-SXM4-80GB", "NVIDIA T1000")), "a NVIDIA T1000 does not have"),
     "half precision of a program in single": (_on_gpus, lambda log: by.replaced(
         log, (', "cast": 2', "")), "casts nothing"),
     "energy of a run on CPUs": (lambda: Altered(make_log.run()), lambda log: _with_energy(log, 9.0), "joules_per"),
@@ -143,6 +147,8 @@ HONEST: dict[str, Callable[[], Altered]] = {
     "one GPU, which sums no gradients": lambda: _on_gpus(devices=1),
     "64 nodes": _of_64_nodes,
     "tf32": lambda: _on_gpus(precision="tf32"),
+    "tf32 of a card with a name like those before Ampere": lambda: _on_gpus(
+        precision="tf32", card={"name": "NVIDIA GeForce RTX 2050"}),
     "fp32, which forbids TF32": lambda: _on_gpus(precision="fp32"),
     "a name with the memory of the processor": lambda: _on_gpus(
         card={"name": "NVIDIA GH200 480GB", "memory_gib": 95.6}),
