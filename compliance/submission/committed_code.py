@@ -1,5 +1,6 @@
 """The files of a commit of this repository: the code that a package hands in."""
 
+import os
 import re
 import stat
 import subprocess
@@ -12,8 +13,13 @@ from runlog.text import printable
 
 REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "systems").is_dir()), Path.cwd())  # a wheel
 LARGEST_BYTES = 50 * 2**20  # of a file; repo_checker of mlperf-logging refuses a larger one
-# By a user's own settings git would give other bytes than the commit has, such as lines that end in CRLF.
-_BYTES_AS_COMMITTED = ("-c", "core.autocrlf=false", "-c", "core.eol=lf")
+# By a user's own settings or attributes git would give other bytes than the commit has, such as lines that end in CRLF,
+# or leave files out.
+_BYTES_AS_COMMITTED = (
+    *("-c", "core.autocrlf=false"),
+    *("-c", "core.eol=lf"),
+    *("-c", f"core.attributesFile={os.devnull}"),
+)
 
 
 class UnknownCommitError(ValueError):

@@ -73,14 +73,16 @@ def test_a_published_package_verifies(built, tmp_path: Path, monkeypatch) -> Non
 
 
 def test_the_code_is_the_commits_bytes_whatever_the_users_git_is_set_to(built, tmp_path: Path, monkeypatch) -> None:
+    plain = committed_code.code_of(built[1]["commit"])
     (tmp_path / "git").mkdir()
     (tmp_path / "git/config").write_text("[core]\n autocrlf = true\n eol = crlf\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "git/config"))
-    for attributes in ("", "* text=auto\n"):
+    for attributes in ("", "* text=auto\n", "*.py text eol=crlf\n", "*.py export-ignore\n"):
         (tmp_path / "git/attributes").write_text(attributes)
         code = committed_code.code_of(built[1]["commit"])
         assert not any(b"\r\n" in file.content for name, file in code.items() if name.endswith(".py"))
+        assert code == plain
 
 
 def test_a_checkout_that_git_does_not_read_is_no_fault_of_the_package(built, monkeypatch) -> None:
