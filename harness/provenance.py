@@ -18,7 +18,7 @@ import psutil
 from harness import env, nvidia, nvidia_smi
 from runlog import schema
 
-if TYPE_CHECKING:  # logs are checked and scored where no MPI is
+if TYPE_CHECKING:  # launchers and tools that start no ranks must not start MPI
     from mpi4py import MPI
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
