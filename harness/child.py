@@ -38,10 +38,19 @@ class Talk:
 
 
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
-    """Run a script of Python in a child process; return the lines that it printed, and how it hung or died if it did.
+    """Run a Python script in a child process, and return what it printed and how it hung or died, if it did.
 
-    The child gets the environment `environ`, or this process's if that is None. A child that hangs is killed. It hangs
-    if it prints nothing for `silent_s` seconds, or still runs so long after it has closed its output.
+    A child hangs if it prints nothing for some time, or still runs so long after it has closed its output. It is then
+    killed. Python runs the script in isolated mode (-I), which ignores PYTHONPATH.
+
+    Args:
+        script: The script to run.
+        arguments: Its arguments.
+        environ: Environment of the child; None: that of this process.
+        silent_s: Seconds of silence after which the child is taken to hang.
+
+    Returns:
+        The lines of its stdout and stderr, and the hang or death in words; those are empty if it ended with status 0.
     """
     process = subprocess.Popen(
         [sys.executable, "-I", str(script), *arguments],
@@ -73,7 +82,12 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _status_or_kill(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
-    """Wait `wait_s` seconds for a child to end, and return its exit status; kill it and return None if it has not."""
+    """Wait for a child process to end, and return its exit status; kill it and return None if it does not.
+
+    Args:
+        process: The child.
+        wait_s: Seconds to wait.
+    """
     try:
         return process.wait(wait_s)
     except subprocess.TimeoutExpired:
@@ -82,7 +96,12 @@ def _status_or_kill(process: subprocess.Popen[bytes], wait_s: float) -> int | No
 
 
 def _death_in_words(status: int, lines: Sequence[str]) -> str:
-    """Return how a child died, by its status; empty if it ended with status 0. `lines` are those that it printed."""
+    """Return how a child process died, as "ended with status 1: no message"; empty if it ended with status 0.
+
+    Args:
+        status: Exit status as Python has it: below 0 it is minus the number of a signal.
+        lines: What the child printed. The last line is taken as its message.
+    """
     if status < 0:
         number = -status
         return f"ended by signal {number} ({signal.Signals(number).name})"
@@ -93,9 +112,14 @@ def _death_in_words(status: int, lines: Sequence[str]) -> str:
 
 
 def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
-    """Read a pipe until its other side is closed, or nothing comes for `silent_s` seconds.
+    """Read a pipe until its other side is closed, or nothing comes for some time.
 
-    Returns the bytes that came, and whether the reading ended because nothing came.
+    Args:
+        descriptor: File descriptor of the pipe's end to read from.
+        silent_s: Seconds of silence after which the reading ends.
+
+    Returns:
+        (bytes that came, whether the reading ended by silence).
     """
     received = b""
     while True:

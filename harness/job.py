@@ -77,9 +77,15 @@ class Setting:
         return isinstance(self.default, int)
 
     def parse(self, text: str) -> str | int:
-        """Return the value of this variable for the text that a user has set: a whole number, or the text itself.
+        """Return the value of this setting for the text that a user has given its environment variable.
 
-        Raises ValueError for a text that does not fit; its message names the variable and says what it must be.
+        For a whole number "16" gives 16. For any other setting the value is the text itself.
+
+        Args:
+            text: What the user has set, as "16" for BATCHSIZE.
+
+        Raises:
+            ValueError: The text does not fit. The message names the variable and says what it must be.
         """
         if self.is_number:
             return self._number(text)
@@ -93,7 +99,14 @@ class Setting:
         return text
 
     def _number(self, text: str) -> int:
-        """Return the whole number that a text is. Raises ValueError where it is none, or out of bounds."""
+        """Return the whole number that a text is.
+
+        Args:
+            text: Decimal digits, with a minus before a negative number.
+
+        Raises:
+            ValueError: The text is no whole number, or the number is out of the setting's bounds.
+        """
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise ValueError(f"{self.variable}={text!r}: must be a whole number ({self.doc})")
         value = int(text)
@@ -114,10 +127,18 @@ def _setting(
     most: int | None = None,
     form: Form | None = None,
 ) -> Any:
-    """Return a dataclass field for a setting, with the description of the environment variable that sets it.
+    """Return a dataclass field for a setting, with a description of the environment variable that sets it.
 
-    The variable has the field's name in capitals, unless `variable` names another. `doc` tells users what it is for.
-    Values may be restricted: to the `choices`, to numbers from `least` to `most`, or to texts of a `form`.
+    The description is kept in the field's metadata, from which `_settings` makes the table of all settings.
+
+    Args:
+        doc: What the setting is for, in words for users.
+        default: Its value if nobody sets it. An integer makes the setting a whole number.
+        variable: Name of the environment variable; empty: the field's name in capitals.
+        choices: The only texts allowed; empty: any.
+        least: The smallest number allowed; None: no bound.
+        most: The largest number allowed; None: no bound.
+        form: Pattern of a text that is not empty; None: any printable line.
     """
     metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "most": most, "form": form}
     return field(default=default, metadata=metadata)
@@ -358,7 +379,14 @@ class Job:
         return config.recipe(self.model.recipe, global_batch=self.global_batch, image_size=self.model.image_size)
 
     def value(self, variable: str) -> Any:
-        """Return the value of the setting that a variable names."""
+        """Return the value of a setting of this job.
+
+        Args:
+            variable: Name of its environment variable, as "BATCHSIZE".
+
+        Raises:
+            KeyError: No setting has that variable.
+        """
         setting = SETTINGS[variable]
         return getattr(getattr(self, setting.group), setting.name)
 
@@ -379,6 +407,9 @@ def _settings() -> dict[str, Setting]:
 
     The settings are the fields of the dataclasses in GROUPS. Each was made by `_setting`, which described it in the
     field's metadata.
+
+    Returns:
+        {variable: its setting}, in the order of the groups and their fields.
     """
     by_variable = {}
     for group, dataclass_of_group in GROUPS.items():
@@ -411,14 +442,25 @@ def names() -> list[str]:
 
 
 def prefix_of(workload: str, precision: str) -> str:
-    """Return the prefix of variables for a workload in a precision alone: RN50_AMP_O2_ of RN50_AMP_O2_STRATEGY."""
+    """Return the prefix of variables for one workload in one precision, as "RN50_AMP_O2_" of RN50_AMP_O2_STRATEGY.
+
+    Args:
+        workload: Name of the workload, as "rn50".
+        precision: Value of PRECISION, as "amp_o2".
+    """
     return f"{workload}_{precision}_".upper()
 
 
 def job_of(**values: Any) -> Job:
-    """Return the job in which these variables have these values and all others their defaults.
+    """Return a job in which some settings have given values and all others their defaults.
 
-    An example is `job_of(batchsize=4, SEED=1)`. Values are not checked. Raises KeyError for a name that is no variable.
+    An example is `job_of(batchsize=4, SEED=1)`.
+
+    Args:
+        values: Values by the names of their environment variables, in capitals or small letters. They are not checked.
+
+    Raises:
+        KeyError: A name is no setting's.
     """
     values_by_group: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}  # {group: {field: value}}
     for name, value in values.items():
@@ -432,6 +474,15 @@ def job_of(**values: Any) -> Job:
 
 
 def with_values(job: Job, **values: Any) -> Job:
-    """Return the job with these variables changed; names may be in small letters."""
+    """Return a copy of a job with some settings changed.
+
+    Args:
+        job: The job, which itself stays as it is.
+        values: New values by the names of their environment variables, in capitals or small letters. They are not
+            checked.
+
+    Raises:
+        KeyError: A name is no setting's.
+    """
     unchanged = {variable: job.value(variable) for variable in SETTINGS}
     return job_of(**unchanged | {name.upper(): value for name, value in values.items()})

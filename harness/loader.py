@@ -40,10 +40,16 @@ class ReaderConfig:
     def of_rank(
         cls, data: DataSettings, cluster: ClusterSettings, local_rank: int, image: Any, *, batch: int, seed: int
     ) -> "ReaderConfig":
-        """Return how a rank reads its images: `batch` of them at once, decoded on the job's device.
+        """Return how a rank reads its images: how many at once, on which device they are decoded, and with how many
+        threads.
 
-        A GPU is the one with number `local_rank` on its node. DATA_THREADS=0 stands for as many CPU threads as the rank
-        computes with.
+        Args:
+            data: Settings of the data. DATA_THREADS=0 stands for as many CPU threads as the rank computes with.
+            cluster: Settings of the nodes and ranks, with the device of the job.
+            local_rank: Number of the rank on its node, from 0. On GPUs it is also the number of the rank's GPU.
+            image: The workload's format of the images.
+            batch: Images at once.
+            seed: Seed of the run, for augmentation.
         """
         return cls(
             batch=batch,
@@ -78,10 +84,19 @@ class Loader(ABC):
     def __init__(
         self, samples: Any, plan: Plan, make_pipeline: Callable[..., Any], reader: ReaderConfig, **settings: Any
     ) -> None:
-        """Build the DALI pipeline that decodes this rank's batches; nothing is read yet.
+        """Build the DALI pipeline that decodes this rank's batches; no sample is read yet.
 
-        `plan` says which of the `samples` each batch has. The pipeline is made by the workload's function
-        `make_pipeline`, which gets the `settings` as well as what every workload needs. Raises as `_build` does.
+        Args:
+            samples: The samples of a part of the data set.
+            plan: Yields which samples each batch of this rank has, as those of harness/sampling.py.
+            make_pipeline: The workload's function that returns a DALI pipeline. It gets a source of inputs, device,
+                image format, batch size, threads and queue depth, and the `settings`.
+            reader: How this rank reads: batch size, image format, threads and device.
+            settings: More keyword arguments for `make_pipeline`, of the workload's own.
+
+        Raises:
+            MemoryError: There is too little memory for the pipeline.
+            RunError: DALI cannot build it.
         """
         self._samples = samples
         self._plan = plan
@@ -107,16 +122,31 @@ class Loader(ABC):
 
     @abstractmethod
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
-        """Return what the pipeline's external source takes for these samples; runs in a thread of its own."""
+        """Read some samples, and return what the pipeline's external source takes; this runs in a thread of its own.
+
+        Args:
+            epoch: Number of the epoch, or of the evaluation, from 1.
+            ids: Sample numbers, shape [batch].
+            valid: Whether each sample counts, bool, shape [batch]; False for one that only fills up the batch.
+        """
 
     def _batch(self, outputs: Any, ids: Array) -> Batch:
-        """Return a batch of the pipeline's outputs: image, label and, in an evaluation, valid."""
+        """Return a batch of the pipeline's outputs, copied to the device of the batches.
+
+        Args:
+            outputs: DALI's outputs in the order image, label and, in an evaluation, valid.
+            ids: Sample numbers of the batch, shape [batch].
+        """
         named_outputs = zip(("image", "label", "valid"), outputs, strict=False)  # a training has no valid
         fed = {name: to_feed(output, self._device_id, self._targets.get(name)) for name, output in named_outputs}
         return Batch(ids=ids, **fed)
 
     def write_to(self, tensors: dict[str, Any]) -> None:
-        """On a GPU, have all later batches copied to these tensors, by name."""
+        """Have all later batches copied to given tensors on the GPU; on a CPU this has no effect.
+
+        Args:
+            tensors: Paddle tensors by name, as {"image": ..., "label": ...}. Each batch overwrites the one before.
+        """
         self._targets = tensors
 
     def _next_inputs(self) -> tuple[Any, ...]:
@@ -145,9 +175,12 @@ class Loader(ABC):
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch. Raises RunError for a file that cannot be read or decoded.
+        """Return the next batch, and keep the batches behind it being read and decoded.
 
-        Raises MemoryError if memory ran out, and StopIteration at the end of the plan.
+        Raises:
+            StopIteration: The plan has ended.
+            RunError: A file cannot be read or decoded. The message names it, if it can be found.
+            MemoryError: Memory ran out.
         """
         try:
             outputs = self._pipeline.run()
@@ -160,10 +193,13 @@ class Loader(ABC):
         return self._batch(outputs, self._ids_being_decoded.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
-        """Say in one line why the pipeline failed: which file is at fault or, if none is, what DALI's `error` says.
+        """Say in one line why the pipeline failed: which file is at fault or, if none is, what DALI says.
 
         DALI does not name the file. So the files of all batches in the pipeline are checked, and decoded one by one, up
         to the first that is at fault.
+
+        Args:
+            error: The error that DALI raised.
         """
         dali = decoder.Decoder(self._reader.device, self._reader.device_id)
         for ids in self._ids_being_decoded:
@@ -193,21 +229,39 @@ def _build(pipeline: Any) -> None:
 
 
 def undecodable(name: str, fault: str) -> str:
-    """Say in one line that a file cannot be decoded, and what to do."""
+    """Say in one line that a file cannot be decoded, and what to do.
+
+    Args:
+        name: Name of the file.
+        fault: Why it cannot, as "it is truncated".
+    """
     return f"{name}: cannot be decoded ({fault}): replace the file or remove it from the list"
 
 
 def require_whole(name: str, content: bytes) -> None:
-    """Raise RunError unless `content` is a whole encoded image; a decoder would make up what is absent."""
+    """Make sure that some bytes are a whole encoded image, as a decoder would make up what is absent.
+
+    Args:
+        name: Name of the file, for the message.
+        content: The bytes of the file.
+
+    Raises:
+        RunError: The image is cut off or damaged.
+    """
     fault = encoded.fault(content)
     if fault:
         raise RunError(undecodable(name, fault))
 
 
 def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
-    """Return the nodes of a DALI pipeline that a function `source` feeds, one for each of its outputs.
+    """Return nodes of a DALI pipeline that take their data from a Python function.
 
-    `kinds` has DALI's type and the number of dimensions of each output.
+    Args:
+        source: Function without parameters that DALI calls for each batch. It returns one item for each output.
+        kinds: For each output DALI's type and the number of dimensions of a sample.
+
+    Returns:
+        One node for each output.
     """
     from nvidia.dali import fn
 
@@ -216,14 +270,24 @@ def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
 
 
 def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> Array:
-    """Return normally distributed random numbers, for the images of a synthetic batch: FP16 with `half`, else FP32."""
+    """Return normally distributed random numbers, for the images of a synthetic batch.
+
+    Args:
+        rng: Gives the random numbers.
+        shape: Shape of the result.
+        half: Whether the result is float16, and not float32.
+    """
     return rng.standard_normal(shape, dtype=np.float32).astype(np.float16 if half else np.float32)
 
 
 def resident(batch: Batch, place: Any) -> Batch:
-    """Return a synthetic batch whose image, label and valid are Paddle's tensors on the device `place`.
+    """Return a synthetic batch whose image, label and valid are Paddle's tensors on a device.
 
     A run on synthetic data feeds this batch at every step, so it is copied to the device only once.
+
+    Args:
+        batch: The batch as NumPy arrays, with `valid`.
+        place: Paddle's name of the device, a CPUPlace or a CUDAPlace.
     """
     import paddle
 
@@ -236,8 +300,15 @@ def resident(batch: Batch, place: Any) -> Batch:
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """Return an output of a DALI pipeline in the form that Paddle's executor takes.
 
-    On a CPU (`device_id` is None) that is a NumPy array, good until the next batch. On a GPU it is a Paddle tensor:
-    `into`, or a new one if that is None.
+    On a GPU the copy may still be under way when this returns; Paddle's stream waits for it.
+
+    Args:
+        output: One output of the pipeline: the images, labels or valid flags of a batch.
+        device_id: Number of the GPU to which it is copied; None: it stays on the host.
+        into: Paddle tensor on the GPU to copy to; None: a new one. On the host it has no use.
+
+    Returns:
+        On a GPU the Paddle tensor. On the host a NumPy array that is good only until the next batch.
     """
     dense = output.as_tensor()
     if device_id is None:
@@ -250,10 +321,15 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
 
 
 def _start_copy(dense: Any, tensor: Any, device_id: int) -> None:
-    """Start to copy DALI's tensor `dense` to a Paddle tensor, which gets its shape and type, and memory on the GPU.
+    """Start to copy a DALI tensor to a Paddle tensor on a GPU, and return before the copy is done.
 
     The copy is queued on Paddle's stream, so a step that is launched later runs after it. The calls are those of DALI's
     own iterator for Paddle (nvidia/dali/plugin/paddle.py).
+
+    Args:
+        dense: DALI's tensor.
+        tensor: Paddle's tensor. It gets the shape and type of `dense`, and memory on the GPU.
+        device_id: Number of the GPU.
     """
     import paddle
     from nvidia.dali.plugin.paddle import feed_ndarray, to_paddle_type

@@ -48,7 +48,14 @@ class Ranks:
         return self.rank == 0
 
     def gather_on_first(self, *values: float) -> Array | None:
-        """Return the `values` of every rank, shape [values, ranks], on rank 0; elsewhere None."""
+        """Collect some numbers of every rank on rank 0; every rank must call this.
+
+        Args:
+            values: Numbers of this rank; every rank gives equally many.
+
+        Returns:
+            On rank 0 a float64 array, shape [values, ranks]. None on all other ranks.
+        """
         gathered = np.empty((self.size, len(values))) if self.is_first else None
         self.comm.Gather(np.array(values, dtype=np.float64), gathered)
         return None if gathered is None else gathered.T
@@ -68,8 +75,11 @@ def wait(comm: MPI.Comm) -> None:
 def lost_peer() -> Iterator[None]:
     """Raise RunError in place of the error that gloo raises in this context when another rank dies.
 
-    Any other error passes at once. When a rank dies, mpirun reports it and ends all others. This rank waits PEERS_END_S
-    to be ended, so that the user reads only that one message.
+    gloo is the library that connects ranks on CPUs. When a rank dies, mpirun reports it and ends all others. So this
+    rank waits PEERS_END_S to be ended before it raises, and the user reads only that one message.
+
+    Raises:
+        RunError: Another rank was lost. Any other error passes as it is.
     """
     try:
         yield
@@ -84,9 +94,15 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI, and return this process's place among them.
 
-    From now on the watchdog watches this process, and a process that mpirun started ends when mpirun does. If NCCL is
-    to connect nodes, its network interface is set in the environment. Raises ValueError if mpirun started another
-    number of ranks than the settings say.
+    From now on the watchdog ends this process if it makes no progress for HANG_TIMEOUT_S seconds, unless that is 0. A
+    process that mpirun started ends when mpirun does. If NCCL is to connect nodes, its network interface is set in the
+    environment.
+
+    Args:
+        cluster: Settings of the nodes and ranks.
+
+    Raises:
+        ValueError: mpirun started another number of ranks than the settings say.
     """
     ranks = _ranks_by_mpi()
     if env.is_rank():
@@ -105,7 +121,12 @@ def start(cluster: ClusterSettings) -> Ranks:
 
 
 def _ranks_by_mpi() -> Ranks:
-    """Return this process among all that mpirun started; a process that was started alone is rank 0 of one."""
+    """Return this process's place among all processes that mpirun started; every rank must call this.
+
+    Returns:
+        Its number, the number of ranks, its number on this node, and the host names of all ranks. A process that was
+        started alone is rank 0 of one.
+    """
     comm = MPI.COMM_WORLD
     ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)  # those that share memory with this rank
     local_rank = ranks_of_node.Get_rank()
@@ -147,7 +168,14 @@ def _hold_port() -> int:
 
 
 def _check_free(port: int) -> None:
-    """Raise RunError if this process cannot bind `port`: Paddle's rendezvous would wait for it without an end."""
+    """Make sure that this process can bind a port: Paddle's rendezvous would wait for a taken one without an end.
+
+    Args:
+        port: A TCP port, which GLOO_PORT names.
+
+    Raises:
+        RunError: The port cannot be bound.
+    """
     try:
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -157,11 +185,17 @@ def _check_free(port: int) -> None:
 
 
 def _have_gloo_listen_at(own_address: str) -> None:
-    """Have gloo on this rank listen at `own_address`, at which the other ranks look for it.
+    """Have gloo on this rank listen at an address of its own, at which the other ranks look for it.
 
-    Left alone, gloo listens at the address of the host's name, which may be the loopback. So in this process Paddle's
-    class of gloo's settings is replaced by a function that also sets the network interface in them. Raises RunError if
-    no interface has the address.
+    gloo is the library that connects ranks on CPUs. Left alone, it listens at the address of the host's name, which may
+    be the loopback. So Paddle's class of gloo's settings is replaced in this process by a function that also sets the
+    network interface.
+
+    Args:
+        own_address: IP address of this node, as "10.0.0.5".
+
+    Raises:
+        RunError: No network interface has the address.
     """
     from paddle.base import core
 
@@ -182,10 +216,13 @@ def _have_gloo_listen_at(own_address: str) -> None:
 
 
 def _have_server_of_gloo_listen_at(address: str) -> None:
-    """Have the server through which gloo's ranks find each other listen at `address` alone.
+    """Have the server through which gloo's ranks find each other listen at one address alone.
 
     Paddle starts the server on rank 0. Left alone, it listens on every network interface, and Paddle has no setting for
     that. So the method that binds the server's socket is replaced in this process.
+
+    Args:
+        address: IP address of rank 0's node.
     """
     from paddle.distributed.fleet.utils import http_server
 
@@ -200,8 +237,14 @@ def _have_server_of_gloo_listen_at(address: str) -> None:
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
     """Tell Paddle the addresses of all ranks and, if they are several on CPUs, connect them by gloo.
 
-    Ranks on GPUs are connected later, by NCCL. Every rank must call this. Raises RunError if this node has no address
-    that the others can reach, or GLOO_PORT is taken.
+    Ranks on GPUs are connected later, by NCCL. Every rank must call this.
+
+    Args:
+        cluster: Settings of the nodes and ranks.
+        ranks: This process among the ranks of the job.
+
+    Raises:
+        RunError: This node has no address that the others can reach, or GLOO_PORT is taken.
     """
     own_address = network.node_address(cluster, _number_of_node(cluster, ranks))
     endpoints = ranks.comm.allgather(f"{own_address}:{_hold_port()}")  # of every rank, in their order
@@ -215,8 +258,16 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
 def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_address: str) -> None:
     """Connect the ranks of a job on CPUs by gloo; every rank must call this.
 
-    They find each other through a server of rank 0, at `first_address` and `gloo_port` (0: any free port). Raises
-    RunError if this node does not have `own_address`, or the port is taken.
+    The ranks find each other through a server that Paddle starts on rank 0.
+
+    Args:
+        gloo_port: TCP port of that server; 0: any free port.
+        ranks: This process among the ranks of the job.
+        own_address: IP address of this node, at which this rank listens.
+        first_address: IP address of rank 0's node.
+
+    Raises:
+        RunError: This node does not have `own_address`, or the port is taken.
     """
     import paddle
 
@@ -232,7 +283,14 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
 
 
 def _port_for_server(gloo_port: int) -> int:
-    """Return GLOO_PORT, or a free port if it is 0. Raises RunError if GLOO_PORT is taken."""
+    """Return the TCP port for the server through which gloo's ranks find each other.
+
+    Args:
+        gloo_port: The port that the user chose (GLOO_PORT); 0: any free one.
+
+    Raises:
+        RunError: The chosen port is taken.
+    """
     if gloo_port == 0:
         return _hold_port()
     _check_free(gloo_port)

@@ -42,7 +42,11 @@ def raise_first(refusals: Iterator[str]) -> None:
 def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
     """Yield a sentence for each pair of settings that do not go together, of those that any host can compare.
 
-    `tf32_override` is the text of NVIDIA_TF32_OVERRIDE. No package is needed, so a launcher's host can call this.
+    No package is needed, so the host of a launcher can call this, too.
+
+    Args:
+        job: The settings of the job.
+        tf32_override: Text of the variable NVIDIA_TF32_OVERRIDE; empty if it is not set.
     """
     yield from _refusals_of_cluster(job)
     yield from _refusals_of_precision(job, tf32_override)
@@ -51,9 +55,16 @@ def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
 
 
 def _refusals_of_cluster(job: Job) -> Iterator[str]:
-    """Yield a sentence for each fault of LOGDIR, HOSTS, NODE_RANK, SWITCH_GROUPS and RANK_NUMA.
+    """Yield a sentence for each fault in LOGDIR and in the settings that describe the nodes.
 
-    The last three are this node's number, the switch group of each node, and the NUMA node of each rank on a node.
+    Those are HOSTS, NODE_RANK (this node's number), SWITCH_GROUPS (the switch group of each node) and RANK_NUMA (the
+    NUMA node of each rank on a node).
+
+    Args:
+        job: The settings of the job.
+
+    Yields:
+        What is wrong and what to set instead, for example "NODE_RANK=2: must be below DGXNNODES=2".
     """
     cluster = job.cluster
     if not job.trials.logdir:
@@ -91,7 +102,13 @@ def _refusals_of_hosts(cluster: ClusterSettings) -> Iterator[str]:
 
 
 def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
-    """Yield a sentence where the device does not have the PRECISION, or NVIDIA_TF32_OVERRIDE demands another one."""
+    """Yield a sentence if the device cannot compute in PRECISION, or NVIDIA_TF32_OVERRIDE demands another precision.
+
+    Args:
+        job: The settings of the job.
+        tf32_override: Text of the variable NVIDIA_TF32_OVERRIDE; empty if it is not set. NVIDIA's libraries do not
+            compute in TF32 if it is "0".
+    """
     precision = job.model.precision
     if not job.cluster.on_gpu and precision != "fp32":
         yield f"PRECISION={precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
@@ -102,10 +119,16 @@ def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
 
 
 def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
-    """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set.
+    """Yield a sentence for each reason why this job cannot train at the fixed loss scale that the user set.
 
-    A fixed scale is for FP16, for the networks that were shown to train at one, and within bounds that grow with the
+    A fixed scale is only for FP16, for networks that were shown to train at one, and within bounds that grow with the
     global batch.
+
+    Args:
+        job: The settings of the job. LOSS_SCALE=0, which leaves the scale to the program, is always in order.
+
+    Yields:
+        What is wrong and what to set instead.
     """
     scale = job.model.loss_scale
     if scale == 0:  # the user leaves it to the program
@@ -128,6 +151,12 @@ def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
 
     Below the least the gradients vanish, above the largest they overflow. Both grow with the batch, because the loss is
     a mean over its images.
+
+    Args:
+        global_batch: Images of a step over all ranks.
+
+    Returns:
+        (least, most), each at least 2.
     """
     # At least 2, because a scale of 1 scales nothing.
     least = max(2, math.ceil(global_batch * LEAST_SCALE_PER_IMAGE))
@@ -136,7 +165,16 @@ def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
 
 
 def _refusals_of_course(job: Job) -> Iterator[str]:
-    """Yield a sentence for each of PRETRAINED, RECIPE, PROFILE and RESUME that does not fit the workload or MODE."""
+    """Yield a sentence for each of PRETRAINED, RECIPE, PROFILE and RESUME that does not fit the workload or MODE.
+
+    For example, a run that only measures throughput (MODE=throughput) has no checkpoints to resume from.
+
+    Args:
+        job: The settings of the job.
+
+    Yields:
+        What is wrong and what to set instead.
+    """
     model = job.model
     course = job.course
     if model.pretrained and not model.traits.reads_pretrained:
@@ -181,10 +219,16 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
 
 
 def of_named_paths(job: Job) -> Iterator[str]:
-    """Yield a sentence for each fault of HOSTFILE, and of the other files and folders that the job names.
+    """Yield a sentence for each file or folder named by the job that is not usable on this machine.
 
-    A path at which there is nothing is in order: the job may make it. Only the user's command asks this. A rank may be
-    on another machine, without these files, and is given HOSTS beside HOSTFILE.
+    A path at which there is nothing is in order, as the job may make it; only HOSTFILE, the list of the nodes, must be
+    there. Only the user's command asks this: a rank may be on another machine, without these files.
+
+    Args:
+        job: The settings of the job.
+
+    Yields:
+        The variable with its path, what is wrong, and what to do.
     """
     yield from _refusals_of_hostfile(job.cluster)
     for variable in NAMED_PATHS:
@@ -218,7 +262,16 @@ def _refusals_of_hostfile(cluster: ClusterSettings) -> Iterator[str]:
 def of_program(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
 
-    Raises ValueError for an unknown recipe or an unknown option of STRATEGY.
+    This needs the project's packages, unlike the other checks here.
+
+    Args:
+        job: The settings of the job.
+
+    Yields:
+        What is wrong and what to set instead.
+
+    Raises:
+        ValueError: The recipe or an option of STRATEGY is unknown.
     """
     model = job.model
     recipe = job.hyperparameters  # raises ValueError for an unknown recipe
@@ -231,9 +284,19 @@ def of_program(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
-    """Yield a sentence for each option of STRATEGY that does not fit the recipe or the job's other settings.
+    """Yield a sentence for each option in STRATEGY that does not fit the recipe or the job's other settings.
 
-    Raises ValueError for an unknown option.
+    STRATEGY lists optimizations of the training program, as "gradient_merge=2,cuda_graph=1".
+
+    Args:
+        job: The settings of the job.
+        recipe: The hyperparameters by which the job trains; its optimizer counts here.
+
+    Yields:
+        What is wrong and what to set instead.
+
+    Raises:
+        ValueError: STRATEGY has an unknown option or a wrong value.
     """
     model = job.model
     knobs = model.knobs  # STRATEGY, parsed
@@ -264,7 +327,12 @@ def _refusals_without_kernels(job: Job) -> Iterator[str]:
 
 
 def layout_of(model: ModelSettings) -> str:
-    """Return the image layout of the program: LAYOUT, else NHWC in half precision where the network has it."""
+    """Return the image layout of the training program, "NCHW" or "NHWC".
+
+    Args:
+        model: Settings of the model. If its LAYOUT is empty, NHWC is taken in half precision if the network has it,
+            else the network's usual layout.
+    """
     if model.layout:
         return model.layout
     if model.is_half and "NHWC" in model.traits.layouts:
@@ -273,9 +341,15 @@ def layout_of(model: ModelSettings) -> str:
 
 
 def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
-    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
+    """Yield a sentence if a training step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
 
     The network must be one whose captured step was shown to be safe. In FP16 it must also train at a fixed loss scale.
+
+    Args:
+        model: Settings of the model.
+
+    Yields:
+        What is wrong and what to set instead.
     """
     if not model.traits.captures_steps:
         capturing = [workload.title for workload, traits in _workloads_with_traits() if traits.captures_steps]
@@ -295,6 +369,12 @@ def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why Paddle's automatic mode (STRATEGY=auto) cannot do the job.
 
     The mode divides the training state over AUTO_RANKS GPUs, and has an optimizer and a loss scale of its own.
+
+    Args:
+        job: The settings of the job.
+
+    Yields:
+        What is wrong and what to set instead.
     """
     auto = "STRATEGY=auto: Paddle's automatic mode"
     if not job.cluster.on_gpu or job.cluster.world_size != AUTO_RANKS:
@@ -309,10 +389,16 @@ def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_too_many_pixels(job: Job) -> Iterator[str]:
-    """Yield a sentence where a job trains in FP16 on so many pixels a step that their gradients vanish.
+    """Yield a sentence if a job trains in FP16 on so many pixels a step that their gradients vanish.
 
     The loss of a segmentation is a mean over all pixels of the global batch: the more pixels, the smaller the gradient
     of each.
+
+    Args:
+        job: The settings of the job. One that only measures throughput is always in order.
+
+    Yields:
+        What is wrong and what to set instead.
     """
     most_pixels = job.model.traits.most_half_pixels
     only_measures_speed = not job.course.trains

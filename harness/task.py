@@ -39,9 +39,20 @@ class Task:
 
 
 def task_of(job: Job, me: Ranks) -> Task:
-    """Return what the job trains, by its settings and its data set; every rank must call this.
+    """Return what the job trains: its model, data set and schedule, all checked; every rank must call this.
 
-    Raises ValueError if the job cannot be done, or a file of the data set would make the run fail.
+    Rank 0 looks at all files of the data set without decoding them, unless the data are synthetic. Rank 0 prints its
+    progress.
+
+    Args:
+        job: The settings of the job.
+        me: This process among the ranks of the job.
+
+    Returns:
+        The task. Its `notes` say what a user should know of the data set.
+
+    Raises:
+        ValueError: The job cannot be done, or a file of the data set would make the run fail.
     """
     model = workload.of_job(job)
     recipe = model.recipe
@@ -101,10 +112,21 @@ def _unreadable_refused() -> Iterator[None]:
 
 
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
-    """Return the name and the folder of the job's data set: DATADIR or, if that is not set, the embedded data set.
+    """Return the name and the folder of the job's data set; every rank must call this.
 
-    The workload's module `embedded` names the embedded one (`NAME`), and makes it (`write(folder)`). The first rank of
-    a node has it made if it is absent, and all ranks wait for that. So every rank must call this.
+    It is the folder in DATADIR or, if that is not set, a small embedded data set. The first rank of each node makes the
+    embedded one if it is absent, and all ranks wait for that.
+
+    Args:
+        data: Settings of the data: `folder` is DATADIR, and `embedded_in` the folder in which the embedded set is made.
+        me: This process among the ranks of the job.
+        embedded: The workload's module of its embedded data set, with its name `NAME` and a function `write(folder)`.
+
+    Returns:
+        (name, folder).
+
+    Raises:
+        ValueError: The embedded data set cannot be written.
     """
     if data.folder:
         folder = Path(data.folder)
@@ -117,9 +139,21 @@ def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
 
 
 def survey_on_first(me: Ranks, train: Samples, evaluation: Samples) -> Surveyed:
-    """Look at the data set's files on the first rank, and tell all ranks what it holds; every rank must call this.
+    """Look at the data set's files on rank 0, and tell all ranks what they hold; every rank must call this.
 
-    Raises ValueError where a run would fail at one of its files.
+    The files are not decoded.
+
+    Args:
+        me: This process among the ranks of the job.
+        train: The training samples.
+        evaluation: The evaluation samples.
+
+    Returns:
+        The number, sizes and digest of each part's files, and notes for the user; the same on every rank.
+
+    Raises:
+        ValueError: On rank 0, if a run would fail at a file.
+        OSError: On rank 0, if a file or folder cannot be read.
     """
     WATCHDOG.beat("waiting for the first rank's look at the data set", extra_s=LOOK_S)
     found = None

@@ -46,21 +46,57 @@ class Workload(ABC):
         """Format in which the training program is fed images."""
 
     def eval_input(self, samples: Any) -> tuple[Any, int]:
-        """Format of an evaluation's images, and how many at once. Raises ValueError where the samples do not say it."""
+        """Return the format of an evaluation's images, and how many a rank evaluates at once.
+
+        Args:
+            samples: The evaluation samples. This version does not need them; HRNet's finds the images' size in them.
+
+        Returns:
+            (image format, images).
+
+        Raises:
+            ValueError: The samples do not say their size.
+        """
         return self.image, self.batch
 
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
-        """Return a batch of noise in a format, to warm up on and to measure the program without its input."""
+        """Return a batch of noise, to warm up on and to measure the program without its input.
+
+        Args:
+            image: Format of the images: the training's or the evaluation's.
+            batch: Number of images.
+            seed: Seed of the noise.
+        """
         made: Batch = self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
         return made
 
     def batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
-        """Return the batches of a training, augmented by the recipe, in the order of the plan."""
+        """Return a loader of training batches, with images augmented as the recipe says.
+
+        Args:
+            samples: The training samples.
+            plan: Yields which samples each batch of this rank has.
+            reader: How this rank reads: batch size, image format, threads and device.
+
+        Raises:
+            RunError: The input pipeline cannot be built.
+            MemoryError: There is too little memory for it.
+        """
         loader: Loader = self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
         return loader
 
     def eval_batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
-        """Return the batches of an evaluation, in the order of the plan."""
+        """Return a loader of evaluation batches, without augmentation.
+
+        Args:
+            samples: The evaluation samples.
+            plan: Yields which samples each batch of this rank has.
+            reader: How this rank reads: batch size, image format, threads and device.
+
+        Raises:
+            RunError: The input pipeline cannot be built.
+            MemoryError: There is too little memory for it.
+        """
         loader: Loader = self.DATA.Loader(samples, plan, reader)
         return loader
 
@@ -77,20 +113,40 @@ class Workload(ABC):
         """Return the quality, between 0 and 1, by the totals QUALITY and COUNTED, summed over the ranks."""
 
     def doubt(self, totals: dict[str, Any]) -> str:
-        """Say why an evaluation shows nothing, by the same totals; an empty text where it shows something."""
+        """Say why an evaluation shows nothing; return an empty text if it shows something.
+
+        Args:
+            totals: The totals QUALITY and COUNTED of the evaluation, summed over the ranks, by name.
+        """
         return ""
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
-        """Return the first weights of the program's variables by the file PRETRAINED (`path`), by their names.
+        """Return pretrained first weights for a training program.
 
-        There are none where it is empty, or the workload reads no such file.
+        Args:
+            path: The file that PRETRAINED names; empty: none.
+            program: The training program, which has the parameters.
 
-        Raises ValueError where the file does not have them.
+        Returns:
+            {name of a parameter: its value}. It is empty if no file is named, or if the workload reads no such file.
+
+        Raises:
+            ValueError: The file does not have the weights.
         """
         return {}
 
     def training_program(self, schedule: Schedule, *, seed: int) -> build.TrainingProgram:
-        """Build the training program of this rank, with its start-up program and loss; fleet must know the ranks."""
+        """Build the training program of this rank, with its start-up program and its loss.
+
+        Paddle's fleet must know the ranks before.
+
+        Args:
+            schedule: The learning rate by step.
+            seed: Seed of the parameters' first values.
+
+        Raises:
+            ValueError: Paddle cannot build what the plan asks for, or built something else.
+        """
         training, startup = static.Program(), static.Program()
         startup.random_seed = seed
         with static.program_guard(training, startup):
@@ -99,22 +155,42 @@ class Workload(ABC):
 
 
 def add_to_total(name: str, value: static.Variable) -> None:
-    """Append operators to the default program that add a batch's value to a variable, which stays in the scope."""
+    """Append operators to Paddle's default program that add a batch's value to a variable.
+
+    The variable keeps its value in Paddle's scope from run to run.
+
+    Args:
+        name: Name of the variable, which is created.
+        value: The value of each batch, a variable of the program.
+    """
     block = static.default_main_program().global_block()
     total = block.create_var(name=name, shape=value.shape or [1], dtype=value.dtype, persistable=True)
     paddle.assign(total + value, output=total)
 
 
 def of_job(job: Job) -> Workload:
-    """Return a job's workload, by its recipe and plan. Raises ValueError where what the job asks cannot be built."""
+    """Return the model that a job trains, with its recipe and its plan for the training program.
+
+    Args:
+        job: The settings of the job.
+
+    Raises:
+        ValueError: What the job asks for cannot be built.
+    """
     workload: type[Workload] = importlib.import_module(f"{job.model.package}.train").WORKLOAD
     return workload(job.hyperparameters, plan_of(job), batch=job.model.batchsize, ranks=job.cluster.world_size)
 
 
 def plan_of(job: Job) -> build.Plan:
-    """Return the plan by which the package `program`, which knows no jobs, builds the job's training program.
+    """Return the plan by which the job's training program is built: device, precision, layout, loss scale and more.
 
-    Raises ValueError if the program cannot be built by these settings, as for an unknown option of STRATEGY.
+    The package `program` builds by it and knows no jobs.
+
+    Args:
+        job: The settings of the job.
+
+    Raises:
+        ValueError: The program cannot be built by these settings, as for an unknown option of STRATEGY.
     """
     refusals.raise_first(refusals.of_program(job))
     return build.Plan(
@@ -129,8 +205,11 @@ def plan_of(job: Job) -> build.Plan:
 def _loss_scale_of(job: Job) -> float:
     """Return the fixed loss scale of the job's program, or DYNAMIC_LOSS_SCALE.
 
-    A step that is captured as a CUDA graph cannot look for infinities, by which a dynamic scale moves. It gets a fixed
-    scale that fits the global batch, unless LOSS_SCALE is set.
+    A step that is captured as a CUDA graph cannot look for infinities, by which a dynamic scale is adjusted. It gets a
+    fixed scale that fits the global batch.
+
+    Args:
+        job: The settings of the job. LOSS_SCALE, if it is not 0, is the result.
     """
     if job.model.loss_scale != 0:  # LOSS_SCALE is set
         return float(job.model.loss_scale)
