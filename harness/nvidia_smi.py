@@ -69,7 +69,7 @@ def topology() -> Topology | None:
     """
     try:
         done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=SMI_S, check=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # also if this user may not look into a folder of PATH
         return None
     except subprocess.TimeoutExpired as error:
         raise ValueError(f"nvidia-smi topo -m: no answer in {six_digits(SMI_S)} s") from error

@@ -37,7 +37,7 @@ def _git(*args: str) -> str | None:
     command = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), *args]
     try:
         done = subprocess.run(command, env=env.without("GIT_"), capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # also if this user may not look into a folder of PATH
         return None
     if done.returncode != 0:
         return None

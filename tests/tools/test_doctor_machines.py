@@ -15,7 +15,7 @@ import pynvml
 import pytest
 
 import harness.__main__
-from harness import child, network, nvidia, nvidia_smi
+from harness import child, network, nvidia, nvidia_smi, provenance
 from harness.job import with_values
 from runlog.errors import RunError
 from runlog.verdict import FATAL, OK, WARNING, Verdict
@@ -376,6 +376,17 @@ def test_the_topology_says_why_there_is_none(tmp_path: Path, monkeypatch: pytest
         nvidia_smi.topology()
     monkeypatch.setenv("PATH", "/nowhere")
     assert nvidia_smi.topology() is None
+
+
+def test_a_folder_of_path_that_this_user_may_not_use_hides_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root's own folder where a user keeps root's PATH; files that nobody may start stand in for it."""
+    for name in ("nvidia-smi", "git"):
+        (tmp_path / name).touch(mode=0o600)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert nvidia_smi.topology() is None
+    assert provenance.source("", "").commit is None
 
 
 def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
