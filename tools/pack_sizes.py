@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,14 +68,28 @@ def write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> N
 def find_sizes(source: Path, part: str) -> str:
     """Write the width and height of a part's largest image to `<part>.sizes.json` in `source`; return the file as text.
 
-    What `pack` wrote there is kept. Raises ValueError if the file is damaged, or the images cannot be found or read.
+    What `pack` wrote there is kept. Raises ValueError if the file is damaged, or the images cannot be found or read,
+    and OSError if the file cannot be written.
     """
     file = source / data.SIZES.format(part)
     earlier_content = read_sizes(file)  # first, so that a damaged file is reported before all images are read
     images = data.find(source, part, recordio.MOST_CLASSES)  # any label that a record can hold is accepted
+    _raise_unless_writable(file)  # reading all images may take hours
     sizes = _sizes_of_images(images, part)
     write_sizes(file, sizes, earlier_content)  # picks the largest one
     return f"{file}: {file.read_text().strip()}"
+
+
+def _raise_unless_writable(file: Path) -> None:
+    """Raise OSError, with the file's name, unless a file can be written; neither it nor its folder is changed."""
+    try:
+        if file.exists():
+            file.open("r+b").close()
+        else:
+            tempfile.TemporaryFile(dir=file.parent).close()  # created and removed at once, to learn whether it can be
+    except OSError as error:
+        error.filename = file  # the message is to name this file, not the temporary one
+        raise
 
 
 def _sizes_of_images(images: folder.ImageList | Records, part: str) -> list[folder.Size]:

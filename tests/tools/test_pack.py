@@ -256,6 +256,18 @@ def test_sizes_that_are_found_again_are_those_of_the_images_now(source: Path) ->
     assert data.find(source, "train", 10).largest == (300, 200)
 
 
+def test_sizes_that_cannot_be_written_are_not_looked_for(source: Path) -> None:
+    (source / "train/00.jpeg").write_bytes(b"no image")  # which is told once it is read
+    read_only = f"mount --bind {source} {source} && mount -o remount,bind,ro {source} && exec "
+    command = f"{read_only} {sys.executable} -m tools.pack --sizes {source}"
+    done = jobs.run([*jobs.in_namespaces("--mount"), "bash", "-c", command])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error: {source}/train.sizes.json: Read-only file system: mend that" in done.stderr
+    said = run("--sizes", source)[1]
+    assert "train/00.jpeg: is no image" in said
+    assert {path.name for path in source.iterdir()} == {"train", "val", "train_list.txt", "val_list.txt"}
+
+
 def test_the_doctor_says_why_the_system_refuses_to_read(source: Path) -> None:
     (source / "train_list.txt").write_text(f"{'x' * 300}/a.jpeg 0\n")
     facts = doctor_node.data_facts(job_of(datadir=str(source)), has_packages=True)
