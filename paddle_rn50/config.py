@@ -65,10 +65,17 @@ class Recipe:
         return self.epochs
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
-        """Return the learning rate by step of a training on `samples` images, with `global_batch` of them a step.
+        """Return the learning rate by step of a training run.
 
-        `epochs` is the length of the schedule, or 0 for the recipe's own. Raises ValueError if the batch is larger than
-        the data set, or the warm-up as long as the schedule.
+        Args:
+            samples: Number of training images.
+            global_batch: Images of a step over all ranks. The rate grows in proportion to it, unless the recipe fixes
+                the rate.
+            epochs: Length of the schedule in epochs; 0 for the recipe's own. A recipe that states its decay in steps
+                keeps that.
+
+        Raises:
+            ValueError: The batch is larger than the data set, or the warm-up is as long as the schedule or longer.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         base_rate = self.base_learning_rate
@@ -89,8 +96,11 @@ class Recipe:
     def _steps_until_end_rate(self, per_epoch: int, epochs: int) -> int:
         """Return after how many steps the learning rate has fallen to its end.
 
-        A recipe may state the number, whatever the epochs are. Else it is the length of the schedule: that of `epochs`,
-        or of the recipe's if that is 0.
+        A recipe may state the number, whatever the epochs are. Else it is the length of the schedule.
+
+        Args:
+            per_epoch: Steps of an epoch.
+            epochs: Length of the schedule in epochs; 0 for the recipe's own.
         """
         if self.decay_ends is not None:
             return self.decay_ends
@@ -152,9 +162,14 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch.
 
-    Its hyperparameters are those of the reference runs. Its length is the number of epochs until the learning rate has
-    its end value, rounded, or the next number that an evaluation follows. Raises ValueError if MLPERF_POINTS has no
-    reference point for this batch.
+    Its hyperparameters of LARS are those of the reference runs of MLPerf. Its length is the number of epochs until the
+    learning rate has its end value, rounded, or the next number that an evaluation follows (3, 7, 11, ...).
+
+    Args:
+        global_batch: Images of a step over all ranks, such as 4096.
+
+    Raises:
+        ValueError: There are no reference runs for this batch (MLPERF_POINTS has all).
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(
@@ -248,11 +263,16 @@ RECIPES = sorted((*OF_ANY_BATCH, "mlperf_lars"))
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
-    """Return the recipe called `name`, or the default one if the name is empty.
+    """Return the hyperparameters of a training run by the name of their recipe.
 
-    `image_size` is the side of the crop in pixels, or 0 for the recipe's own. The size to which evaluation images are
-    resized changes in proportion to it. Raises ValueError if there is no such recipe, or `mlperf_lars` has no reference
-    point for this global batch.
+    Args:
+        name: One of RECIPES, such as "nvidia_cosine"; the default "digits_small" if empty.
+        global_batch: Images of a step over all ranks. Only the recipe "mlperf_lars" depends on it.
+        image_size: Side of the crop in pixels; 0 for the recipe's own. The size to which evaluation images are resized
+            changes in proportion.
+
+    Raises:
+        ValueError: There is no such recipe, or "mlperf_lars" has no reference point for this global batch.
     """
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:

@@ -81,10 +81,17 @@ class _Noted(NamedTuple):
 
 
 def _read_sizes_file(sizes_file: Path) -> _Noted:
-    """Return the largest size and the source of a part's images, as tools.pack wrote them to PART.sizes.json.
+    """Return the size of the largest image of a data set's part, and what the part was packed from.
 
-    The file is as `{"width": 500, "height": 375, "source": {...}}`. Without a `source`, None stands for it. Raises
-    ValueError if the file is no JSON, has no width and height, or has a `source` of other fields than a passport.
+    Args:
+        sizes_file: PART.sizes.json, which tools.pack writes, as {"width": 500, "height": 375, "source": {...}}.
+
+    Returns:
+        Width and height in pixels, and the number, bytes and digest of the original files; None for those if the file
+        has no "source".
+
+    Raises:
+        ValueError: The file is no JSON, has no width and height, or has a "source" of other fields.
     """
     try:
         content = json.loads(sizes_file.read_bytes())
@@ -99,7 +106,19 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
 
 
 def _packed(root: Path, part: str, classes: int) -> Records | None:
-    """Find the packed images of a part; None if there are none. Raises ValueError if they are not whole."""
+    """Find the packed images of a part of a data set: a RecordIO file, or else TFRecord files.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+        classes: Number of classes that the labels may have.
+
+    Returns:
+        Where the images lie; None if the part is not packed.
+
+    Raises:
+        ValueError: Files are incomplete, empty or compressed, or an index is absent or damaged.
+    """
     packed = root / recordio.FILE.format(part)
     if named_files.is_file(packed):
         return recordio.find(packed, packed.with_suffix(".idx"), classes)
@@ -134,13 +153,19 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
-    """Build DALI's pipeline of a training, or of an evaluation if `augment` is None; return its outputs.
+    """Build the DALI pipeline that decodes, crops and normalizes the images of a batch; return its outputs.
 
         training:    encoded images, labels, what was drawn (`_Drawn`)  ->  normalized images, labels
         evaluation:  encoded images, labels, which samples are valid    ->  normalized images, labels, which are valid
 
-    `source` (`Loader._read`) feeds the inputs. An evaluation brings the shorter side of images to `resize` pixels. The
-    decoder reserves memory for an image of the `largest` size, if it is known.
+    Args:
+        source: Function that DALI calls for the inputs of each batch, as `Loader._read` returns them.
+        device: "cpu", or "gpu" to decode on the GPU and put all outputs there.
+        image: Size, layout and type of the images that the program takes.
+        augment: Bounds of the random crops in training; None for an evaluation.
+        resize: Length in pixels to which an evaluation brings the shorter side before it crops the centre.
+        largest: Width and height in pixels of the largest image, for which the decoder reserves memory; None if
+            unknown.
     """
     decoder = _decoder_options(device, largest)
     if augment is None:
@@ -169,7 +194,12 @@ def _training_images(
 ) -> Any:
     """Return DALI's node of images that are cropped and flipped as drawn, resized to the program's size, normalized.
 
-    An image is decoded only where its crop lies. `drawn` has the nodes of the image's random numbers.
+    Args:
+        encoded: Node of the encoded images. An image is decoded only where its crop lies.
+        drawn: Nodes of the random crops and flips.
+        augment: Bounds of the crops.
+        image: Size, layout and type of the images that the program takes.
+        decoder: Options of DALI's image decoder.
     """
     crop = _crop(fn.peek_image_shape(encoded), drawn, augment)
     images = fn.decoders.image_slice(encoded, crop.anchor, crop.shape, axis_names="HW", **decoder)
@@ -180,7 +210,11 @@ def _training_images(
 def _evaluation_images(encoded: Any, resize: int, image: ImageFormat, decoder: dict[str, Any]) -> Any:
     """Return DALI's node of images that are resized, cropped at the centre to the program's size, and normalized.
 
-    `resize` is the length in pixels to which the shorter side is brought.
+    Args:
+        encoded: Node of the encoded images.
+        resize: Length in pixels to which the shorter side is brought.
+        image: Size, layout and type of the images that the program takes.
+        decoder: Options of DALI's image decoder.
     """
     images = fn.resize(fn.decoders.image(encoded, **decoder), resize_shorter=resize)
     return fn.crop_mirror_normalize(images, crop=(image.size, image.size), **_normalization(image))
@@ -224,9 +258,13 @@ class _Sides(NamedTuple):
 def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
-    It is the first of the drawn crops that fits into the image, at the drawn place. If none fits, it is the largest
-    crop that `augment` allows, at the centre, as in torchvision. `image_shape` is the node of the image's height and
-    width in pixels.
+    It is the first of the ten drawn crops that fits into the image, at the drawn place. If none fits, it is the largest
+    crop that `augment` allows, at the centre, as in torchvision.
+
+    Args:
+        image_shape: Node of the image's height and width in pixels.
+        drawn: Nodes of the crops, drawn for a square image of side 1, and of their place.
+        augment: Least and most width over height of a crop.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
@@ -257,12 +295,19 @@ def _choose(is_first: Any, first: Any, second: Any) -> Any:
 
 
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
-    """Return the sides of the drawn crops as shares of the image's height H and width W; a share above 1 does not fit.
+    """Return the sides of the drawn crops as shares of the image's height H and width W.
 
     The crops are drawn for a square of side 1. They keep their share of the area, and their aspect in pixels:
 
         width = drawn width * sqrt(H / W)
         height = drawn height / sqrt(H / W)
+
+    Args:
+        drawn: Nodes of the drawn crops, CROP_TRIES for each image.
+        height_over_width: Node of H / W.
+
+    Returns:
+        Nodes of the shares. A crop with a share above 1 does not fit into the image.
     """
     root = dali_math.sqrt(height_over_width)
     return _Sides(heights=drawn.heights / root, widths=drawn.widths * root)
@@ -281,10 +326,15 @@ def _is_first_that_fits(tries: _Sides) -> Any:
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
     """Return the largest crop whose aspect, width over height in pixels, is within the bounds of `augment`.
 
-    Its sides are shares of the image's width W and height H:
-
         width = min(1, aspect_max * H / W)
         height = min(1, 1 / (aspect_min * H / W))
+
+    Args:
+        height_over_width: Node of the image's height H over its width W.
+        augment: Least and most aspect of a crop.
+
+    Returns:
+        Nodes of the sides, as shares of H and W.
     """
     width = dali_math.min(1.0, augment.aspect_max * height_over_width)
     height = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
@@ -292,10 +342,17 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 
 
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
-    """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
+    """Draw how the images of a batch are cropped and flipped in an epoch.
 
-    Each image gets CROP_TRIES crops of a square with side 1, and one place. The area of a crop and the logarithm of its
-    aspect (width / height) are uniformly random between the bounds of `augment`.
+    An image gets the same numbers on any number of ranks and in any batch. It gets ten crops of a square with side 1,
+    and one place for the one that will be used. The area of a crop and the logarithm of its aspect (width / height) are
+    uniformly random.
+
+    Args:
+        augment: Bounds of area and aspect, and the probability of a flip.
+        seed: Seed of the run.
+        epoch: Number of the epoch.
+        ids: Numbers of the images in the data set, [N].
     """
     random = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
     random_areas, random_aspects, others = np.split(random, [CROP_TRIES, 2 * CROP_TRIES], axis=1)
@@ -319,7 +376,14 @@ def _between(low: float, high: float, shares: Array) -> Array:
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:
-    """A batch of noise, to warm up on and to measure the program without its input."""
+    """Return a batch of noise, to warm up on and to measure the program without its input.
+
+    Args:
+        image: Size, layout and type of the images that the program takes.
+        batch: Number of images.
+        classes: Number of classes from which the labels are drawn.
+        seed: Seed of the random numbers.
+    """
     rng = np.random.default_rng(seed)
     side, channels = image.size, image.channels
     shape = (batch, channels, side, side) if image.layout == "NCHW" else (batch, side, side, channels)

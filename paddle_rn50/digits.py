@@ -19,10 +19,13 @@ WHITE = 255
 
 
 def write(folder: Path) -> None:
-    """Write the embedded digits into a folder as a data set of JPEG files, with train_list.txt and val_list.txt.
+    """Write the embedded handwritten digits into a folder as a data set of JPEG files in ImageNet's layout.
 
-    An image is PART/LABEL/NUMBER.jpeg, where NUMBER is the digit's index in `embedded.digits()`. A line of a list is
-    `path label`, as `train/7/0017.jpeg 7`.
+    The lists train_list.txt and val_list.txt have lines `path label`, as `train/7/0017.jpeg 7`. An image is
+    PART/LABEL/NUMBER.jpeg, where NUMBER is the digit's index in `embedded.digits()`.
+
+    Args:
+        folder: Folder to fill.
     """
     digits = embedded.digits()
     for part, numbers in (("train", digits.train), ("val", digits.evaluation)):

@@ -76,9 +76,15 @@ class ClassFolders(NamedTuple):
 
 
 def find(root: Path, part: str, classes: int) -> ImageList:
-    """Return the images of `part` (train or val) with their labels: those of its list, else of its class folders.
+    """Return the images and labels of a part of a data set: those of its list, or else of its class folders.
 
-    Raises ValueError if it has neither a list nor a folder, or if the list or the class folders have a fault.
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val"; the list is PART_list.txt, the class folders are PART/<class>/.
+        classes: Number of classes that the labels may have, such as 1000.
+
+    Raises:
+        ValueError: There is neither a list nor a folder, or the list or the class folders have a fault.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
@@ -92,10 +98,18 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:
-    """Return the images and labels of `part` (train or val) in the file PART_list.txt of `root`.
+    """Return the images and labels that the list file of a part of a data set names.
 
-    A line is `path label`, the path absolute or relative to `root`. Raises ValueError if the list is absent, empty or
-    no text, if a line has no label or one of `classes` or above, or if a listed file is absent or a folder.
+    A line is `path label`, as "val/1.jpeg 7", the path absolute or relative to `root`.
+
+    Args:
+        root: Folder of the data set, which holds the list PART_list.txt.
+        part: "train" or "val".
+        classes: Number of classes; a label must be below it.
+
+    Raises:
+        ValueError: The list is absent, empty or no text, a line has no label or one out of range, or a listed file is
+            absent or a folder.
     """
     list_file = root / LIST.format(part)
     if not named_files.is_file(list_file):
@@ -123,10 +137,19 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 
 
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
-    """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
+    """Return the images of a part of a data set in its class folders, labelled by the number of their folder.
 
-    Folders are numbered in the order of their names. Raises ValueError if there are more folders than `classes` or
-    none, if one has no image, or if val has other folders than train.
+    Folders PART/<class>/ are numbered from 0 in the order of their names. The result also has notes for the user, on
+    fewer folders than classes and on files that are passed over.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+        classes: Most class folders that there may be.
+
+    Raises:
+        ValueError: There are more folders or none, one has no image, val has other folders than train, or the other
+            part's list gives a class another number.
     """
     listed = class_folders(root, part)
     count = len(listed.names)
@@ -151,7 +174,16 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
 
 
 def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
-    """Return a note if a part has fewer class folders than the recipe has classes; else an empty text."""
+    """Return a note for the user if a part has fewer class folders than the recipe has classes.
+
+    Args:
+        folder: Folder of the part.
+        count: Number of its class folders.
+        classes: Number of the recipe's classes.
+
+    Returns:
+        The note; an empty text if there are enough folders.
+    """
     if count >= classes:
         return ""
     return (
@@ -161,7 +193,16 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
 
 
 def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:
-    """Return a note on the files of a part that are no images of a class folder; an empty text if there are none."""
+    """Return a note for the user on the files of a part that are no images of a class folder.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+        others: Paths of these files, relative to `root`.
+
+    Returns:
+        The note; an empty text if there are no such files.
+    """
     if not others:
         return ""
     return (
@@ -171,10 +212,17 @@ def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:
 
 
 def class_folders(root: Path, part: str) -> ClassFolders:
-    """Return the images below each class folder of `part` (train or val) with their labels, and a list of other files.
+    """Return the images below each class folder of a part with their labels, and a list of other files.
 
-    An image's label is the number of its folder, from 0 in the order of names. Raises ValueError if there is no class
-    folder, or one has no image.
+    An image's label is the number of its folder, from 0 in the order of names.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+
+    Raises:
+        ValueError: There is no class folder, one has no image, one is a link that leads nowhere, or a folder cannot be
+            read.
     """
     names = folder_names(root / part)
     if not names:
@@ -198,10 +246,13 @@ def class_folders(root: Path, part: str) -> ClassFolders:
 
 
 def folder_names(folder: Path) -> list[str]:
-    """Names of the folders in a folder, sorted as Python sorts text; hidden ones are no classes.
+    """Return the names of the folders in a folder, sorted as Python sorts text; hidden ones are left out.
 
-    Raises ValueError for a link that leads nowhere: without the class that it stands for, later ones would have other
-    numbers.
+    Args:
+        folder: Folder of a part, whose folders are the classes.
+
+    Raises:
+        ValueError: A link leads nowhere. Without the class that it stands for, later ones would have other numbers.
     """
     names = []
     with os.scandir(folder) as entries:
@@ -222,10 +273,20 @@ def file_names(folder: Path) -> list[str]:
 
 
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
-    """Return the images and the other files below a folder and its subfolders, as sorted paths relative to `root`.
+    """Return the images and the other files below a folder and its subfolders.
 
-    Hidden files and folders, such as a notebook's `.ipynb_checkpoints` with its copies, are left out. Raises
-    ValueError if a folder cannot be read, or if a link leads back to a folder that contains it.
+    Hidden files and folders, such as a notebook's `.ipynb_checkpoints` with its copies, are left out. Images are told
+    by the endings of their names.
+
+    Args:
+        root: Folder of the data set.
+        folder: Path of the folder to search, relative to `root`.
+
+    Returns:
+        Images and other files, each as sorted paths relative to `root`.
+
+    Raises:
+        ValueError: A folder cannot be read, or a link leads back to a folder that contains it.
     """
     images: list[str] = []
     others: list[str] = []
@@ -260,7 +321,18 @@ def _is_pipe_or_device(entry: os.DirEntry[str]) -> bool:
 
 
 def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
-    """Raise ValueError unless training has the same class folders: labels would mean other classes."""
+    """Raise ValueError if the training part has other class folders, because labels would mean other classes.
+
+    Nothing is checked if there are no class folders for training.
+
+    Args:
+        root: Folder of the data set.
+        part: The part in question, "val".
+        names: Its class folders, sorted.
+
+    Raises:
+        ValueError: Training has other class folders.
+    """
     if not (root / "train").is_dir():
         return
     trained = folder_names(root / "train")
@@ -275,8 +347,15 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
 def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
     """Raise ValueError if the other part has a list that numbers one of these class folders otherwise.
 
-    Labels of training would mean other classes than those of evaluation. `names` are the class folders of `part`, in
-    the order of their numbers.
+    Labels of training would then mean other classes than those of evaluation.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val", the part that is read by class folders.
+        names: Class folders of this part, in the order of their numbers from 0.
+
+    Raises:
+        ValueError: A line of the other part's list, such as "val/n01440764/1.jpeg 5", gives a class another number.
     """
     other_part = "val" if part == "train" else "train"
     list_file = root / LIST.format(other_part)
@@ -299,7 +378,14 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
 
 
 def list_text(images: ImageList) -> bytes:
-    """Make the text of a list file of these images. Raises ValueError for a name that would be two lines of it."""
+    """Return the text of a list file of these images, with a line `path label` for each.
+
+    Args:
+        images: Image files and their labels.
+
+    Raises:
+        ValueError: The name of a file has a line break, so it would be two lines of the list.
+    """
     for path in images.paths:
         if "\n" in path or "\r" in path:
             raise ValueError(f"{os.fspath(images.root / path)!r}: its name has a line break: rename the file")

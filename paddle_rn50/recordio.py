@@ -35,11 +35,17 @@ HEAD_FIELDS = np.dtype(
 
 
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
-    """Return where the records of the RecordIO file `packed` lie, by the offsets in its index.
+    """Return where the records of a RecordIO file lie, by its index.
 
-    A line of the index is `key offset`, and the lines may be in any order. A record ends where the next one begins.
-    `classes` is how many classes the labels may have. Raises ValueError if the index is absent or damaged, or if it
-    cannot be this file's.
+    A line of the index is `key offset`, in any order. A record ends where the next one begins.
+
+    Args:
+        packed: The RecordIO file, such as train.rec.
+        index: Its index, such as train.idx.
+        classes: Number of classes that the labels may have.
+
+    Raises:
+        ValueError: The index is absent or damaged, or cannot be this file's.
     """
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
@@ -60,7 +66,13 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 def image_record(image: bytes, label: int, number: int) -> bytes:
     """Return a RecordIO record of an encoded image and its label, as MXNet's im2rec writes it.
 
-    `number` is the record's id. Raises ValueError if the image is too large for a record.
+    Args:
+        image: The encoded image, such as a whole JPEG file.
+        label: Number of the class.
+        number: Id of the record.
+
+    Raises:
+        ValueError: The image is too large for a record.
     """
     further_labels = 0  # there are none: the label in the header counts
     second_id = 0
@@ -73,10 +85,16 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
 
 
 def _parts(payload: bytes) -> list[bytes]:
-    """Cut a payload where it has the word MAGIC at a multiple of 4, and return the parts without that word.
+    """Cut the payload of a record where it has the word MAGIC at a multiple of 4.
 
     To find the start of a record, a reader looks for MAGIC at multiples of 4, so a payload must not have it there. The
     reader puts the word back between the parts.
+
+    Args:
+        payload: What a record holds: a header and an encoded image.
+
+    Returns:
+        The parts without the word; nearly always one.
     """
     parts: list[bytes] = []
     start = 0
@@ -90,8 +108,15 @@ def _parts(payload: bytes) -> list[bytes]:
 def _encoded_part(part: bytes, flag: int) -> bytes:
     """Return a part of a record with its head before it, filled up with zeros to a multiple of 4 bytes.
 
-    The head is MAGIC and a word. The word's upper 3 bits are the flag, the lower 29 the length of the part. Raises
-    ValueError if the length needs more bits.
+    The head is the word MAGIC and a word whose upper 3 bits are the flag, and whose lower 29 are the length of the
+    part.
+
+    Args:
+        part: Bytes of the part.
+        flag: WHOLE for the only part of a record; else FIRST, MIDDLE or LAST.
+
+    Raises:
+        ValueError: The length needs more than 29 bits.
     """
     if len(part) > MOST_BYTES:
         raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
@@ -126,11 +151,18 @@ def _flag(part: int, parts: int) -> int:
 
 
 def parse(record: bytes) -> Parsed:
-    """Return the encoded image and the label of a whole record.
+    """Return the encoded image and the label of a whole RecordIO record.
 
-    The record has a header with a label, then perhaps a further label, then the image. A further label replaces that of
-    the header. A label that is no whole number becomes -1, which is no class. Raises ValueError if the record is
-    damaged, holds no image, or has several further labels.
+    A record has a header with a label, then perhaps a further label, which replaces that of the header, then the image.
+
+    Args:
+        record: All bytes of the record, its head included.
+
+    Returns:
+        The image and the label. A label that is no whole number becomes -1, which is no class.
+
+    Raises:
+        ValueError: The record is damaged, holds no image, or has several further labels.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -148,9 +180,13 @@ def parse(record: bytes) -> Parsed:
 
 
 def _payload(record: bytes) -> bytes:
-    """Return the payload of a record: its parts, joined by the word MAGIC, at which it was cut.
+    """Return what a RecordIO record holds: its parts, joined by the word MAGIC, at which they were cut.
 
-    Raises ValueError if a part is damaged or out of order, or more bytes follow the last one.
+    Args:
+        record: All bytes of the record, its head included.
+
+    Raises:
+        ValueError: A part is damaged or out of order, or more bytes follow the last one.
     """
     part = _part_at(0, record, (WHOLE, FIRST))
     contents_of_parts = [part.content]
@@ -174,10 +210,15 @@ class _Part(NamedTuple):
 
 
 def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _Part:
-    """Return the part of a record that begins at its byte `position`.
+    """Return the part of a RecordIO record that begins at a position.
 
-    Raises ValueError if no whole part begins there, or if its flag is none of `expected_flags`, because the parts are
-    out of order.
+    Args:
+        position: Byte of the record.
+        record: All bytes of the record.
+        expected_flags: Flags that the part may have there, such as (MIDDLE, LAST) after the first part.
+
+    Raises:
+        ValueError: No whole part begins there, or it has another flag: the parts are out of order.
     """
     if position + HEAD.size > len(record):
         raise ValueError("it is damaged: it ends within its head")
@@ -278,8 +319,13 @@ def _has_image_and_class(fields: Array, records: Records) -> Array:
 def _read_whole(records: Records, number: int) -> Parsed:
     """Read all bytes of one record and return its image and label.
 
-    Raises ValueError, which names the record and says what to do, if it is damaged, of another kind, or has a label
-    that is no class.
+    Args:
+        records: Where each record lies, and how many classes the labels may have.
+        number: Which record; counts from 0.
+
+    Raises:
+        ValueError: The record is damaged, does not hold one image with one label, or has a label that is no class. The
+            message names the record and says what to do.
     """
     content = records.content(number)
     try:

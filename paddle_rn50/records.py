@@ -88,10 +88,18 @@ class Records:
         return self.format.name
 
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
-        """Return the encoded images and the labels [N] int64 of the records `ids` [N], in the order of `ids`.
+        """Return the encoded images and the labels of some records.
 
-        Records are read in the order in which they lie in the files. Raises RunError for a record that is damaged, or
-        whose label is no class.
+        The files are read in the order in which the records lie in them.
+
+        Args:
+            ids: Numbers of the records, from 0, [N].
+
+        Returns:
+            Images, and labels [N] int64, both in the order of `ids`.
+
+        Raises:
+            RunError: A record is damaged, or its label is no class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
@@ -115,7 +123,15 @@ class Records:
             return file.read(place.size)
 
     def _parse_record(self, content: bytes, number: int) -> Parsed:
-        """Parse a record. Raises RunError if it is damaged, or its label is none of the recipe's classes."""
+        """Return the image and the label of a record.
+
+        Args:
+            content: All bytes of the record, its head included.
+            number: Which record it is, for messages.
+
+        Raises:
+            RunError: The record is damaged, or its label is none of the recipe's classes.
+        """
         try:
             parsed = self.format.parse(content)
         except ValueError as error:
@@ -143,9 +159,14 @@ class Records:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the name and the size of each image and, for RecordIO, its label.
 
-        Most records are read no further than their first bytes. `on_progress` is called with the number of records read
-        so far and the number of all. Raises ValueError for the first record that is seen to be damaged, of another kind
-        or, for RecordIO, of no class.
+        Most records are read no further than their first bytes.
+
+        Args:
+            on_progress: Called with the number of records read so far and the number of all.
+
+        Raises:
+            ValueError: A record is seen to be damaged, of another kind or, for RecordIO, of no class. The message names
+                the first one.
         """
         blocks: list[Array] = []  # of heads, in the order of the records
         records_read = 0
@@ -157,9 +178,14 @@ class Records:
         return self.format.contents(self, np.concatenate(blocks))
 
     def _read_heads(self, start: int) -> Array:
-        """Return the first bytes of up to HEADS_AT_ONCE records from number `start` on: [records, head_bytes] uint8.
+        """Return the first bytes of up to 4096 records (HEADS_AT_ONCE), in the order of the records.
 
-        A record that is shorter than `head_bytes` is filled up with zeros.
+        Args:
+            start: Number of the first of them.
+
+        Returns:
+            [records, head_bytes] uint8, where the form of the records says how many bytes are looked at. A shorter
+            record is filled up with zeros.
         """
         head_bytes = self.format.head_bytes
         places = [Place(*row) for row in self.places[start : start + HEADS_AT_ONCE].tolist()]
@@ -176,8 +202,12 @@ class Records:
 def read_index(index: Path, how_to_make: str) -> Array:
     """Return the pairs of whole numbers in an index file, one for each record: [records, 2] int64.
 
-    Raises ValueError if the file is absent or empty, or if it holds anything but such pairs. The message ends with
-    `how_to_make`, which tells the user how to make the index.
+    Args:
+        index: The file, such as train.idx.
+        how_to_make: Words that tell the user how to make it; each message ends with them.
+
+    Raises:
+        ValueError: The file is absent or empty, or holds anything but such pairs.
     """
     if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")

@@ -54,9 +54,18 @@ EXAMPLE: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Exam
 
 
 def files_of(root: Path, part: str) -> tuple[Path, ...]:
-    """Find the files of `part` (train or val) in a folder.
+    """Find the TFRecord files of a part of a data set.
 
-    Raises ValueError if one of a numbered set is absent, or if a file is there that is none of the set.
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+
+    Returns:
+        The files, sorted by name; empty if there are none.
+
+    Raises:
+        ValueError: One of a numbered set, as train-00000-of-01024, is absent, or a file is there that is none of the
+            set.
     """
     for pattern in PATTERNS[part]:
         files = tuple(sorted(path for path in root.glob(pattern) if path.suffix != ".idx"))
@@ -67,9 +76,17 @@ def files_of(root: Path, part: str) -> tuple[Path, ...]:
 
 
 def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> None:
-    """Raise ValueError unless files, if the first is numbered as `train-00000-of-01024`, are all of one such set.
+    """Raise ValueError unless numbered files are all of one set, as train-00000-of-01024 to train-01023-of-01024.
 
-    A set's names may end in `.tfrecord`. Files without such numbers are a set, as many as there are.
+    Names may end in `.tfrecord`. If the first file has no such numbers, the files are a set, as many as there are.
+
+    Args:
+        root: Folder in which they lie, for messages.
+        pattern: Pattern by which they were found, such as "train-*-of-*", for messages.
+        files: All files of the pattern, sorted; at least one.
+
+    Raises:
+        ValueError: A file is none of the set, or some of the set are absent.
     """
     numbers_of_first = NUMBERED.fullmatch(files[0].name)
     if numbers_of_first is None:
@@ -86,10 +103,17 @@ def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> Non
 
 
 def find(files: tuple[Path, ...], classes: int) -> Records:
-    """Return where the records of these TFRecord files lie, by the index of each file, FILE.idx.
+    """Return where the records of TFRecord files lie, by the index of each file.
 
-    A line of an index is `offset size`, in bytes. `classes` is how many classes the labels may have. Raises ValueError
-    if a file is empty or compressed, if an index is absent or damaged, or if its records do not fill its file exactly.
+    The index of FILE is FILE.idx, with lines `offset size` in bytes.
+
+    Args:
+        files: The files of a part of a data set, in order; at least one.
+        classes: Number of classes that the labels may have.
+
+    Raises:
+        ValueError: A file is empty or compressed, an index is absent or damaged, or its records do not fill its file
+            exactly.
     """
     places = []
     for file_number, file in enumerate(files):
@@ -117,7 +141,12 @@ def _require_plain_records(file: Path) -> None:
 
 
 def _fill_file(offsets_and_sizes: Array, file: Path) -> bool:
-    """Return whether records fill a file from byte 0 to its end, each beginning where the one before it ends."""
+    """Return whether records fill a file from byte 0 to its end, each beginning where the one before it ends.
+
+    Args:
+        offsets_and_sizes: Offset and size in bytes of each record, [records, 2].
+        file: The file, whose size is looked up.
+    """
     starts = offsets_and_sizes[:, 0]
     ends = offsets_and_sizes.sum(axis=1)
     has_no_gaps = (starts[1:] == ends[:-1]).all()
@@ -127,9 +156,16 @@ def _fill_file(offsets_and_sizes: Array, file: Path) -> bool:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a TFRecord record, whose message is a tf.train.Example.
 
-    TensorFlow numbers the classes from 1, so the label returned is one less than the record's. The record's label 0,
-    the background, becomes -1, which is no class. Raises ValueError if the record has another length than it states,
-    or if its message holds no image and label.
+    TensorFlow numbers the classes from 1, so the label returned is one less than the record's.
+
+    Args:
+        record: All bytes of the record: length, message and checksums.
+
+    Returns:
+        The image and the label. The record's label 0, the background, becomes -1, which is no class.
+
+    Raises:
+        ValueError: The record has another length than it states, or its message holds no image and label.
     """
     message = _message(record)
     try:
@@ -154,9 +190,15 @@ def _message(record: bytes) -> bytes:
 def contents(records: Records, heads: Array) -> Contents:
     """Return a name and a size for each record: its number as a text, and the bytes of its message.
 
-    `heads` [records, LENGTH_BYTES] uint8 has the first bytes of each record, which state the length of its message.
-    Labels are not returned, because they lie inside the messages. Raises ValueError if a stated length contradicts the
-    index, or if the first record, the only one that is read, holds no image.
+    Labels are not returned, because they lie inside the messages, which are not read.
+
+    Args:
+        records: Where each record lies, and how many classes the labels may have.
+        heads: The first 8 bytes of each record, which state the length of its message, [records, 8] uint8.
+
+    Raises:
+        ValueError: A stated length contradicts the index, or the first record, the only one that is read, holds no
+            image with a class.
     """
     message_bytes = heads.view(LENGTH)[:, 0].astype(np.int64)  # each row's 8 bytes, read as one integer
     _require_lengths_of_index(records, message_bytes)
