@@ -210,10 +210,11 @@ class MLLog(FormatReader):
         self.note_problem(f"line {section.line}: {form}; this reader knows {known.format}, version {known.version}")
 
     def _read_run_summary(self) -> None:
-        """Set devices, batch, precision, framework, model and the like from `run_summary`, an event of our own logs.
+        """Set devices, batch size, precision, model and the like from `run_summary`, an event of this project's logs.
 
-        Its table of values also becomes a section of the header. An event without a table becomes a problem of the
-        record.
+        Nodes, framework, the mode of the run and its math mode are set, too. The event's table of values also becomes
+        the section `run_summary` of `header`, if the header has no such section. An event without a table becomes a
+        problem of the record, and so does a value that cannot be read. Nothing happens without the event.
         """
         summary = self.events.first.get(schema.RUN_SUMMARY.key)
         if summary is None:  # another program's log

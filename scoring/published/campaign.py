@@ -23,8 +23,14 @@ from scoring.record import InputError
 def main(argv: Sequence[str] | None = None) -> int:
     """Write and print the table of a campaign (action `table`), or print its plan (action `plan`).
 
-    With --jobs the plan is a tab-separated line for each trial to run. The exit status is 2 after an error, such
-    as a campaign or a file that cannot be read, else 0.
+    A campaign measures the figures of a published report again. With --jobs, the plan is a tab-separated line for each
+    trial to run.
+
+    Args:
+        argv: Words behind the program's name. None takes those of this process.
+
+    Returns:
+        The exit status: 2 after an error, such as a campaign or a file that cannot be read, else 0.
     """
     args = _parser().parse_args(argv)
     try:
@@ -56,9 +62,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None:
-    """Write the campaign's table as Markdown and JSON into the folder `results`, and print the Markdown.
+    """Write a table of our figures beside the published ones, as Markdown and JSON, and print the Markdown.
 
-    The files are `<campaign>.md` and `.json`, or `<campaign>-shrunk.*`. The title names the machines of the logs.
+    The files are `dlperf.md` and `dlperf.json` for the campaign "dlperf", or `dlperf-shrunk.md` and `.json` if it is
+    shrunk to tiny runs on the CPU. The title names the machines of the logs.
+
+    Args:
+        campaign: The runs that measure a report's figures again.
+        jobs: The runs with their trials.
+        results: Folder of the files. It is made if it does not exist.
+
+    Raises:
+        OSError: A file cannot be written.
     """
     rows = table_rows(campaign, jobs)
     machines: set[str] = set()
@@ -75,9 +90,16 @@ def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None
 
 
 def _print_jobs(campaign: Campaign, jobs: Sequence[Job]) -> None:
-    """Print a tab-separated line for each trial to run: run, trial, folder, command and variables.
+    """Print a tab-separated line for each trial to run: run, trial, folder, command and environment variables.
 
-    Jobs that this machine cannot do are left out. Raises InputError if trials need DGXSYSTEM and it is not set.
+    Runs that this machine cannot do are left out.
+
+    Args:
+        campaign: The runs that measure a report's figures again.
+        jobs: The runs with their trials.
+
+    Raises:
+        InputError: There are trials to run, the campaign is not shrunk, and the variable DGXSYSTEM is not set.
     """
     jobs_to_run = [job for job in jobs if job.missing and not job.skipped]
     if jobs_to_run and not campaign.shrunk and not os.environ.get("DGXSYSTEM"):

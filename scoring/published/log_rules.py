@@ -37,10 +37,18 @@ class Rule:
 
 
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
-    """Return the rule by which a log's publisher scored it; None if no rule knows the log.
+    """Return the rule that says how a log's publisher made a figure from it.
 
-    A rule that lists the log's SHA-256 goes before all others. Otherwise the log's path must end with one of the rule's
-    names. If it does for several rules, the name with the most folders decides: `8gpu/log.txt` before `log.txt`.
+    A rule that lists the SHA-256 of the log goes before all others. Otherwise the path of the log must match one of the
+    names of the rule. If several rules match, the name with the most folders decides: `8gpu/log.txt` before `log.txt`.
+
+    Args:
+        rules: The rules.
+        path: The log.
+        sha256: SHA-256 of the log as a hexadecimal text.
+
+    Returns:
+        The rule, or None if no rule knows the log.
     """
     for rule in rules:
         if sha256 in rule.sha256:
@@ -56,7 +64,15 @@ def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
-    """Return the published figure that a rule's logs belong to. Raises InputError unless there is exactly one."""
+    """Return the published figure that the logs of a rule belong to.
+
+    Args:
+        rule: The rule, with the table, metric, framework and conditions of the figure.
+        rows: All published figures.
+
+    Raises:
+        InputError: Not exactly one published figure matches the rule.
+    """
     conditions = {name: getattr(rule, name) for name in ("table", "metric", "devices", "accelerator", "precision")}
     figures = [row for row in select(rows, **conditions) if row.framework.startswith(rule.framework)]
     if len(figures) != 1:

@@ -66,9 +66,11 @@ class Run:
 
 
 def run_of_cell(cell: Published, *, shrink: bool) -> Run:
-    """Return the run that a cell, a published throughput, asks for.
+    """Return the benchmark run that measures a published throughput again.
 
-    With `shrink` it is a tiny run on CPU ranks instead.
+    Args:
+        cell: The published throughput. It must state its nodes, devices and batch size.
+        shrink: Whether to return a tiny run on at most SHRUNK_RANKS processes of a CPU instead.
     """
     assert cell.nodes and cell.devices and cell.batch_per_device
     if shrink:
@@ -118,10 +120,16 @@ class Job:
 
 
 def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, repeats: int | None = None) -> Campaign:
-    """Read the campaign `name` from `<folder>/<name>.yaml`. With `shrink` its runs become tiny ones on CPU ranks.
+    """Read a campaign: the benchmark runs that measure the figures of one published report again.
 
-    `repeats` is the number of trials of each run; None stands for the protocol's. Raises InputError if the name is
-    unknown or the file is not a campaign.
+    Args:
+        name: Name of the campaign, such as "dlperf".
+        folder: Folder with the file `<name>.yaml`.
+        shrink: Whether the runs are to be tiny ones on the CPU, which show that everything works.
+        repeats: Number of trials of each run. None stands for that of the protocol, which is 1 if `shrink` is True.
+
+    Raises:
+        InputError: There is no campaign of this name, or the file is not a campaign.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
@@ -141,9 +149,17 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
 
 def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
-    """Return the campaign `name`: the `fields` of its file, and the figures of the table of that name in published.csv.
+    """Return a campaign, from the fields of its file and the figures of the table of its name in published.csv.
 
-    Raises KeyError, TypeError, AttributeError or ValueError if a field is missing or wrong.
+    Args:
+        name: Name of the campaign, such as "dlperf".
+        fields: Content of its file: "workload", "protocol", "environment", "frameworks", and perhaps "note".
+
+    Raises:
+        KeyError: A field or a variable of the environment is missing.
+        TypeError: A field is of a wrong type or unknown, or `workload` is missing.
+        AttributeError: A field is of a wrong type.
+        ValueError: A field has a wrong value, such as an unknown protocol.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
@@ -186,7 +202,12 @@ def _throughputs_of(published: Sequence[Published], framework: str) -> list[Publ
 
 
 def _warm_up_steps(protocol: Protocol, environment: dict[str, str]) -> int:
-    """Return how many steps at the start of a run the protocol drops."""
+    """Return how many steps at the start of a run the protocol drops.
+
+    Args:
+        protocol: The protocol, which counts what it drops in steps or in printed rows.
+        environment: Environment variables of the run. PRINT_STEPS is the number of steps of a printed row.
+    """
     if protocol.skip_unit == "window":
         return protocol.skip * int(environment["PRINT_STEPS"])  # a window is a printed row of PRINT_STEPS steps
     return protocol.skip
@@ -213,10 +234,17 @@ def _ask_nvidia_smi(field: str) -> list[str]:
 def reason_to_skip(
     run: Run, gpus: Sequence[str], capabilities: Sequence[str], hosts: Sequence[str], *, shrink: bool
 ) -> str:
-    """Return why this machine cannot do `run`, as a text for the plan; empty if it can.
+    """Return why this machine cannot do a benchmark run, as a text for the plan.
 
-    `gpus` are the names of its GPUs, `capabilities` their compute capabilities (empty if unknown), and `hosts` the
-    nodes that the user named. A shrunk run needs none of these: it runs on the CPU.
+    Args:
+        run: The run.
+        gpus: Names of the GPUs of this machine.
+        capabilities: Compute capability of each GPU, such as "8.0"; that of the first one counts. Empty if unknown.
+        hosts: The nodes that the user named. Empty stands for this machine alone.
+        shrink: Whether the run is a tiny one on the CPU. Then GPUs and hosts do not matter.
+
+    Returns:
+        The reason, or an empty text if the machine can do the run.
     """
     if shrink:
         if run.strategy == "auto":
@@ -236,10 +264,17 @@ def reason_to_skip(
 
 
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
-    """Return the environment variables that the job of `run` sets, except LOGDIR.
+    """Return the environment variables with which a benchmark run is started, except LOGDIR.
 
-    The campaign's own variables replace general ones of the same name. The user's DGXSYSTEM, adapted to the nodes,
-    replaces that of the campaign, unless the campaign is shrunk. A run with a strategy also sets STRATEGY.
+    The variables of the campaign replace general ones of the same name. The DGXSYSTEM that the user has set, adapted to
+    the number of nodes, replaces that of the campaign, unless the campaign is shrunk.
+
+    Args:
+        campaign: The campaign that the run belongs to.
+        run: The run.
+
+    Returns:
+        The values by name: {"BATCHSIZE": "256", "PRECISION": "fp32", ..}.
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -261,9 +296,13 @@ def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
 
 
 def _system_of_nodes(system: str, nodes: int) -> str:
-    """Return the value of DGXSYSTEM for a run on this number of nodes, from the value that the user set.
+    """Return the value of the variable DGXSYSTEM for a run on several nodes, from the value that the user has set.
 
-    "DGX1" or "4xDGX1" on 2 nodes -> "2xDGX1", or "DGX1" if there is no file config_2xDGX1.sh.
+    "DGX1" or "4xDGX1" on 2 nodes becomes "2xDGX1", or "DGX1" if there is no file config_2xDGX1.sh.
+
+    Args:
+        system: The value that the user has set.
+        nodes: Number of nodes of the run.
     """
     system_of_one_node = re.sub(r"^\d+x", "", system)
     system_of_all_nodes = f"{nodes}x{system_of_one_node}"
@@ -273,9 +312,14 @@ def _system_of_nodes(system: str, nodes: int) -> str:
 
 
 def job_command(run: Run, hosts: Sequence[str]) -> str:
-    """Return the shell command of one trial of `run`, in a container if the variable CONT names an image.
+    """Return the shell command of one trial of a benchmark run.
 
-    A run on several nodes takes the first of `hosts`. Without hosts the word HOSTS stands in.
+    If the variable CONT is set, which names an image, the command runs in a container.
+
+    Args:
+        run: The run.
+        hosts: Names of nodes. A run on several nodes takes the first of them. If there are none, the word HOSTS stands
+            in the command.
     """
     in_container = bool(os.environ.get("CONT"))
     if run.nodes == 1:
@@ -286,11 +330,17 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 
 
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
-    """Return the jobs of a campaign in the order of its cells, each with its trials that are done or missing.
+    """Return the benchmark runs of a campaign, each with its trials that are done or missing.
 
-    The logs of the trials lie in a folder of `results`. `runner` is the command of one trial; empty stands for this
-    project's own command. A job that this machine cannot do says why in `skipped`. This depends on the GPUs, as
-    nvidia-smi lists them, and on the hosts in the variable HOSTS.
+    They are in the order of the report's throughputs, and several of these may share a run.
+
+    What this machine can do depends on its GPUs, as nvidia-smi lists them, and on the nodes in the variable HOSTS. A
+    run that it cannot do has the reason in `skipped`.
+
+    Args:
+        campaign: The runs that measure a report's figures again.
+        results: Folder of all campaigns. The logs of the trials lie in a folder of it.
+        runner: Command of one trial. Empty stands for this project's own command.
     """
     folder = results / _folder_name(campaign)
     gpus = _ask_nvidia_smi("name")
@@ -358,9 +408,16 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
 
 
 def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
-    """Return the record of the trial in `folder`, or a text that says why the trial does not count.
+    """Read one trial, which is one execution of a benchmark run, and return its record or why it does not count.
 
-    The text is empty if the trial was not run yet. `exports` are the variables that the run must have had.
+    A trial counts if it left exactly one log, of a successful run with the wanted settings.
+
+    Args:
+        folder: Folder of the trial.
+        exports: Environment variables with which it must have run, as {"BATCHSIZE": "256"}. NEXP is not compared.
+
+    Returns:
+        The record, or the reason as a text. The text is empty if the trial was not run yet.
     """
     if not folder.is_dir():
         return ""
@@ -379,7 +436,15 @@ def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
 
 
 def _first_difference(record: Record, exports: dict[str, str]) -> str:
-    """Return in words the first variable of `exports`, NEXP apart, that a run did not have so; empty without one."""
+    """Return in words the first setting of a run that is not the wanted one.
+
+    Args:
+        record: What the log of the run says. The header of the log has its settings.
+        exports: Wanted environment variables, as {"BATCHSIZE": "256"}. NEXP is not compared.
+
+    Returns:
+        The difference, or an empty text if there is none.
+    """
     config = record.header.get("config", {})
     for name, wanted in exports.items():
         value = config.get(name, {}).get("value")

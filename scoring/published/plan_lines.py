@@ -23,9 +23,16 @@ class ExpectedTime(NamedTuple):
 
 
 def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield the plan of a campaign as lines: one or more for each job, then a total with the expected time to run.
+    """Yield lines that say which benchmark runs are done, skipped or still to do, and how long these will take.
 
-    A shrunk campaign also has a note on what its figures are good for.
+    If the campaign is shrunk to tiny runs on the CPU, a last line says what its figures are good for.
+
+    Args:
+        campaign: The runs that measure a report's figures again.
+        jobs: The runs with their trials.
+
+    Yields:
+        A line of text.
     """
     trials_done = 0
     trials_skipped = 0
@@ -52,9 +59,15 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
 
 
 def _lines_of_job(job: Job, state: str, expected: ExpectedTime) -> Iterator[str]:
-    """Yield the lines of one job: its counts and expected time, why trials do not count, and the command to run.
+    """Yield the lines on one benchmark run: its trials and expected time, why trials do not count, and the command.
 
-    `state` is "done", "skip" or "run".
+    Args:
+        job: The run with its trials.
+        state: "done", "skip" if this machine cannot do the missing trials, or "run".
+        expected: Expected time of one trial, and where that is from.
+
+    Yields:
+        A line of text. The command is shown only for "run", and for "skip" the reason.
     """
     counts = f"{len(job.done)} done, {len(job.missing)} missing"
     yield f"{state:<4} {job.run.name}: {counts}, about {expected.seconds:.0f} s each by {expected.source}"
@@ -76,9 +89,14 @@ def _state(job: Job) -> str:
 
 
 def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
-    """Return the expected time of one trial: a start-up, then its steps at the published rate.
+    """Return how long one trial of a benchmark run is expected to take, and where that figure is from.
 
-    A shrunk trial has a fixed time, because its CPU does not run at the published rate.
+    The time is an assumed start-up, then the steps of the trial at the published images/s. A trial of a shrunk campaign
+    has a fixed time, because its CPU does not run at the published rate.
+
+    Args:
+        campaign: The runs that measure a report's figures again.
+        job: The run.
     """
     if campaign.shrunk:
         return ExpectedTime(SHRUNK_RUN_S, "assumption")

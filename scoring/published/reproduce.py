@@ -70,10 +70,17 @@ class Reproduction(NamedTuple):
 
 
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
-    """Recompute a published figure from its logs by the publisher's rule, and return both as an entry of the JSON.
+    """Compute a published figure again from its logs, and return both figures as an entry of the JSON output.
 
-    `borne_out` is None if the figure was not decided or not recomputed. `as_recorded` says whether the logs give a
-    figure and published.csv has a note on what they give.
+    Args:
+        rule: How the publisher made the figure from its logs.
+        paths: The logs of the figure.
+        published: The published figure.
+
+    Returns:
+        A dictionary with "published", "recomputed", "verdict", "notes" and more. "difference" is a share of the
+        published figure. "borne_out" is None if the figure was not decided or not recomputed. "as_recorded" says
+        whether the logs give a figure and published.csv has a note on what they give.
     """
     recomputed = _recompute(rule, paths, published)
     notes = list(recomputed.notes)
@@ -101,9 +108,15 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 
 
 def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recomputation:
-    """Score logs by their publisher's rule, and return their figure with the verdict on the published one.
+    """Score logs by the rule of their publisher, and return their figure with the verdict on the published one.
 
-    If the logs cannot be scored, there is no figure, and the only note says why.
+    Args:
+        rule: How the publisher made the figure from its logs.
+        paths: The logs of the figure.
+        published: The published figure.
+
+    Returns:
+        The figure, the verdict and notes. If the logs cannot be scored, the figure is None, and the only note says why.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
@@ -117,10 +130,16 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 
 
 def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
-    """Compare a published figure with that of its logs, and return the verdict, the logs' figure, and notes.
+    """Compare a published figure with that of its logs, and return the verdict, the figure of the logs, and notes.
 
-    `result` is the score of the logs by the publisher's rule. If the logs state other conditions than the report, such
-    as another batch, the published figure is not borne out even if the two figures agree.
+    If the logs state other conditions than the report, such as another batch size, the published figure is not borne
+    out, even if the two figures agree.
+
+    Args:
+        rule: How the publisher made the figure from its logs.
+        result: Score of the logs by this rule.
+        records: What the logs say.
+        published: The published figure.
     """
     logs_figure = _figure_of_logs(rule, result, records, published)
     differing_conditions = _conditions_that_differ(records, published)
@@ -141,10 +160,14 @@ def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Publ
 
 
 def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
-    """Return the verdict on a figure that agrees with its logs by a rule, or does not.
+    """Return the verdict on a published figure that agrees with its logs by the publisher's rule, or does not.
 
-    If the publisher did not state the rule, a difference decides nothing. No other rule is tried: among many rules, one
-    would match almost any wrong figure.
+    No other rule is tried: among many rules, one would match almost any wrong figure.
+
+    Args:
+        rule: How the publisher made the figure from its logs. If the publisher does not say this, a difference decides
+            nothing.
+        agrees: Whether the two figures agree.
     """
     if agrees:
         return BORNE_OUT
@@ -154,8 +177,14 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
     """Return the figure of the logs that is to be compared with the published one.
 
-    It is their score times the publisher's factor. Only if this is not within TOLERANCE of the published figure, while
-    the images/s in the closing line of a single log equal it at all printed digits, these are returned instead.
+    It is their score times the publisher's factor. The images/s in the closing line of a single log are taken instead
+    if they equal the published figure at all its printed digits, while the score is not within TOLERANCE of it.
+
+    Args:
+        rule: How the publisher made the figure from its logs, with the factor or None.
+        result: Score of the logs by this rule.
+        records: What the logs say.
+        published: The published figure.
     """
     scored_figure = result.value * (rule.factor or 1.0)
     closing_figure = None
@@ -174,7 +203,12 @@ def _is_within_tolerance(value: float, published: Published) -> bool:
 def _closing_figure_if_published(records: Sequence[Record], published: Published) -> float | None:
     """Return the images/s in the closing line of a log, if they equal the published figure at its printed digits.
 
-    Returns None for several logs, for a log without a closing figure, or if the two figures are not equal.
+    Args:
+        records: What the logs of the figure say.
+        published: The published figure.
+
+    Returns:
+        The images/s. None for several logs, for a log without such a line, or if the two figures are not equal.
     """
     if len(records) != 1 or records[0].summary_rate is None:
         return None
@@ -183,9 +217,14 @@ def _closing_figure_if_published(records: Sequence[Record], published: Published
 
 
 def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> list[str]:
-    """Return notes on how the logs were scored: values from the report, the publisher's factor, warnings of the score.
+    """Return notes on how logs were scored: values from the report, the publisher's factor, the score's warnings.
 
-    Many published figures come from a single log, so the warning of too few runs is left out.
+    The warning of too few runs is left out, because many published figures come from a single log.
+
+    Args:
+        rule: How the publisher made the figure from its logs.
+        result: Score of the logs by this rule.
+        records: What the logs say.
     """
     notes = _notes_on_logs(rule, records)
     if rule.factor:
@@ -197,7 +236,12 @@ def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> lis
 
 
 def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
-    """Return notes on values that come from the report, not from the logs, and on logs with an unknown SHA-256."""
+    """Return notes on values that come from the report instead of the logs, and on logs of unknown SHA-256.
+
+    Args:
+        rule: How the publisher made the figure from its logs, with the SHA-256 of these.
+        records: What the logs say.
+    """
     notes = []
     unsaid: set[str] = set()
     for record in records:
@@ -210,7 +254,16 @@ def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
 
 
 def _read_log(path: Path, rule: Rule) -> Record:
-    """Read a log. The rule's devices and batch are taken if the log does not say its own."""
+    """Return what a log says, with devices and batch size from its rule where the log does not say them.
+
+    Args:
+        path: The log.
+        rule: How the publisher made the figure from the log.
+
+    Raises:
+        InputError: No single run in the log can be scored.
+        OSError: The log cannot be opened.
+    """
     record = read_record(path)
     devices = rule.devices_unsaid if record.devices is None else None
     batch = rule.batch_unsaid if record.batch_per_device is None else None
@@ -220,18 +273,25 @@ def _read_log(path: Path, rule: Rule) -> Record:
 
 
 def _rounds_to_published(value: float, published: Published) -> bool:
-    """Return whether a figure equals the published one at its printed digits.
+    """Return whether a figure equals the published one at the digits that are printed of that.
 
-    It may be rounded, or cut off as 243.578 to 243.
+    Args:
+        value: The figure. It may be rounded, or cut off as 243.578 to 243.
+        published: The published figure.
     """
     cut = math.floor(value * 10**published.digits) / 10**published.digits
     return published.value in (round(value, published.digits), cut)
 
 
 def _conditions_that_differ(records: Sequence[Record], published: Published) -> list[str]:
-    """Return a text for each condition that a log and its report state differently, each once, sorted.
+    """Return a text for each condition, such as the batch size, that a log and its report state differently.
 
-    A condition that only one of the two states does not count.
+    Args:
+        records: What the logs say.
+        published: The published figure, with the conditions that the report states.
+
+    Returns:
+        The texts, each once, in alphabetical order. A condition that only one of the two states does not count.
     """
     texts = set()
     for record in records:
@@ -244,10 +304,15 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 
 
 def _fields_to_compare(log: Record, report: Published) -> list[str]:
-    """Return the names of the fields in which a log must agree with its report.
+    """Return the names of the conditions in which a log must agree with its report, such as "devices".
 
-    These are devices and batch, and `math_mode` if both state FP32 or TF32. If not, `precision` is among them only if
-    one ran in half precision and the other did not: reports rarely state the level of AMP, so it is not compared.
+    Devices and batch size are always compared. The math mode is compared if both state FP32 or TF32. If not, the
+    precision is compared, but only if one of the two ran in half precision and the other did not: reports rarely state
+    the level of mixed precision.
+
+    Args:
+        log: What the log says.
+        report: The published figure, with the conditions that the report states.
     """
     always_compared = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")  # the values of `math_mode`
@@ -264,10 +329,14 @@ def _is_half_precision(precision: str | None) -> bool:
 
 
 def speedups(rows: Sequence[Published]) -> list[JsonObject]:
-    """Check each published speedup against the throughputs in its report, and return an entry of the JSON for each.
+    """Check each published speedup against the throughputs in its report.
 
-    `recomputed` is the throughput on all devices / the throughput on one device. `follows` says whether the published
-    speedup is this quotient, rounded to two decimals.
+    Args:
+        rows: All published figures. For each speedup they must have the throughputs on its devices and on one device.
+
+    Returns:
+        An entry of the JSON output for each speedup. "recomputed" is the throughput on all devices / the throughput on
+        one device. "follows" says whether the published speedup is this quotient, rounded to two decimals.
     """
     entries = []
     for row in select(rows, metric="speedup"):
@@ -304,8 +373,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print each published figure with that of its logs and the verdict; then the speedups and unknown files.
 
-    The exit status is 1 if logs cannot be scored, or do not bear out a figure and published.csv has no note on that.
-    Raises InputError for a folder without files, or for a mistake in the table of --map.
+    Args:
+        args: Options of the command: `folder` of the logs, `map` and `json`.
+
+    Returns:
+        The exit status: 1 if logs cannot be scored, or if they do not bear out a figure and published.csv has no note
+        on that; else 0.
+
+    Raises:
+        InputError: The folder holds no files, or the table of --map has a mistake.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -325,9 +401,18 @@ def _is_unrecorded_fault(figure: JsonObject) -> bool:
 
 
 def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
-    """Recompute the published figures whose logs are in a folder or below it, and list the files that no rule knows.
+    """Compute the published figures again whose logs lie in a folder, and list the files that belong to none.
 
     A rule whose protocol takes several runs makes one figure of all its logs. Any other rule makes one of each log.
+
+    Args:
+        folder: The folder. Its sub-folders are searched, too.
+        rules: Which logs belong to which published figure, and how their publisher scored them.
+        rows: All published figures.
+
+    Raises:
+        InputError: A rule whose logs are there does not match exactly one published figure, or names an unknown
+            protocol.
     """
     files = _files_by_rule(folder, rules)
     figures = []
@@ -349,9 +434,11 @@ class _Files(NamedTuple):
 
 
 def _files_by_rule(folder: Path, rules: Sequence[Rule]) -> _Files:
-    """Return the files in a folder or below it, sorted: those that a rule knows, and the others.
+    """Return the files in a folder and below it: those that a rule knows, by the rule, and the others.
 
-    A rule says which published figure a log belongs to, and how its publisher scored it.
+    Args:
+        folder: The folder. Its files are taken in the order of their paths.
+        rules: Which logs belong to which published figure. A log is known by its SHA-256 or by the end of its path.
     """
     files = _Files(known={}, unknown=[])
     for path in sorted(folder.rglob("*")):
@@ -367,9 +454,13 @@ def _files_by_rule(folder: Path, rules: Sequence[Rule]) -> _Files:
 
 
 def verdict_lines(results: JsonObject) -> Iterator[str]:
-    """Yield the results as lines to print: figures, speedups, unknown files, footnotes and counts.
+    """Yield the results of the command as lines to print: figures, speedups, unknown files, footnotes and counts.
 
-    `results` is {"figures": .., "unknown": .., "speedups": ..}, of which the first two come from `reproduce`.
+    Args:
+        results: {"figures": [..], "speedups": [..], "unknown": [..]}, with what `reproduce` and `speedups` return.
+
+    Yields:
+        A line of text.
     """
     for figure in results["figures"]:
         yield from _figure_lines(figure)
@@ -395,7 +486,11 @@ def verdict_lines(results: JsonObject) -> Iterator[str]:
 def _figure_lines(figure: JsonObject) -> Iterator[str]:
     """Yield a recomputed figure as lines: the verdict, both figures with the protocol, the logs, and each note.
 
-    A dash stands for the figure of logs that could not be scored.
+    Args:
+        figure: The figure, as `reproduction_of` returns it.
+
+    Yields:
+        A line of text. A dash stands for the figure of logs that could not be scored.
     """
     recomputed_text = "-"
     if figure["recomputed"] is not None:

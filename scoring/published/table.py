@@ -91,10 +91,15 @@ class Published:
 
 
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
-    """Read a CSV file, and return its rows as objects of the dataclass `kind`, which has a field for each column.
+    """Return the rows of a CSV file as objects of a dataclass.
 
-    The dataclass also has a field `line`, for the number of the row's line. Raises InputError if the file has other
-    columns, or if a cell does not suit the type of its field.
+    Args:
+        path: The file. Its first line has the names of the columns, in any order.
+        kind: The dataclass. It has a field for each column, and a field `line` for the number of the row's line.
+
+    Raises:
+        InputError: The file has other columns, or a cell does not suit the type of its field.
+        OSError: The file cannot be read.
     """
     types = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
@@ -114,14 +119,20 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 
 
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
-    """Convert the text of a cell to the type of its field, and return the value:
+    """Return the text of a CSV cell, converted to the type of its field in a dataclass.
 
         type of the field    `a;b`          `8`       an empty text
         tuple[str, ...]      ("a", "b")     ("8",)    ()
         str | None           "a;b"          "8"       None
         int                  ValueError     8         ValueError
 
-    `name` is the field's name, for the error on an empty cell.
+    Args:
+        name: Name of the field, for the error on an empty cell.
+        text: Text of the cell. None if the row is too short to have it.
+        field_type: Type of the field.
+
+    Raises:
+        ValueError: The text does not suit the type.
     """
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
@@ -141,7 +152,12 @@ def read_published() -> list[Published]:
 
 
 def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
-    """Return the rows that meet all conditions, e.g. `select(rows, table="oneflow", devices=8)`."""
+    """Return the published figures that meet all conditions, as in `select(rows, table="oneflow", devices=8)`.
+
+    Args:
+        rows: The figures.
+        **conditions: Wanted value of each field, by its name. None wants a field whose value is None.
+    """
     selected = []
     for row in rows:
         if all(getattr(row, name) == value for name, value in conditions.items()):
@@ -150,10 +166,17 @@ def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
 
 
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
-    """Return the throughput row whose batch per device is nearest to `batch`; None if there is no such row.
+    """Return the published throughput whose batch size per device is nearest to a wanted one.
 
-    Ties go to the nearest number of devices, and then to the least throughput per device. Rows that do not say their
-    batch or devices are left out.
+    Ties go to the nearest number of devices, and then to the least throughput per device.
+
+    Args:
+        rows: Published figures. Those without a batch size or devices are left out, and so are other metrics.
+        batch: Wanted images of a step on one device.
+        devices: Wanted number of devices.
+
+    Returns:
+        The throughput, or None if there is none.
     """
     candidates = [row for row in rows if row.metric == "throughput" and row.batch_per_device and row.devices]
     return min(candidates, key=lambda row: _distance(row, batch, devices), default=None)
@@ -199,10 +222,17 @@ def _system_of(row: Published) -> _System:
 
 
 def systems_by_devices(rows: Iterable[Published]) -> list[list[Published]]:
-    """Return a list for each published system: its throughput rows by ascending number of devices.
+    """Return the published throughputs of each system, by ascending number of devices.
 
-    The rows of a system differ only in the number of devices. Of several with the same number, the first counts.
-    Figures that a report copied from another one are left out.
+    Rows are of one system if they agree in table, framework, accelerator, precision, strategy, batch size and model. If
+    several have the same number of devices, the first counts. Figures that a report copied from another one are left
+    out.
+
+    Args:
+        rows: Published figures. Other metrics than throughput are left out.
+
+    Returns:
+        A list for each system, such as its rows for 1, 8 and 32 devices.
     """
     rows_of_systems: dict[_System, dict[int, Published]] = {}  # {system: {number of devices: row}}
     for row in rows:
@@ -254,11 +284,22 @@ class Card:
         return peaks_of_card
 
     def peak(self, precision: str | None) -> float | None:
-        """Return the peak FLOP/s at a precision; None if it is unknown or the card does not have its arithmetic."""
+        """Return the peak FLOP/s of the GPU at a precision of training.
+
+        Args:
+            precision: A key of ARITHMETIC, such as "amp_o1". None if it is not known.
+
+        Returns:
+            The peak. None if the precision is unknown or the GPU does not have its arithmetic.
+        """
         return self.flops_per_s.get(ARITHMETIC.get(precision or "", ""))
 
     def peaks(self, arithmetics: Iterable[str]) -> dict[str, Any]:
-        """Return the card as plain values for JSON, with the peaks of these arithmetics."""
+        """Return the data of the GPU as plain values for JSON.
+
+        Args:
+            arithmetics: The arithmetics whose peaks are included, such as "float16". The GPU must have each of them.
+        """
         names = ("name", "memory_gib", "memory_bytes_per_s", "on_chip_bytes", "link_bytes_per_s", "source")
         fields = {name: getattr(self, name) for name in names}
         return fields | {"flops_per_s": {kind: self.flops_per_s[kind] for kind in arithmetics}}
@@ -271,9 +312,15 @@ def read_cards() -> list[Card]:
 
 
 def card_of(name: str | None, memory_gib: float | None) -> Card | None:
-    """Return the card of cards.csv for a GPU; None if no card fits, or if name or memory is not known.
+    """Return the data-sheet entry of a GPU: its memory, links and peaks.
 
-    `name` is what NVIDIA's driver calls the GPU. `NVIDIA A100-SXM4-40GB` with 39.4 GiB -> the card A100 of 40 GiB.
+    Args:
+        name: Name of the GPU by NVIDIA's driver. "NVIDIA A100-SXM4-40GB" with 39.4 GiB gives the A100 of 40 GiB. None
+            if it is not known.
+        memory_gib: Memory of the GPU in GiB, or None if it is not known.
+
+    Returns:
+        The entry of cards.csv. None if no card fits, as for a GPU on PCIe, or if `name` or `memory_gib` is None.
     """
     words = re.split(r"\W", (name or "").upper())
     is_on_pcie = "PCIE" in words  # such cards are slower, and cards.csv does not have them

@@ -23,10 +23,14 @@ UNSHOWN = (
 
 
 def our_figure(job: Job, protocol: Protocol) -> Score | str:
-    """Return the score of a job's finished trials, or a text that says why there is none.
+    """Return the score of the finished trials of one benchmark run, or a text that says why there is none.
 
     If fewer trials are finished than the protocol asks for, they are scored all the same, if the protocol can score so
     few.
+
+    Args:
+        job: The run, with its trials that are done or missing.
+        protocol: How trials become one figure.
     """
     if not job.done:
         if job.skipped:
@@ -43,10 +47,19 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
 
 
 def published_row_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return {framework of the campaign: its published row of `metric` under the conditions of `cell`, or None}.
+    """Return the published figure of each framework under the conditions of one throughput in a report's tables.
 
-    The conditions are the columns in `condition_names` and the kind of precision, such as AMP of any level. If several
-    versions of a framework have a row, the first row counts.
+    The conditions are the accelerator, nodes, devices, batch size and strategy, and the kind of precision, such as AMP
+    of any level.
+
+    Args:
+        campaign: The runs that measure the report's figures again, with all figures of the report.
+        cell: The published throughput.
+        metric: What the figure is of: "throughput", "speedup" or "gpu_memory", for example.
+
+    Returns:
+        The row of published.csv, by each framework of the campaign. None if there is no such row. If there are several
+        for versions of a framework, the first counts.
     """
     condition_names = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     conditions = {name: getattr(cell, name) for name in condition_names}
@@ -71,7 +84,16 @@ def _kind_of_precision(row: Published) -> str:
 
 
 def published_figure_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Figure | None]:
-    """Return, for each framework, the published figure of `metric` under the conditions of `cell`; None without one."""
+    """Return the number that each framework's report gives under the conditions of one published throughput.
+
+    Args:
+        campaign: The runs that measure the report's figures again, with all figures of the report.
+        cell: The published throughput.
+        metric: What the number is of: "throughput", "speedup" or "gpu_memory", for example.
+
+    Returns:
+        The number with its printed digits, by each framework of the campaign. None if it is not published.
+    """
     row_by_framework = published_row_by_framework(campaign, cell, metric)
     figures: dict[str, Figure | None] = dict.fromkeys(row_by_framework)
     for framework, row in row_by_framework.items():
@@ -89,9 +111,13 @@ class _CellResult(NamedTuple):
 
 
 def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
-    """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
+    """Return a row for each throughput in a report's tables: our figure, the published ones, and their ratio.
 
-    A cell is a published throughput.
+    Each row holds plain values by column.
+
+    Args:
+        campaign: The runs that measure the report's figures again.
+        jobs: The runs with their trials. They must cover every published throughput of the campaign.
     """
     results = _results_of_cells(campaign, jobs)
     rows = []
@@ -102,9 +128,14 @@ def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
 
 
 def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) -> float | None:
-    """Return our figure of the cell whose run differs from this one only in having one device; None if there is none.
+    """Return our throughput in the run that differs from a given one only in having one device.
 
-    `results` are those of all cells of the report.
+    Args:
+        reported_run: The given run.
+        results: Our figure for each throughput in the report's tables.
+
+    Returns:
+        The throughput, or None if there is no such run or it has no score.
     """
     run_on_one_device = replace(reported_run, nodes=1, devices=1)
     for result in results:
@@ -114,9 +145,13 @@ def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) 
 
 
 def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
-    """Return each cell of the report with our figure of it. `jobs` must have the job of every cell.
+    """Return each throughput in a report's tables with our figure of it.
 
-    In a shrunk campaign this is the figure of a tiny run, which several cells may share.
+    In a shrunk campaign, this is the figure of a tiny run, which several published throughputs may share.
+
+    Args:
+        campaign: The runs that measure the report's figures again.
+        jobs: The runs with their trials. They must cover every published throughput of the campaign.
     """
     ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
@@ -129,10 +164,16 @@ def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResu
 def _row_of_cell(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return {name of a column: plain value} for one cell of the report's tables.
+    """Return the row of our table for one throughput in a report's tables, as plain values by column.
 
-    `ours` is our score, or a text that says why there is none. `our_value_on_one_device` is our throughput on one
-    device, for the speedup. The columns of speedup and of memory are left out if the report has no such figures.
+    The columns of speedup and of memory are left out if the report has no such figures.
+
+    Args:
+        campaign: The runs that measure the report's figures again.
+        cell: The published throughput.
+        ours: Our score of the same conditions, or a text that says why there is none.
+        our_value_on_one_device: Our throughput on one device, from which the speedup is worked out. None if there is
+            none.
     """
     reported_run = run_of_cell(cell, shrink=False)  # the run that the report names
     scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that we did: a tiny one in a shrunk campaign
@@ -164,7 +205,14 @@ def _records_of(ours: Score | str) -> Sequence[Record]:
 def _speedup_and_memory_columns(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the columns of speedup and those of GPU memory, if the report has such figures."""
+    """Return the columns of speedup and of GPU memory for one row of our table, if the report has such figures.
+
+    Args:
+        campaign: The runs that measure the report's figures again.
+        cell: The published throughput of the row.
+        ours: Our score of the same conditions, or a text that says why there is none.
+        our_value_on_one_device: Our throughput on one device, or None if there is none.
+    """
     published_metrics = {published.metric for published in campaign.published}
     columns: JsonObject = {}
     if "speedup" in published_metrics:
@@ -201,9 +249,12 @@ def _our_speedup(ours: Score | str, our_value_on_one_device: float | None) -> fl
 
 
 def _our_columns(ours: Score | str, unit: str) -> JsonObject:
-    """Return the columns of our throughput: `ours`, `unit`, `interval_95`, `interval_method`, and `runs`, their number.
+    """Return the columns of our throughput: `ours`, `unit`, `interval_95`, `interval_method` and `runs`.
 
-    Without a figure the value and the interval are None, there are 0 runs, and the unit is `unit`.
+    Args:
+        ours: Our score, or a text that says why there is none. Then the value and the interval are None, and `runs`,
+            which counts them, is 0.
+        unit: Unit of the published throughputs, which is shown if there is no score.
     """
     if isinstance(ours, Score):
         return {
@@ -217,10 +268,16 @@ def _our_columns(ours: Score | str, unit: str) -> JsonObject:
 
 
 def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
-    """Return the columns `ratio` and `ratio_95`: our throughput and its 95 % interval / the published throughput.
+    """Return our throughput and its 95 % interval, both divided by the published throughput.
 
-    If the publisher's own log gives another throughput than its report, the ratios are to the log's. `ratio` is None if
-    we have no figure, and `ratio_95` if we have no interval.
+    Args:
+        ours: Our score, or a text that says why there is none.
+        cell: The published throughput. If the publisher's own log gives another value than the report, the ratios are
+            to that of the log.
+
+    Returns:
+        The columns `ratio` and `ratio_95`, which is a list of two bounds. `ratio` is None if we have no figure, and
+        `ratio_95` if we have no interval.
     """
     published = cell.log_value or cell.value  # log_value is None unless the log gives another value
     ratios: JsonObject = {"ratio": None, "ratio_95": None}
@@ -233,7 +290,16 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
 
 
 def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, float | None]:
-    """Return, for each framework, the throughput by the publisher's own log; None unless it differs from the figure."""
+    """Return the throughput that each publisher's own log gives, where it does not confirm the published one.
+
+    Args:
+        campaign: The runs that measure the report's figures again.
+        cell: The published throughput, whose conditions count for all frameworks.
+
+    Returns:
+        The throughput by each framework of the campaign. None if the log confirms the published one or gives none, or
+        if none is published.
+    """
     values: dict[str, float | None] = dict.fromkeys(campaign.frameworks)
     for framework, row in published_row_by_framework(campaign, cell, "throughput").items():
         if row and row.log_note:  # published.csv has a note only if the log does not confirm the figure
@@ -250,10 +316,14 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return a note on each published figure that its publisher's own log does not confirm.
+    """Return a note on each published figure that the log of its publisher does not confirm.
 
-    The figures are those of every metric and framework under the conditions of `cell`. A last note says that the ratio
-    is to the log's throughput, if the log of `cell` gives another one than the report.
+    The figures are those of every metric and framework under the conditions of one published throughput. A last note
+    says that our ratio is to the throughput of the log, if that differs from the report.
+
+    Args:
+        campaign: The runs that measure the report's figures again, with all figures of the report.
+        cell: The published throughput.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
@@ -267,10 +337,13 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
 
 
 def _note_on_figure(row: Published) -> str:
-    """Return the note on a published figure that its log does not confirm, which begins with `_head_of_note`.
+    """Return the note on a published figure that the log of its publisher does not confirm.
 
-    - The log gives another figure: "published speedup 7.59: its own log gives 7.5: " and how it does not confirm it.
-    - It gives none: "published speedup 7.59: " and how it does not confirm it.
+    If the log gives another figure, the note begins "published speedup 7.59: its own log gives 7.5: ", and otherwise
+    "published speedup 7.59: ". Then it says how the log does not confirm the figure.
+
+    Args:
+        row: The published figure.
     """
     head = _head_of_note(row.metric, row.printed)
     if row.log_value is None:
@@ -329,10 +402,13 @@ def _note_numbers(rows: Sequence[JsonObject]) -> dict[str, int]:
 
 
 def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dict[str, str]:
-    """Return {head of a column: text of its cell} for a row of `table_rows`, without the columns of UNSHOWN.
+    """Return the texts of one row of a table as the page shows them, by the heads of their columns.
 
-    The published throughputs and speedups, which are one entry of `row` each, become a column for each framework.
-    `note_numbers` is {text of a note: its number on the page}.
+    The published throughputs and speedups become a column for each framework. Columns in UNSHOWN are left out.
+
+    Args:
+        row: The row, as `table_rows` returns it.
+        note_numbers: Number of each note on the page, by its text.
     """
     cells: dict[str, str] = {}
     for name, value in row.items():
@@ -356,12 +432,16 @@ def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dic
 def _published_cell(
     row: Mapping[str, Any], framework: str, figure: Figure | None, note_numbers: Mapping[str, int]
 ) -> str:
-    """Return the text of a framework's published throughput, which is `figure`, in a row of `table_rows`.
+    """Return the text of the table cell that shows a published throughput, with a reference to the note on it.
 
-    - `not published`: there is no figure
-    - `2450`: there is no note that the publisher's log does not confirm the figure
-    - `2450 [3]`: note 3 says how the log does not confirm it
-    - `2450 (log: 2390.5) [3]`: and the log gives another value
+    It is "2450" if no note says that the log of the publisher does not confirm the figure. It is "2450 [3]" if note 3
+    does, and "2450 (log: 2390.5) [3]" if the log also gives another value.
+
+    Args:
+        row: The row, as `table_rows` returns it.
+        framework: The framework whose figure it is.
+        figure: The published throughput, or None, which is shown as "not published".
+        note_numbers: Number of each note on the page, by its text.
     """
     if figure is None:
         return "not published"
@@ -375,7 +455,12 @@ def _published_cell(
 
 
 def _note_on_throughput(figure: Figure, notes: Sequence[str]) -> str | None:
-    """Return the note on a published throughput, which begins with `_head_of_note`; None if there is none."""
+    """Return the note on a published throughput, or None if there is none.
+
+    Args:
+        figure: The throughput with its printed digits.
+        notes: All notes of its row. The note on it begins "published throughput 2450:", for example.
+    """
     for note in notes:
         if note.startswith(_head_of_note("throughput", figure.printed)):
             return note
@@ -383,9 +468,12 @@ def _note_on_throughput(figure: Figure, notes: Sequence[str]) -> str | None:
 
 
 def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:
-    """Return the text of a cell of a page; `nothing` for None or an empty text.
+    """Return the text of a table cell for a value.
 
-    A published figure keeps its printed digits, and any other number has at most six. An interval becomes `1.2 to 1.3`.
+    Args:
+        value: A published figure, which keeps its printed digits; another number, which gets at most six; an interval,
+            which becomes "1.2 to 1.3"; or a text.
+        nothing: Text for None or an empty text.
     """
     if value is None or isinstance(value, str):
         return value or nothing
@@ -397,9 +485,14 @@ def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> s
 
 
 def _aligned(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: head, rule, and rows, with columns as wide as their widest cell.
+    """Yield the lines of a Markdown table: head, rule and rows, with columns as wide as their widest cell.
 
-    The rows are {head of a column: text}, all with the same columns.
+    Args:
+        rows: Text of each cell by the head of its column. All rows have the same columns, and there is at least one
+            row.
+
+    Yields:
+        A line. All columns are set flush right.
     """
     head = {name: name for name in rows[0]}
     widths = dict.fromkeys(head, 0)
