@@ -78,9 +78,14 @@ def _width(row: Mapping[str, float]) -> Width:
 
 
 def width_for(widths: Sequence[Width], windows: int) -> Width | None:
-    """Return the width for a number of windows: the last of `widths` that needs no more; None if all need more.
+    """Return the calibrated width of an interval that holds for a number of windows.
 
-    `widths` are in ascending order of the windows that they need.
+    Args:
+        widths: The calibrated widths, by ascending number of windows that they need.
+        windows: The number of windows of a run; a window is what one printed row of the log covers.
+
+    Returns:
+        The last width that needs no more windows; None if all need more.
     """
     chosen = None
     for width in widths:

@@ -26,9 +26,15 @@ class Intervals:
 
 
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
-    """Return the two 95 % intervals of a single run: one for its own mean, and one for another run of the system.
+    """Return the two 95 % intervals of a single run: of its own mean, and of another run of the same system.
 
-    If widths are not calibrated for such a figure, there are none and `method` says why.
+    Args:
+        run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
+        record: The run as read from its log.
+        protocol: The rules by which the run became one figure.
+
+    Returns:
+        The intervals, and the standard deviation of the windows' rates. Without an interval, `method` says why.
     """
     deviation = spread.sd(run.rates)  # there are no rates if the figure is not made of windows
     reason = _why_not_calibrated(record, protocol)
@@ -38,10 +44,14 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 
 
 def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
-    """Return why the figure of a single run has no interval by calibrated widths; None if it may have one.
+    """Return why the figure of a single run can have no 95 % interval; None if it may have one.
 
-    A calibrated width says how far the mean of a run's separately measured windows may be off. So only a figure that is
-    such a mean can have one.
+    The width of such an interval was calibrated on published logs. It says how far the mean of a run's separately
+    measured windows may be off, so only a figure that is such a mean can have one.
+
+    Args:
+        record: The run as read from its log. It tells whether the printed rates are running averages.
+        protocol: The rules by which the run became one figure. `over_steps` says how its steps were averaged.
     """
     over_steps = protocol.over_steps  # how the steps of a run become its figure
     if over_steps == "own_summary":
@@ -58,10 +68,15 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 
 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the intervals of a single run's own mean and of another run, by widths calibrated on published logs.
+    """Return the 95 % intervals of a single run's own mean and of another run, by widths from published logs.
 
-    `kind` is EPOCHS if the run's windows are whole epochs, else ROWS. `deviation` is the standard deviation of the
-    windows' rates. If the windows are too few or too uneven, there are no intervals and `method` says why.
+    Args:
+        run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
+        kind: EPOCHS if the windows are whole epochs, else ROWS. Each kind has calibrated widths of its own.
+        deviation: Standard deviation of the windows' rates in images/s, which is passed on; None for fewer than two.
+
+    Returns:
+        The intervals. If the windows are too few or too uneven, there are none, and `method` says why.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]
@@ -109,10 +124,16 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
 
 
 def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
-    """Return the 95 % interval of the figure of several runs, how it was made, and the standard deviation of the runs.
+    """Return the 95 % interval of the figure of several runs, how it was made, and the runs' standard deviation.
 
-    If there is no interval, `method` says why. A run that did not converge has an infinite figure. The deviation leaves
-    such runs out. If the protocol takes the mean, all runs must have converged.
+    Args:
+        runs: The figure of each run, two or more; infinite for one that did not converge, which only an olympic mean
+            allows.
+        records: The runs as read from their logs, in the same order. They tell the hosts.
+        protocol: The rules by which the runs become one figure: mean, median or olympic mean (without best and worst).
+
+    Returns:
+        The interval of the figure, and the deviation of the converged runs. Without an interval, `method` says why.
     """
     values = [run.value for run in runs]
     deviation = spread.sd([value for value in values if math.isfinite(value)])
@@ -138,9 +159,16 @@ class _IntervalOfRuns(NamedTuple):
 def _interval_by_protocol(
     values: Sequence[float], runs_in_words: str, hosts: Sequence[str] | None, protocol: Protocol
 ) -> _IntervalOfRuns:
-    """Return the interval of several runs, by the method for the protocol's figure: median, olympic mean or mean.
+    """Return the 95 % interval of several runs, by the method that suits their average.
 
-    `runs_in_words` is such as "7 runs of one host". `hosts` names the host of each run; None if not known.
+    Args:
+        values: The figure of each run, in images/s or minutes; infinite for a run that did not converge.
+        runs_in_words: The runs in words, such as "7 runs of one host".
+        hosts: Name of the host of each run; None if not known. Only the mean needs it.
+        protocol: The rules by which the runs become one figure: mean, median or olympic mean (without best and worst).
+
+    Returns:
+        The bounds, with words that say how they were made. If the runs are too few, the bounds are None.
     """
     if protocol.over_runs == "median":
         return _interval_of_median(values, runs_in_words)

@@ -22,11 +22,19 @@ class LevelChange(NamedTuple):
 
 
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
-    """Return where a series changes its level, at an index from `first_index` to `last_index`; None if it does not.
+    """Return where a series of values changes from one level to another.
 
-    An index splits the series into the values before it and those from it on. The change is at the split whose two
-    means lie farthest apart, in standard errors. They must lie more than LEAST_CHANGE_STRENGTH apart. If the strengths
-    rise on outside the range, the level changes out there.
+    An index splits the series into the values before it and those from it on. The change is at the index whose two
+    means lie farthest apart, in standard errors, and by more than LEAST_CHANGE_STRENGTH.
+
+    Args:
+        values: The series in order, such as the step times of a run. Two values or more.
+        first_index: The least index at which a change counts.
+        last_index: The greatest index at which a change counts.
+
+    Returns:
+        The change; None if there is none in this range, or if the distance of the means rises on to a greater one
+        outside it.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -45,9 +53,14 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
 
 
 def _rises_on(strengths: Mapping[int, float], strongest: int, direction: int) -> bool:
-    """Tell whether strengths rise from the strongest index of a range to one outside it, above or (-1) below the range.
+    """Tell whether strengths rise from the strongest index of a range to one outside the range.
 
     Noise makes them fall a little on the way. If they fall by LEAST_CHANGE_STRENGTH first, it is another change.
+
+    Args:
+        strengths: By index, how far apart the means of a series before and from that index on are, in standard errors.
+        strongest: The index in the range with the greatest strength.
+        direction: +1 to look at higher indexes, -1 at lower ones.
     """
     index = strongest + direction
     lowest = strengths[strongest] - LEAST_CHANGE_STRENGTH
@@ -61,7 +74,12 @@ def _rises_on(strengths: Mapping[int, float], strongest: int, direction: int) ->
 def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:
     """Return for each index how far apart the means of values[:index] and values[index:] are, in standard errors.
 
-    Each part has at least one value. `noise` is the standard deviation of a value around its level.
+    Args:
+        values: The series in order.
+        noise: Standard deviation of a value around its level, in the unit of the values. Above 0.
+
+    Returns:
+        The distances by index, from 1 to the number of values - 1, so that each part has at least one value.
     """
     total = math.fsum(values)
     sums_before = list(itertools.accumulate(values, initial=0.0))  # sums_before[i] is the sum of values[:i]

@@ -40,11 +40,15 @@ class Levels(NamedTuple):
 def levels_of_repetition(
     values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None
 ) -> Levels:
-    """Return how many windows, runs and hosts were measured, and how far the values of each level vary.
+    """Return how many windows, runs and hosts were measured, and how far the values of each of these levels vary.
 
-    Of each run, `values` has the figure, `rates` the rates of its windows (empty if not known), and `hosts` the name of
-    its host. Windows are compared within their run. Runs are compared within their host or, if the hosts are not known
-    (None), all with each other. A run that did not converge has an infinite figure, and is not compared.
+    Windows (what one printed row covers) are compared within their run. Runs are compared within their host, or all
+    with each other if the hosts are not known. Each level shows another part of the noise.
+
+    Args:
+        values: The figure of each run; infinite for a run that did not converge, which is counted but not compared.
+        rates: For each run the rates of its windows; empty if not known.
+        hosts: Name of the host of each run; None if not known.
     """
     window_level = _level_of_windows(rates)
     converged_values = [value for value in values if not math.isinf(value)]
@@ -121,10 +125,14 @@ def level_in_words(level: Level) -> str:
 
 
 def _counted_in_words(level: Level) -> str:
-    """Return how many values a level has, and how far they vary: `3 runs +-0.31%`, `one run` or `no run`.
+    """Return how many windows, runs or hosts were measured, and how far they vary, such as "3 runs +-0.31%".
 
-    If the count is not known, the text is the reason: `hosts: the logs do not name their hosts`. If only the spread is
-    not known, the reason stands in for it: `2 runs (one run of each host)`.
+    A count of one or none gives "one run" or "no run". If the count is not known, the text is the reason: "hosts: the
+    logs do not name their hosts". If only the spread is not known, the reason stands in for it: "2 runs (one run of
+    each host)".
+
+    Args:
+        level: The windows, the runs or the hosts of a measurement, with their spread.
     """
     why_unknown = level.unknown
     if level.count is None:
@@ -140,9 +148,14 @@ def _counted_in_words(level: Level) -> str:
 
 
 def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:
-    """Return the host of each run, such as `node1`, or `node1, node2` for a run on several hosts.
+    """Return the host of each run, as its log names it.
 
-    Returns None if a log does not name all of its hosts.
+    Args:
+        records: The runs as read from their logs.
+
+    Returns:
+        One text for each run, in the order of `records`: "node1", or "node1, node2" for a run on several hosts. None if
+        any log does not name all of its hosts.
     """
     hosts_by_run = []
     for record in records:
@@ -154,9 +167,14 @@ def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:
 
 
 def hosts_of_nodes(nodes: Sequence[Mapping[str, object]], count: int | None) -> str | None:
-    """Return the hosts that the nodes of a log's header name, sorted, as one text: `node1, node2`.
+    """Return the hosts that the header of a log names, sorted, as one text: "node1, node2".
 
-    `count` is the number of nodes of the run; None or 0 counts as 1. Returns None if fewer hosts are named.
+    Args:
+        nodes: The nodes that the header describes, each a table with the name of its `host`.
+        count: The number of nodes of the run; None or 0 counts as 1.
+
+    Returns:
+        The text; None if fewer hosts are named than the run had nodes.
     """
     hosts = {str(node["host"]) for node in nodes if node.get("host")}
     if not hosts or len(hosts) < (count or 1):
@@ -199,10 +217,14 @@ class IndependentValues(NamedTuple):
 
 
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
-    """Return the values that count as independent repeats of a system: those of its runs, or the means of its hosts.
+    """Return the values that count as independent repeats of a system: its runs, or the means of its hosts.
 
-    Hosts count if there are two or more and some host has several runs, because these lie closer together than hosts
-    do. `hosts` names the host of each run; None if not known.
+    Hosts count if there are two or more and some host has several runs, because runs of one host lie closer together
+    than hosts do.
+
+    Args:
+        values: The figure of each run.
+        hosts: Name of the host of each run; None if not known, so that the runs count.
     """
     if hosts is None or not _some_host_ran_twice(hosts):
         return IndependentValues(values, [1] * len(values), are_hosts=False)

@@ -10,10 +10,15 @@ from scoring.record import Record, config_of, nodes_of
 
 
 def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
-    """Return the share of the GPUs' peak FLOP/s that training takes (MFU), such as 0.35; the mean for several runs.
+    """Return the share of the GPUs' peak FLOP/s that training takes (MFU), such as 0.35.
 
-    `images_per_s` is the rate of all devices together. Returns None without runs, or if some run's model, GPU model,
-    peak or number of devices is not known.
+    Args:
+        records: The runs as read from their logs. Several give the mean of their shares.
+        images_per_s: The throughput of all devices together.
+
+    Returns:
+        The share; None without runs, or if some run's model, image size, GPU model, peak or number of devices is not
+        known.
     """
     shares = []
     for record in records:
@@ -37,10 +42,14 @@ def _peak_flop_per_s(record: Record) -> float | None:
 
 
 def _card_of_all_gpus(record: Record) -> Card | None:
-    """Return the row of `cards.csv`, the table of GPU models, for the GPUs of a run.
+    """Return the data-sheet row for the GPU model of a run, from the table `cards.csv`.
 
-    Returns None if the log does not describe its GPUs, if they are of several models, or if the table has no such
-    model.
+    Args:
+        record: The run as read from its log, whose header may describe the GPUs of each node.
+
+    Returns:
+        The row; None if the log does not describe its GPUs, if they are of several models, or if the table lacks the
+        model.
     """
     # `card_of` returns None for a model that the table does not have.
     cards = {card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))) for gpu in _described_gpus(record)}
@@ -67,9 +76,16 @@ def _flop_per_image(record: Record) -> float | None:
 
 
 def _image_side(record: Record, side: str) -> int:
-    """Return the `height` or `width` of the images in pixels, as configured; 0 if the configuration has no size.
+    """Return the height or the width of the training images in pixels, as the run was configured.
 
-    `RECIPE.image_size` is the side of square images. It goes before `RECIPE.image_height` and `RECIPE.image_width`.
+    `RECIPE.image_size`, the side of square images, goes before `RECIPE.image_height` and `RECIPE.image_width`.
+
+    Args:
+        record: The run as read from its log. Only a log of this project has a configuration.
+        side: "height" or "width".
+
+    Returns:
+        The pixels; 0 if the configuration has no size.
     """
     config = config_of(record)
     side_of_square = real(config.get("RECIPE.image_size", {}).get("value"))
@@ -80,8 +96,13 @@ def _image_side(record: Record, side: str) -> int:
 def images_per_joule(records: Sequence[Record]) -> float | None:
     """Return how many images are trained for each joule that the GPUs take from the first step to the end.
 
-    Several runs are averaged by their joules per image: 0.5 and 1.5 J per image give 1 image per joule. Returns None
-    without runs, or if a log does not give its energy.
+    Several runs are averaged by their joules per image: 0.5 and 1.5 J per image give 1 image per joule.
+
+    Args:
+        records: The runs as read from their logs, which may have the energy in their telemetry.
+
+    Returns:
+        The images per joule; None without runs, or if a log does not give its energy.
     """
     joules_per_image = []
     for record in records:

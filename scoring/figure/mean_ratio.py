@@ -22,10 +22,18 @@ class RatioInterval(NamedTuple):
 
 
 def interval_of_means(base: Runs, other: Runs, several_hosts: IndependentValues | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio mean(other) / mean(base) of two runs or more each, by Welch's t.
+    """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs, by Welch's t.
 
     If the runs of a side are of two hosts or more, and some host has several, each of its hosts counts as one value.
-    `several_hosts`, which `hosts_beside_one_host` returns, makes the interval no narrower than hosts lie apart.
+
+    Args:
+        base: The runs in the denominator, two or more, with their hosts if known.
+        other: The runs in the numerator, two or more, with their hosts if known.
+        several_hosts: The means of the hosts of one side, if the other is of one host (see `hosts_beside_one_host`);
+            else None. With it, the interval is no narrower than their spread makes it.
+
+    Returns:
+        The interval, with words that say how it was made.
     """
     base_repeats = independent_values(base.values, base.hosts)
     other_repeats = independent_values(other.values, other.hosts)
@@ -43,10 +51,18 @@ def interval_of_means(base: Runs, other: Runs, several_hosts: IndependentValues 
 
 
 def hosts_beside_one_host(base: Runs, other: Runs) -> IndependentValues | None:
-    """Return the means of the hosts of one side, if there are several and the other side is of one host, else None.
+    """Return the means of the hosts of one set of runs, if the other set is of a single host.
 
-    The runs of one host do not show how far hosts lie apart, but these means do. Both sides must be of one system: the
-    hosts of another may lie further apart.
+    The runs of one host do not show how far hosts lie apart, but the means of several hosts do. Both sets must be of
+    one system, because the hosts of another may lie further apart.
+
+    Args:
+        base: One set of runs, with their hosts if known.
+        other: The other set of runs, with their hosts if known.
+
+    Returns:
+        The means of the hosts of the set that has several; None if neither or both have several, or if hosts are not
+        known.
     """
     if base.hosts is None or other.hosts is None:
         return None
@@ -60,7 +76,12 @@ def hosts_beside_one_host(base: Runs, other: Runs) -> IndependentValues | None:
 
 
 def interval_of_one_host(ratio: float, several_hosts: IndependentValues) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two means, if one is of a single host and one of `several_hosts`."""
+    """Return the 95 % interval of the ratio of two means, one of a single host and one of several hosts.
+
+    Args:
+        ratio: The ratio of the two means.
+        several_hosts: The means of the several hosts, two or more. Their spread makes the interval.
+    """
     hosts = len(several_hosts.values)
     bounds = spread.single_run_interval(
         ratio=ratio,

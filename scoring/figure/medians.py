@@ -9,11 +9,17 @@ from runlog.stats import CONFIDENCE
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median as (low, high); None for fewer than five values.
+    """Return the 95 % interval of the median of some values of any distribution.
 
     An interval from the k-th least to the k-th greatest value rarely has a confidence of exactly 95 %. So the bounds
-    are interpolated between two such intervals: the narrowest one of 95 % or more (outer), and the next narrower one
-    (inner). Of five values it is the interval from the least to the greatest, which has only 93.75 %.
+    are interpolated between the narrowest such interval of 95 % or more, and the next narrower one.
+
+    Args:
+        values: The values, in any order and unit.
+
+    Returns:
+        The bounds (low, high); None for fewer than five values. Those of five are the least and the greatest, with a
+        confidence of only 93.75 %.
     """
     n = len(values)
     if n < 5:
@@ -51,10 +57,13 @@ def _deepest_of_enough_confidence(n: int) -> int:
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
-    """Return how far the 95 % bounds lie from the outer bounds towards the inner ones: 0 is the outer, 1 the inner.
+    """Return how far the 95 % bounds of a median lie from the outer bounds (0) towards the inner ones (1).
 
-    The outer bounds are the `k`-th least and the k-th greatest of n values, the inner ones those at k + 1. See
-    Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
+    See Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
+
+    Args:
+        k: The outer bounds are the k-th least and the k-th greatest value, the inner ones those at k + 1.
+        n: The number of values.
     """
     outer_confidence = _confidence_at_depth(k, n)
     inner_confidence = _confidence_at_depth(k + 1, n)
@@ -72,11 +81,18 @@ def _confidence_at_depth(depth: int, n: int) -> float:
 
 
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
+    """Return the 95 % interval of the ratio median(other) / median(base) of two sets of values.
 
-    The bounds are the k-th least and the k-th greatest of all quotients of a value of `other` by one of `base`, with k
-    from `_rank_of_bounds` (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963). The values of the two sets
-    are assumed to be distributed alike, but for a factor.
+    The bounds are the k-th least and the k-th greatest of all quotients of a value of `other` by one of `base` (Hodges
+    and Lehmann, Annals of Mathematical Statistics 34, 1963). The two sets are assumed to be distributed alike, but for
+    a factor.
+
+    Args:
+        base: The values in the denominator, such as the figures of runs.
+        other: The values in the numerator, in the same unit.
+
+    Returns:
+        The bounds (low, high), between which the ratio of the medians always lies; None for too few values.
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:
@@ -90,10 +106,18 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 
 
 def _rank_of_bounds(m: int, n: int) -> int:
-    """Return k such that the k-th least and k-th greatest quotient of m and n values are 95 % bounds; 0 for too few.
+    """Return the rank k of the quotients that are 95 % bounds of the ratio of two sets of values.
 
-    Let U be the number of quotients below the true ratio (the statistic of Mann and Whitney). The k-th least quotient
-    is too high for a lower bound if U < k. So k is the greatest number for which this has a chance of at most 2.5 %.
+    The bounds are the k-th least and the k-th greatest quotient. Let U be the number of quotients below the true ratio
+    (the statistic of Mann and Whitney): the k-th least quotient is too high for a lower bound if U < k. So k is the
+    greatest number for which this has a chance of at most 2.5 %.
+
+    Args:
+        m: The number of values of one set.
+        n: The number of values of the other set.
+
+    Returns:
+        The rank k; 0 for too few values.
     """
     # If one set is divided by the true ratio, both are distributed alike. All rankings are then equally likely.
     all_rankings = math.comb(m + n, m)
@@ -104,12 +128,19 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
-    """Return how many rankings of m and n values have each Mann-Whitney U, as a list by U from 0 to m * n.
+    """Return how many rankings of two sets of values have each value of Mann and Whitney's statistic U.
 
     For m = 1 and n = 2 it is [1, 1, 1], because the single value has 0, 1 or 2 of the others below it. The counts are
     the coefficients of a polynomial in q, the Gaussian binomial (Andrews, The Theory of Partitions, 1976):
 
         (1 - q**(n + 1)) / (1 - q) * (1 - q**(n + 2)) / (1 - q**2) * ... * (1 - q**(n + m)) / (1 - q**m)
+
+    Args:
+        m: The number of values of one set.
+        n: The number of values of the other set.
+
+    Returns:
+        The counts by U, from 0 to m * n.
     """
     # Coefficients from q**0 to q**(m * n). Higher powers are cut off on the way: no lower one depends on them.
     coefficients = [1] + [0] * (m * n)

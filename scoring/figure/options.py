@@ -23,9 +23,13 @@ def add_score_options(
 ) -> None:
     """Add the options of commands that score logs: --protocol, --skip, --runs, and those of `add_log_options`.
 
-    `protocol` is the default of --protocol. A command that chooses its default later passes `default_in_words`, which
-    describes that default in the help. Without either, the user must give --protocol. `convert` turns the texts of
-    --devices and --batch into values.
+    Args:
+        parser: The parser of the command.
+        convert: Function that turns the text of --devices or --batch into a value, such as `counts` for a list of
+            numbers.
+        protocol: The default of --protocol, such as "window". None: without `default_in_words`, the user must give the
+            option.
+        default_in_words: Description of the default for the help, if the command chooses the default later.
     """
     _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
@@ -58,9 +62,13 @@ def whole(text: str) -> int:
 
 
 def protocol_of(args: argparse.Namespace) -> Protocol:
-    """Return the protocol that --protocol and --runs choose.
+    """Return the measurement protocol that the options --protocol and --runs choose.
 
-    Raises InputError if there is none of that name, or if --runs is too few for an olympic mean.
+    Args:
+        args: The parsed options of `add_score_options`.
+
+    Raises:
+        InputError: There is no protocol of that name, or --runs is too few for an olympic mean, which drops two runs.
     """
     protocol = protocols.find(args.protocol)
     if args.runs is not None:

@@ -11,10 +11,16 @@ IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode",
 
 
 def refuse_unless_repeats(records: Sequence[Record]) -> None:
-    """Raise InputError if the runs are not repeats of one system, or if two logs are of the same run.
+    """Raise an error if some runs are not repeats of one system, or if two logs are of the same run.
 
-    Repeats agree in the fields of IN_COMMON and in the framework. A value that a log does not give agrees with any
-    other. If some log does not name its framework, the logs must also be of one format.
+    Repeats agree in the fields of IN_COMMON, such as the devices and the batch, and in the framework. If some log does
+    not name its framework, the logs must also be of one format.
+
+    Args:
+        records: The runs as read from their logs. A value that a log does not give agrees with any other.
+
+    Raises:
+        InputError: Two runs differ, or a run is given twice or in two parts.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
@@ -34,9 +40,15 @@ def _said_framework_name(record: Record) -> str | None:
 
 
 def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[object]) -> None:
-    """Raise InputError if two records have different values of the fact `name`.
+    """Raise an error if two runs differ in one fact.
 
-    `values` has one value for each record. None agrees with any value.
+    Args:
+        name: Name of the fact, such as "precision", for the error.
+        records: The runs as read from their logs, whose files the error names.
+        values: The value of the fact for each run. None agrees with any value.
+
+    Raises:
+        InputError: There are two different values.
     """
     first_file_by_value: dict[object, str] = {}
     for record, value in zip(records, values, strict=True):

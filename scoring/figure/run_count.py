@@ -21,9 +21,16 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    - Without `by_benchmark`, the protocol is returned as it is.
-    - With --runs, the user's number of runs is kept. Raises InputError if all of them would be dropped.
-    - Without --runs, MLPerf sets both numbers. Raises InputError if they are not known.
+    If the user gave the number of runs (--runs), only the number of dropped runs is set. A protocol that does not leave
+    these numbers to the benchmark (`by_benchmark`) is returned as it is.
+
+    Args:
+        protocol: The rules of the score.
+        records: The runs as read from their logs, all of one benchmark. If the first has no start, the protocol is
+            returned as it is, because `run_figure` will refuse that log.
+
+    Raises:
+        InputError: The benchmark's numbers are not known, or all of the user's number of runs would be dropped.
     """
     if not protocol.by_benchmark:
         return protocol
@@ -42,8 +49,13 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
     """Return how many runs MLPerf asks for of a benchmark, and how many of them are dropped at each end.
 
-    Raises InputError, with the log's `file`, if the benchmark is not known, or if rounds of MLPerf differ in these
-    numbers: a log does not say its round.
+    Args:
+        file: Path of the log, for the error.
+        benchmark: The benchmark as MLPerf names it, such as "resnet"; None if the log names none.
+
+    Raises:
+        InputError: The benchmark is not known, or rounds of MLPerf differ in these numbers: a log does not say its
+            round.
     """
     if benchmark is None:
         raise _unknown_run_count(file, "names no benchmark, so the number of runs is not known")
@@ -78,11 +90,18 @@ def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
 
 
 def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> None:
-    """Raise TooFewRunsError if an olympic mean has too few runs, or if too many runs failed for the protocol's average.
+    """Raise an error if an average of runs has too few of them, or if too many of them did not converge.
 
-    An olympic mean needs more runs than it drops. A failed run is one that did not converge; its figure is infinite. An
-    olympic mean allows as many of them as it drops at each end, any other average allows none. `unit` is the unit of
-    the figures, for the error.
+    An olympic mean leaves out the best and the worst runs. It needs more runs than it drops, and allows as many failed
+    runs as it drops at each end. Any other average allows no failed run.
+
+    Args:
+        runs: The figure of each run; infinite for a run that did not converge.
+        protocol: The rules of the score, with the average and the number of dropped runs.
+        unit: Unit of the figures, for the error.
+
+    Raises:
+        TooFewRunsError: There are too few runs, or too many failed.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     if is_olympic and len(runs) <= 2 * protocol.dropped_runs:

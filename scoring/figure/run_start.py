@@ -21,13 +21,16 @@ class Start(NamedTuple):
 
 
 def start_of(record: Record) -> Start:
-    """Return when a run started. It is the first of these that is known:
+    """Return when a run started.
 
-    1. the date of its run_start,
-    2. the date of its first row,
-    3. the date of the last change of its log's file.
+    It is the first of these that is known: the date of its start, the date of its first row, the date of the last
+    change of its log's file. A log may count its times from midnight or from 0, and such times are no dates.
 
-    A log may count its times from midnight or from 0. Such times are no dates.
+    Args:
+        record: The run as read from its log. Its file must exist if the log has no date.
+
+    Returns:
+        The Unix time in seconds, and which of the three it is: "run_start", "first_row" or "file".
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")

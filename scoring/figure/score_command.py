@@ -32,11 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the score of the logs, as lines or as JSON (--json). Returns 1 for too few (converged) runs, else 0.
+    """Run the command `score`: print the figure of some logs and all that goes with it, as lines or as JSON.
 
-    Raises InputError if logs or the protocol cannot be read, if they do not fit each other, or if the warm-up leaves
-    nothing to measure. The last is no error if all runs were resumed from a checkpoint and finished, and --skip is not
-    given: their score is then printed without a figure.
+    If all runs were resumed from a checkpoint and finished, they may be shorter than the warm-up. Unless the user chose
+    the warm-up (--skip), they are then printed without a figure.
+
+    Args:
+        args: The parsed options of `add_arguments`.
+
+    Returns:
+        The exit status: 1 if the runs, or those that converged, are too few for the protocol, else 0.
+
+    Raises:
+        InputError: The logs or the protocol cannot be read, they do not fit each other, or the warm-up leaves nothing
+            to measure.
     """
     protocol = protocol_of(args)
     records = read_records(args)
@@ -115,9 +124,13 @@ def _score_without_figure(rule: str, error: Exception, protocol: Protocol, recor
 
 
 def _interval_rows(result: Score) -> list[tuple[str, str]]:
-    """Return the rows of `score` that show the 95 % intervals, as (name, text); if there are none, a row says why.
+    """Return the printed rows that show the 95 % intervals of a score, as (name, text).
 
-    A single run may have two: one for its own mean, and one for another run of the system.
+    Args:
+        result: The score. A single run may have two intervals: for its own mean, and for another run of the system.
+
+    Returns:
+        One or two rows. Without an interval, a row says why there is none.
     """
     if result.interval_95 is None:
         return [("95 % interval", result.interval_method)]  # such as "none: fewer than 8 windows of one run"
@@ -170,7 +183,11 @@ def score_lines(result: Score) -> list[str]:
 
 
 def _fact_rows(result: Score) -> list[tuple[str, str]]:
-    """Return the rows of `score` as (name, text): intervals, spread, runs and other facts, as far as they are known."""
+    """Return the printed rows of a score, as (name, text): intervals, spread, runs and other facts, if known.
+
+    Args:
+        result: The score. A row is for example ("spread", "1.234 (standard deviation over runs)").
+    """
     rows = _interval_rows(result)
     more_runs = _more_runs_in_words(result.more_runs_for_1_percent)
     if more_runs:

@@ -31,9 +31,15 @@ class PooledSd(NamedTuple):
 
 
 def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
-    """Return one relative standard deviation of values within their sets; None if no set has two values.
+    """Return one relative standard deviation of values within several sets, such as the runs of each system.
 
-    It is the root of the sets' mean squared deviation. A set of n values weighs n - 1, its degrees of freedom.
+    It is the root of the sets' mean squared relative deviation. A set of n values weighs n - 1, its degrees of freedom.
+
+    Args:
+        sets: Sets of values, each compared only with its own mean. A set of a single value does not count.
+
+    Returns:
+        The deviation as a share of the mean, with its degrees of freedom; None if no set has two values.
     """
     squares = 0.0
     freedom = 0
@@ -125,9 +131,13 @@ def has_no_width(interval: tuple[float, float]) -> bool:
 
 
 def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
-    """Return the 95 % interval of the ratio of two means, other / base, as (low, high): Welch's t on the logarithms.
+    """Return the 95 % interval (low, high) of the ratio of two means, other / base, by Welch's t on the logarithms.
 
     The two standard errors may differ (Welch, Biometrika 34, 1947; for olympic means Yuen, Biometrika 61, 1974).
+
+    Args:
+        base: The mean in the denominator, with its standard error.
+        other: The mean in the numerator, with its standard error.
     """
     ratio = other.value / base.value
     variance_of_base = _variance_of_log(base)
@@ -156,17 +166,27 @@ def single_run_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
 
-    `relative_sd`, with its degrees of freedom `freedom`, is how far other runs lie apart: a single run does not show
-    it. `runs` and `other_runs` are the numbers of runs of the two means.
+    Args:
+        ratio: The ratio of the two means.
+        relative_sd: How far other runs lie apart, as a share of their mean: a single run does not show it.
+        freedom: Degrees of freedom of `relative_sd`.
+        runs: The number of runs, or hosts, of one mean. It may be a fraction where these weigh unequally.
+        other_runs: The number of runs, or hosts, of the other mean.
     """
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / runs + 1 / other_runs)
     return around(ratio, half_width)
 
 
 def outlier(values: Sequence[float]) -> int | None:
-    """Return the index of the one outlier among values, by Grubbs' test at a significance of 1 %; None without one.
+    """Return the index of the one outlier among some values, by Grubbs' test at a significance of 1 %.
 
-    See Grubbs, Technometrics 11, 1969. Fewer than three values, or values that are all equal, have no outlier.
+    See Grubbs, Technometrics 11, 1969.
+
+    Args:
+        values: The values, in any unit; all finite.
+
+    Returns:
+        The index; None if there is no outlier. Fewer than three values, or values that are all equal, have none.
     """
     n = len(values)
     deviation = sd(values)

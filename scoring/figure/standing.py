@@ -16,9 +16,15 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 
 
 def _facts(record: Record) -> ResultFacts:
-    """Return the facts that decide whether a log's result is an MLPerf result. Unknown facts are None or empty.
+    """Return the facts that decide whether a log's result is an MLPerf result.
 
     Logs of this project give more of them than other logs do, because their header describes the data set.
+
+    Args:
+        record: The run as read from its log, which has the form of MLPerf logs.
+
+    Returns:
+        The facts. Those that are not known are None or empty.
     """
     is_project_log = bool(record.header)  # only logs of this project have a header
     dataset = section(record, "dataset")  # of the header; an empty table if there is no header

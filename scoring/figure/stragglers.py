@@ -42,8 +42,11 @@ class OftenSlowestRank(NamedTuple):
 def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTime, *, action: str) -> Iterator[Verdict]:
     """Yield a warning if one rank is the slowest too often to be chance, and lags far behind the median rank.
 
-    `kind` says which time of the ranks is compared, and `action` is the verb for it in the message, such as `computes`.
-    A log without the ranks' times, or of a single rank, gives no warning.
+    Args:
+        record: The run as read from its log. Each of its devices has one rank.
+        windows: The measured windows (what one printed row covers). Without the ranks' times there is no warning.
+        kind: Which times of the ranks to compare: "compute", or "data_wait" for the time spent waiting for input.
+        action: The verb for it in the message, such as "computes".
     """
     straggler = most_often_slowest(windows, kind)
     ranks = record.devices  # each device has one rank
@@ -60,10 +63,17 @@ def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTim
 
 
 def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlowestRank | None:
-    """Return the rank that is most often the slowest, by one kind of time; None if no window has ranks' times.
+    """Return the rank that is the slowest in more windows of a run than any other rank.
 
     Ranks of the same number on different hosts are different ranks. If several are the slowest equally often, it is the
     one that was so first.
+
+    Args:
+        windows: The windows of a run; a window is what one printed row of the log covers.
+        kind: Which times of the ranks to compare: "compute", or "data_wait" for the time spent waiting for input.
+
+    Returns:
+        The rank; None if no window has the ranks' times of this kind.
     """
     slowest_of_windows = _slowest_ranks(windows, kind)
     if not slowest_of_windows:
@@ -84,9 +94,14 @@ def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlow
 
 
 def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestRank]:
-    """Return the slowest rank of each window, by one kind of time.
+    """Return the slowest rank of each window, with how far it lags behind the median rank.
 
-    A window whose row does not give the ranks' times of this kind is left out.
+    Args:
+        windows: The windows of a run; a window is what one printed row of the log covers.
+        kind: Which times of the ranks to compare: "compute", or "data_wait" for the time spent waiting for input.
+
+    Returns:
+        The ranks in the order of the windows. A window whose row does not give these times is left out.
     """
     slowest = []
     for window in windows:
@@ -104,7 +119,15 @@ def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> floa
 
     For one given rank, Chernoff's bound is exp(-n * D). Here n is the number of independent windows, and D says how far
     the rank's share of the windows is above the expected 1 / ranks (`_divergence`). For all ranks, it is `ranks` times
-    as much. If the share is not above the expected one, the bound is 1.
+    as much.
+
+    Args:
+        times_slowest: In how many windows the rank is the slowest.
+        windows: How many windows say which rank is the slowest. Neighbours are correlated, so four count as one.
+        ranks: The number of ranks of the run.
+
+    Returns:
+        The bound, which may exceed 1; 1 if the share is not above the expected one.
     """
     share = times_slowest / windows
     expected_share = 1 / ranks  # of a rank that is as fast as the others
