@@ -90,11 +90,23 @@ class GivenLog:
 
 
 def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
-    """Build the report of runs: group repeated runs, score each group, compare device counts, and judge it all.
+    """Build a report from training logs: group repeated runs, score each group, compare device counts, judge it all.
 
-    There must be at least one log. Without a `protocol`, one that suits the logs is chosen. A protocol says how much is
-    dropped at the start of a run; `skip`, the number of --skip, replaces this. Raises InputError if a log is given
-    twice.
+    Runs repeat each other if they agree in system, number of devices and nodes, batch size, machine and folder. Each
+    group of repeats gets one figure, such as a throughput.
+
+    Args:
+        logs: The runs of the report, at least one.
+        protocol: Rules by which runs become a figure. None: `mlperf`, which takes the time to train, if the logs have
+            nothing else to score; otherwise `window`, over all runs of each group.
+        skip: Number of windows to drop as warm-up at the start of each run. A window is the steps between two printed
+            rows of a log. It is a number of epochs if the protocol skips epochs. None: as the protocol says.
+
+    Returns:
+        The content of the report. A group that cannot be scored has no figure, and its `problem` says why.
+
+    Raises:
+        InputError: A run is given twice, or as two logs of which one continues the other.
     """
     records = [log.record for log in logs]
     refuse_same_run_twice(records)
@@ -156,7 +168,15 @@ def _devices_of(group: Group) -> int:
 
 
 def _repeat_key(run: ReportedRun) -> _RepeatKey:
-    """Return what a run shares with its repeats. Runs with equal keys repeat each other."""
+    """Return the properties that a run shares with its repeats, to group runs by: runs with equal keys are repeats.
+
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The system, the numbers of devices and nodes, the batch, the machine, and the folder that the log was found in.
+        A property that the log does not state is None.
+    """
     record = run.record
     return _RepeatKey(
         system=_system_of(record),
@@ -172,7 +192,14 @@ def _repeat_key(run: ReportedRun) -> _RepeatKey:
 def _system_of(record: Record) -> _System:
     """Return the properties that a run shares with runs of the same system on other numbers of devices.
 
-    A submission to MLPerf by others has another batch for each number of devices, so its batch is left out.
+    They are framework, model, batch per device, precision, FP32 math mode, mode and kind of devices. A submission to
+    MLPerf by others has another batch for each number of devices, so its batch is left out.
+
+    Args:
+        record: A run as its log describes it.
+
+    Returns:
+        The properties, as a key to group runs by. The framework has no version. A property is None if it is not known.
     """
     batch_per_device = record.batch_per_device
     kind_of_devices: object = record.device_kinds
@@ -199,10 +226,16 @@ def _is_submission_by_others(record: Record) -> bool:
 
 
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
-    """Score the runs of a group, and return the group with its figure, or with the problem that prevents it.
+    """Score a group of repeated runs, and return the group with its figure, or with the problem that prevents it.
 
-    With fewer runs than the protocol asks for, the group has a problem, and also the figure of the runs that there are
-    if these make one.
+    Args:
+        runs: The repeated runs, at least one.
+        options: The protocol and the number of windows to skip that the user gave, if any.
+        name_machine: Whether the group's name says on which machine it ran.
+
+    Returns:
+        The group. If it has fewer runs than the protocol asks for, it has a problem, and also the figure of the runs
+        that there are if these make one. For any other problem it has no figure.
     """
     protocol = options.protocol_of_group(runs)
     result: Score | None = None
@@ -220,10 +253,16 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
 
 
 def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol) -> list[ReportedRun]:
-    """Return the runs in the same order, each with its own figure of the score and the lines that the figure is from.
+    """Return the runs in the same order, each with its own figure and the log lines that the figure is from.
 
-    A score by the rules of MLPerf counts a fixed number of runs. If there are more, the others are returned without a
-    figure.
+    Args:
+        runs: Runs of one group.
+        result: Score of the group, which has a figure for each run that it counts.
+        protocol: Rules by which the group was scored.
+
+    Returns:
+        The runs. A score by the rules of MLPerf counts a fixed number of runs; if there are more, the others are
+        returned without a figure.
     """
     figure_by_record_id = _figure_by_record_id(result)
     with_figures = []
@@ -244,7 +283,17 @@ def _figure_by_record_id(result: Score) -> dict[int, RunFigure]:
 
 
 def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
-    """Return the first and last line between which the windows of a run's figure stand in its log."""
+    """Return the first and the last line of a log between which the windows of the run's figure stand.
+
+    Args:
+        record: The run as its log describes it.
+        figure: The run's figure, with the lines that it comes from.
+        protocol: Rules by which the run was scored.
+
+    Returns:
+        Two line numbers, counted from 1. The first may differ from the figure's own first line: if the figure is made
+        of epochs, the windows of an epoch stand before the row of the epoch.
+    """
     first_line = figure.first_line
     if protocol.over_steps == "between_stamps":
         first_line += 1  # the row of the first stamp ends before the measurement begins
@@ -266,8 +315,12 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
     """Return a scaling table for each system that was run on several numbers of devices, or of their nodes.
 
-    `systems` has the groups of each system. The result also has a warning for each setting in which the runs of a table
-    differ besides their number of devices, such as the versions of their packages.
+    Args:
+        systems: The groups of repeated runs of each system, which share framework, model and precision, among others.
+
+    Returns:
+        The tables, and a warning for each setting in which the runs of a table differ besides their number of devices,
+        such as the versions of their packages.
     """
     tables = []
     mixed_settings_warnings: list[Verdict] = []
@@ -281,9 +334,14 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
 
 
 def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
-    """Return the published curves to show beside groups, chosen by the last group that has any.
+    """Return the published throughput curves to show beside groups of runs, chosen by the last group that has any.
 
-    If no group has any, the result has no curves, and its note says why the last group has none.
+    Args:
+        groups: Groups of repeated runs, at least one. Among groups of one system, the last has the most devices.
+
+    Returns:
+        The curves and a note on them. If no group has any, there are no curves, and the note says why the last group
+        has none.
     """
     published = read_published()
     for group in reversed(groups):  # of a system the last group has the most devices
@@ -299,7 +357,14 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 def _reported_run(number: int, log: GivenLog) -> ReportedRun:
     """Return a run of the report: what is given of its log, and what the log says before the run starts.
 
-    Only an MLPerf log has sections of a header and events there.
+    Only an MLPerf log (lines `:::MLLOG {...}`) has header sections and events there.
+
+    Args:
+        number: Number of the run in the report, counted from 1.
+        log: The log of the run.
+
+    Returns:
+        The run, still without a figure.
     """
     entries = _entries_before_run_start(log)
     events = [entry for entry in entries if isinstance(entry, Event)]
@@ -337,9 +402,13 @@ def _shown_events(events: Sequence[Event]) -> dict[str, Logged]:
 
 
 def _entries_before_run_start(log: GivenLog) -> Sequence[object]:
-    """Return the entries of a run in an MLPerf log before its event run_start, but at most PREAMBLE_ENTRIES of them.
+    """Return the entries of an MLPerf log before the run's event `run_start`: header sections, events and problems.
 
-    A log of another format has none.
+    Args:
+        log: The log of the run. The file may hold several runs; only entries of this run are returned.
+
+    Returns:
+        The entries in their order, at most PREAMBLE_ENTRIES. Empty for a log of another format.
     """
     if log.record.format != "mllog":
         return []
@@ -355,10 +424,17 @@ def _entries_before_run_start(log: GivenLog) -> Sequence[object]:
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
-    """Read a file that `compliance check --json` printed, and return its entry on each run, by the run's file.
+    """Read a file that `python -m compliance check --json` printed, and return its entry on each run of the report.
 
-    A run that was not checked is left out. Raises InputError for a file of another form, or for one that has an entry
-    on a log that is not in this report.
+    Args:
+        path: The JSON file.
+        records: The runs of the report, as their logs describe them.
+
+    Returns:
+        The entries by the path of the run's log (`Record.file`). A run that was not checked is left out.
+
+    Raises:
+        InputError: The file has another form, or has an entry on a log that is not in this report.
     """
     try:
         # Real paths are compared, because the check may have been given the same logs by other names.

@@ -225,7 +225,10 @@ class Report:
     def folder(self) -> str:
         """Return the deepest folder that holds all logs given by absolute paths, ending in `/`: "/data/logs/".
 
-        It is empty if there are no such logs, or if only `/` holds them all. The page leaves it out of paths.
+        The page leaves this folder out of the paths that it shows.
+
+        Returns:
+            The folder. It is empty if no log has an absolute path, or if only `/` holds them all.
         """
         files = [Path(run.record.file) for run in self.runs]
         folders = [file.parent for file in files if file.is_absolute()]
@@ -304,10 +307,18 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as points to draw; no points if the log has no rates.
+    """Return the throughput of a run over time as points to draw.
 
-    A point is one window. In a long run several neighbouring windows share a point, so that there are about
-    SHOWN_POINTS points or fewer. Measured windows, which count for the run's figure, share no point with others.
+    A point is one window, which is the steps between two printed rows of the log. In a long run several neighbouring
+    windows share a point, so that there are about SHOWN_POINTS points or fewer. Measured windows, which count for the
+    run's figure, share no point with others.
+
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The points, and what their starts and ends count: "s", "step" or "row". There are no points if the log has no
+        rates.
     """
     rates = _finite_rates(run.record)
     if not rates:
@@ -330,7 +341,11 @@ def _finite_rates(record: Record) -> list[tuple[Window, float]]:
 
 
 def _as_points(rated_windows: Sequence[_RatedWindow]) -> list[Point]:
-    """Return about SHOWN_POINTS points, or fewer. If there are more windows, neighbours share a point."""
+    """Return windows as about SHOWN_POINTS points to draw, or fewer: of more windows, neighbours share a point.
+
+    Args:
+        rated_windows: Windows of one run in their order, with their rates.
+    """
     windows_per_point = math.ceil(len(rated_windows) / SHOWN_POINTS)
     points = []
     for stretch in stretches(rated_windows):  # successive windows, all of them measured or none
@@ -342,7 +357,10 @@ def _as_points(rated_windows: Sequence[_RatedWindow]) -> list[Point]:
 def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
     """Split windows or points into lists of successive ones that are all measured or all not measured.
 
-    The order is kept: measured, measured, not, measured -> [measured, measured], [not], [measured].
+    The order is kept: measured, measured, not, measured gives [measured, measured], [not], [measured].
+
+    Args:
+        items: Windows or points of one run. `measured` says of each whether it counts for the run's figure.
     """
     lists: list[list[_Measurable]] = []
     for item in items:
@@ -355,7 +373,11 @@ def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
 def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
     """Return one point for neighbouring windows, with the mean of their rates over time.
 
-    A window takes time in proportion to its steps / its rate. If a window does not say its steps, each counts as one.
+    A window takes time in proportion to its steps divided by its rate. If a window does not say its steps, each counts
+    as one.
+
+    Args:
+        neighbours: Successive windows, all measured or none, at least one.
     """
     windows = tuple(rated.window for rated in neighbours)
     steps = steps_as_weights(windows)
@@ -372,7 +394,11 @@ def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     - "s": the times at which the windows ended
     - "s": the time that each window took, one after the other
     - "step": the steps at which the windows ended
-    - "row": the windows' own numbers
+    - "row": the place of each window in the list, from 0
+
+    Args:
+        windows: Windows of one run in their order.
+        record: The run as its log describes it. If it says when the run started, the end times are counted from there.
     """
     axis = _axis_of_end_times(windows, record) or _axis_of_lengths(windows) or _axis_of_steps(windows)
     if axis is not None:
@@ -412,10 +438,16 @@ def _axis_of_steps(windows: Sequence[Window]) -> _Axis | None:
 def _spans_of_time(
     windows: Sequence[Window], ends: Sequence[float], run_start_s: float | None
 ) -> list[tuple[float, float]]:
-    """Return the start and end of each window in seconds since run_start.
+    """Return the start and the end of each window in seconds since the start of the run.
 
-    Without a run_start they are counted from the start of the first window. A window that does not say how long it took
-    starts at its end. One that starts before the run by no more than what is rounded off starts with it.
+    Args:
+        windows: Windows of one run. One that does not say how long it took starts at its end.
+        ends: Time stamp at the end of each window, in seconds.
+        run_start_s: Time stamp of the start of the run. None: the start of the first window takes its place.
+
+    Returns:
+        A pair for each window. A window that seems to start less than SHOWN_SECONDS before the run starts at 0, because
+        stamps are rounded.
     """
     begins = [end - (window.seconds or 0.0) for end, window in zip(ends, windows, strict=True)]
     origin = begins[0] if run_start_s is None else run_start_s

@@ -28,9 +28,13 @@ NAMED_TIMES = 5  # times to train in a section's gist, the words beside its titl
 
 
 def training(report: Report) -> Section:
-    """Return the section on loss, quality and the time from run_start to run_stop.
+    """Return the section of the report on loss, quality and the time from run_start to run_stop.
 
-    The table of times is left out if it would have no row.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The section. Its table of times is left out if it would have no row.
     """
     parts: list[Block] = [_loss(report), quality.figure(report)]
     runs_in_table = [run for run in report.runs if _belongs_in_table_of_times(run)]
@@ -50,9 +54,13 @@ def _times_in_words(runs: Sequence[ReportedRun]) -> str:
 
 
 def _belongs_in_table_of_times(run: ReportedRun) -> bool:
-    """Return whether a run has a row in the table of times to train; a run that measured throughput alone has none.
+    """Return whether a run has a row in the table of times to train.
 
-    An MLPerf log must say the time, so its run has a row even if it does not. Other runs have one if their log says it.
+    An MLPerf log must say the time, so its run has a row even if it does not. The run of another log has one if the log
+    says it. A run that measured throughput alone has none.
+
+    Args:
+        run: A run of the report.
     """
     if run.record.mode == "throughput":
         return False
@@ -70,9 +78,14 @@ def _cells_of_training(run: ReportedRun) -> list[Cell]:
 
 
 def _time_to_train(run: ReportedRun) -> Inline:
-    """Return the time from run_start to run_stop, with links to both lines; or "not measured".
+    """Return the time that a run took from run_start to run_stop, with links to both lines of its log.
 
-    A run that failed has no time to train: "none after 114.03 s, run_start to run_stop".
+    Args:
+        run: A run of the report.
+
+    Returns:
+        Text such as "31.20 min, run_start to run_stop". For a run that ended without success it begins with "none
+        after". Without a known time, as for a resumed run, it is "not measured", or "none" if the run failed.
     """
     if run.record.time_to_train_s is None:
         return _time_in_words(run)
@@ -96,7 +109,12 @@ def _time_in_words(run: ReportedRun) -> str:
 def _training_share(run: ReportedRun) -> Inline:
     """Return the share of a run's time that its training windows take. Evaluation and set-up take the rest.
 
-    The text is "not measured" unless the log has the run's time and the time of each window.
+    Args:
+        run: A run of the report.
+
+    Returns:
+        A percentage that links to the line of the first window. "not measured" unless the log has the run's time, and
+        at least one window, and the time of each window.
     """
     windows = run.record.windows
     run_s = run.record.run_time_s
@@ -137,10 +155,17 @@ class _Curves(NamedTuple):
 
 
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
-    """Return a curve of one quantity over the windows of each run. Runs without a finite value are left out.
+    """Return a curve of one quantity, such as the loss, over the windows of each run.
 
-    `read` returns the quantity of a window, or None. A window stands at the number of steps that were done at its end.
-    If these are not known of every run, a window of any run stands at its own number instead.
+    A window, which is the steps between two printed rows of a log, stands at the number of steps that were done at its
+    end. If these are not known of every run, a window of any run stands at its own number instead.
+
+    Args:
+        report: The content of the report.
+        read: Returns the quantity of a window, or None if the log does not say it.
+
+    Returns:
+        The curves, and what their axis counts: "step" or "printed row". Runs without a finite value have no curve.
     """
     runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]
@@ -165,9 +190,12 @@ def _is_finite(value: float | None) -> TypeGuard[float]:
 
 
 def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Window], float | None]) -> _Curve:
-    """Return the curve of what `read` returns of a run's windows, without the windows that have no finite value.
+    """Return the curve of one quantity over a run's windows, without the windows that have no finite value.
 
-    `places` says for each window where it is on the axis.
+    Args:
+        run: A run of the report.
+        places: Place of each window of the run on the horizontal axis.
+        read: Returns the quantity of a window, or None if the log does not say it.
     """
     points = []
     windows = []
@@ -188,7 +216,11 @@ def _steps_done(record: Record) -> list[int] | None:
 def _loss(report: Report) -> Figure | Paragraph:
     """Return the plot of each run's training loss, with a table of its first and last value.
 
-    If no log prints a loss, a sentence says so.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The plot. If no log prints a loss, a sentence that says so.
     """
     curves, axis = _curves_over_windows(report, _loss_of)
     if not curves:
@@ -225,9 +257,14 @@ def _cells_of_loss(curve: _Curve) -> list[Cell]:
 
 
 def telemetry(report: Report) -> Section:
-    """Return the section on GPU memory, power, energy, temperature and slow ranks.
+    """Return the section of the report on GPU memory, power, energy, temperature and slow ranks.
 
-    It has a plot for each quantity that a log says of its windows, and a table with a row for each run.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The section: a plot for each quantity that a log says of its windows (memory, power, and by how much the slowest
+        rank computes or waits for input longer than the median one), and a table with a row for each run.
     """
     slowest = "of the slowest rank beyond the median one"  # how much longer it takes than the median rank
     figures = [  # None: no log has the quantity
@@ -279,9 +316,17 @@ def _slow_wait_percent(window: Window) -> float | None:
 def _telemetry_figure(
     report: Report, name: str, title: str, unit: str, read: Callable[[Window], float | None]
 ) -> Figure | None:
-    """Return the plot of one quantity over the windows of each run; None if no log has it.
+    """Return the plot of one quantity, such as the power, over the windows of each run.
 
-    `name` begins the ids in the plot, and `read` returns the quantity of a window in `unit`, or None.
+    Args:
+        report: The content of the report.
+        name: Short name, such as "power", with which the ids in the SVG begin.
+        title: Title of the plot.
+        unit: Unit of the quantity, such as "W".
+        read: Returns the quantity of a window in `unit`, or None if the log does not say it.
+
+    Returns:
+        The plot; None if no log has the quantity.
     """
     curves, axis = _curves_over_windows(report, read)
     if not curves:
@@ -293,7 +338,14 @@ def _telemetry_figure(
 
 
 def _most_memory(run: ReportedRun) -> Inline:
-    """Return the most GPU memory of any window in MiB, as a link to the last window with it; or "not measured"."""
+    """Return the most GPU memory that any window of a run used, in MiB.
+
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The memory, as a link to the last log line with that value; "not measured" if no line says the memory.
+    """
     most_mib = -math.inf
     line_of_most = None
     for window in run.record.windows:
@@ -329,8 +381,14 @@ NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules o
 def _energy_of_an_image(run: ReportedRun) -> Inline:
     """Return the energy per image in J: power times time over the measured windows, divided by their images.
 
-    The text is "not measured" unless each measured window says its power, its time and its images. If the run's figure
-    is called an MLPerf result, the text says why no energy may be shown beside it.
+    The guidelines of MLPerf allow no other power figure next to an MLPerf result than one by the rules of MLPerf Power.
+
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The energy, as a link to the first measured line; "not measured" unless each measured window says its power, its
+        time and its images. If the run's figure is called an MLPerf result, the text says why no energy is shown.
     """
     standing = standing_of([run.record])  # None if the log is not an MLPerf log
     if standing is not None and standing.uses_the_name:
@@ -352,9 +410,14 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
 
 
 def variance(report: Report) -> Section:
-    """Return the section on how far windows, runs and hosts differ, in two tables of the groups that have a figure.
+    """Return the section of the report on how far windows, runs and hosts differ, in two tables.
 
-    If no group has one, a sentence says so.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The section. Both tables have a row for each group of repeated runs with a figure. If no group has a figure, a
+        sentence says so.
     """
     rows = []
     level_rows = []
@@ -395,9 +458,14 @@ def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
 
 
 def _cells_of_levels(group: Group, score: Score) -> list[Cell]:
-    """Return the row of a group in the table of levels: windows of a run, runs of a host, and hosts.
+    """Return the row of a group in the table of how far windows of a run, runs of a host, and hosts lie apart.
 
-    A level without two values has words on why its deviation is not known.
+    Args:
+        group: A group of repeated runs.
+        score: The figure of the group.
+
+    Returns:
+        The cells. Where there are not two values to compare, the cell has words on why the deviation is not known.
     """
     cells = [Cell("system", group.name)]
     for level in score.levels:
@@ -406,9 +474,13 @@ def _cells_of_levels(group: Group, score: Score) -> list[Cell]:
 
 
 def _range(group: Group) -> Inline:
-    """Return the lowest and the highest figure of a group's runs, or "one run" if fewer than two are finite.
+    """Return the lowest and the highest figure of a group's runs.
 
-    The figure of a run that did not converge is infinite.
+    Args:
+        group: A group of repeated runs. The figure of a run that did not converge is infinite.
+
+    Returns:
+        The range; "one run" if fewer than two figures are finite.
     """
     figures = [run.figure.value for run in group.runs if run.figure]
     finite = [value for value in figures if math.isfinite(value)]
@@ -434,9 +506,14 @@ def _interval(group: Group, score: Score) -> Inline:
 
 
 def _step_quantiles(group: Group) -> Inline:
-    """Return a short, the median and a long step time of the measured windows in ms, "98.10 / 99.02 / 103.4".
+    """Return a short, the median and a long step time of the measured windows in ms: "98.10 / 99.02 / 103.4".
 
-    They are those of `Group.step_quantiles`. The text is "not measured" if no window says its step time.
+    Args:
+        group: A group of repeated runs.
+
+    Returns:
+        The times: 5 % of the windows have shorter steps than the first, 95 % shorter ones than the last. "not measured"
+        if no window says its step time.
     """
     quantiles = group.step_quantiles
     if quantiles is None:

@@ -33,10 +33,16 @@ class _AllReduce(NamedTuple):
 
 
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups of one system, each with its `step_time`: what the time of its mean step is spent on.
+    """Return the groups of one system, each with a breakdown of its mean step: data wait, all-reduce and the rest.
 
-    The time of the all-reduce can be estimated only by comparison with a group that ran on a single device. A group
-    whose logs do not say how long a step takes is returned unchanged.
+    The all-reduce sums the gradients over all devices. Its time can only be estimated by comparison with a group that
+    ran on a single device.
+
+    Args:
+        groups: Groups of repeated runs, which differ in their number of devices.
+
+    Returns:
+        The groups in the same order. Those whose logs do not tell how long a step takes are unchanged.
     """
     mean_steps = [_mean_step(group) for group in groups]
     single_device_step_s = _step_on_single_device(groups, mean_steps)
@@ -63,9 +69,16 @@ def _step_on_single_device(groups: Sequence[Group], mean_steps: Sequence[_MeanSt
 
 
 def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
-    """Return the parts of a mean step: its wait for data, its all-reduce, and the rest of its time.
+    """Return the parts of a mean training step: its wait for data, its all-reduce, and the rest of its time.
 
-    The rest is computation, and any of the other two parts that is not known, such as "computation and data wait".
+    Args:
+        mean_step: Length of the step and its wait for data.
+        all_reduce: Estimate of the time that the step waits for the all-reduce of the gradients. It is cut to what is
+            left of the step beside the wait for data.
+
+    Returns:
+        The parts in seconds. `rest` says in words what the rest is: computation, and those of the other two parts that
+        are not known, such as "computation and data wait".
     """
     unknown_parts = []
     all_reduce_s = all_reduce.exposed_s
@@ -90,8 +103,18 @@ def _estimated_all_reduce(
 ) -> _AllReduce:
     """Estimate the time of the all-reduce in a step: how much longer the step takes than one on a single device.
 
-    `step_s` is the mean step of the runs of `record`, in seconds. On one device there is no all-reduce, so its time is
-    0. Without an estimate the time is None, and the note says why.
+    On one device there is no all-reduce, so its time is 0. Between ranks on a CPU it is not estimated, because they
+    share the cores.
+
+    Args:
+        record: First run of the group whose step is meant, as its log describes it.
+        step_s: Mean step of the runs, in seconds.
+        single_device_step_s: Mean step of the same system on one device, in seconds; None if not known.
+        is_only_group: Whether the system has no other group of runs to compare with.
+
+    Returns:
+        The time in seconds, not below 0, and how it is known. Without an estimate the time is None, and the note says
+        why.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
@@ -107,13 +130,20 @@ def _estimated_all_reduce(
 
 
 def _mean_step(group: Group) -> _MeanStep | None:
-    """Return the mean step over the measured windows of all runs of a group.
+    """Return how long a mean training step takes over the measured windows of all runs of a group.
 
-    It comes from the first of these that is known; None is returned if none is.
+    It comes from the first of these that is known:
 
     - the times and steps of the windows; only these tell the wait for data, too
     - the step times that the logs print for the windows
     - the images of a step, divided by the group's score in images/s
+
+    Args:
+        group: A group of repeated runs. A window is the steps between two printed rows of a log; measured windows are
+            those that the figure is made of.
+
+    Returns:
+        The step in seconds, with its wait for data; None if no way is open.
     """
     windows = group.measured
     mean_step = None
@@ -142,8 +172,12 @@ def _step_by_score(group: Group) -> _MeanStep | None:
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
     """Return the mean step of windows: the sum of their times divided by the sum of their steps.
 
-    None is returned unless each window says its time and its steps. The mean wait for data is None unless each window
-    says its wait. There must be at least one window.
+    Args:
+        windows: Parts of runs between two printed rows of the log, at least one.
+
+    Returns:
+        The mean step and its mean wait for data, in seconds. The wait is None unless each window says it. The result is
+        None unless each window says its time and its steps.
     """
     seconds: list[float] = []
     waits_s: list[float] = []
@@ -166,11 +200,16 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
-    """Return a row for each group of a system: its throughput compared with that of the first row, the base.
+    """Return a scaling table of one system: the speedup and efficiency of each group over the first one, the base.
 
-    The groups come by ascending number of devices, so the base has the smallest number. A group without a throughput in
-    images/s, or without a known number of devices, has no row. If the base has 400 images/s on 8 devices, 720 images/s
-    on 16 devices are a speedup of 1.8 and, as they are 2 times as many devices, an efficiency of 0.9.
+    If the base has 400 images/s on 8 devices, 720 images/s on 16 devices are a speedup of 1.8 and, as they are 2 times
+    as many devices, an efficiency of 0.9.
+
+    Args:
+        groups: Groups of repeated runs, by ascending number of devices, so that the base has the smallest number.
+
+    Returns:
+        A row for each group. A group without a throughput in images/s, or without a known number of devices, has none.
     """
     measured = []
     for group in groups:
@@ -190,7 +229,15 @@ class _MeasuredGroup(NamedTuple):
 
 
 def _scaling_row(measured: _MeasuredGroup, base: _MeasuredGroup) -> ScalingRow:
-    """Return the row of a group, compared with the base, which is the first group of the table."""
+    """Return the row of a group in a scaling table: its speedup and efficiency compared with the base.
+
+    Args:
+        measured: The group of the row.
+        base: First group of the table, that of the fewest devices.
+
+    Returns:
+        The row. The row of the base itself has speedup 1 and no 95 % interval of it.
+    """
     speedup = measured.score.value / base.score.value
     speedup_95 = None  # the base is not compared with itself
     if measured is not base:
@@ -231,10 +278,15 @@ def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | No
 
 
 def published_curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
-    """Return the published tables to show as curves beside a run: those of its model and kind of precision.
+    """Return published throughput tables to draw beside a run: those of its model and kind of precision.
 
-    `published` has all published figures. For a run on a CPU, or of an unknown model or precision, there are no curves,
-    and the note says why.
+    Args:
+        record: The run as its log describes it.
+        published: All published figures.
+
+    Returns:
+        The curves, and a note for the page on which tables these are. For a run on a CPU, or of an unknown model or
+        precision, there are no curves, and the note says why.
     """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
@@ -251,9 +303,17 @@ def published_curves(record: Record, published: Sequence[Published]) -> Publishe
 
 
 def _curves_from_one_device(published: Sequence[Published], family: str, precision: str) -> list[Curve]:
-    """Return the published tables of a family of models at a kind of precision, as curves.
+    """Return published tables of one family of models and kind of precision, as curves over the number of devices.
 
-    A table is the rows that differ only in the number of devices. Without a row of one device it makes no curve.
+    Args:
+        published: All published figures.
+        family: Models that count as one, such as all versions of ResNet-50, by the name that `_family_of_model`
+            returns.
+        precision: "fp32", "tf32" or "amp".
+
+    Returns:
+        A curve for each table, which is the rows that differ only in the number of devices. A table without a row of
+        one device, or with that row alone, makes no curve.
     """
     suitable = [row for row in published if _has_family_and_precision(row, family, precision)]
     curves = []
@@ -271,10 +331,14 @@ def _has_family_and_precision(row: Published, family: str, precision: str) -> bo
 
 
 def _warning_of_other_data(record: Record) -> str:
-    """Return a warning that the published figures were measured on other images than these runs, or "".
+    """Return a warning that the published figures were measured on other images than this run, or "".
 
-    It is empty if the run read full-size images (224 px), as the published ones did, or if its log does not say its
-    data set. It begins with a space, because it follows another sentence.
+    Args:
+        record: The run as its log describes it.
+
+    Returns:
+        A sentence that begins with a space, because it follows another one. It is empty if the run read real images of
+        224 px, as the published ones did, or if its log does not describe its data set.
     """
     dataset = section(record, "dataset")
     if not dataset:
@@ -289,9 +353,13 @@ def _warning_of_other_data(record: Record) -> str:
 
 
 def _label_of_table(rows: Sequence[Published]) -> str:
-    """Return the label of a published table in a legend: framework, accelerator, batch and strategy.
+    """Return the label of a published table in a legend: framework, accelerator, batch size and strategy.
 
-    "Paddle (FleetX)" on V100 at batch 256, strategy "auto" -> "FleetX Paddle V100 bs256 auto"
+    For example, "Paddle (FleetX)" on V100 at batch 256 with the strategy "auto" gives "FleetX Paddle V100 bs256 auto".
+
+    Args:
+        rows: Published figures that differ only in the number of devices, at least one. If they were measured with
+            several versions of the framework, "mixed" follows its name.
     """
     first_row = rows[0]  # the rows agree in all that the label says, except the framework's version
     frameworks_with_version = {row.framework for row in rows}
@@ -306,10 +374,13 @@ def _label_of_table(rows: Sequence[Published]) -> str:
 
 
 def _short_framework(name: str) -> str:
-    """Return a published framework's name in the short form of a legend.
+    """Return the name of a published framework in the short form of a legend.
 
-    "Paddle 1.8.3.post107" -> "Paddle 1.8.3", "Paddle (NVIDIA)" -> "NVIDIA Paddle", "PyTorch (mmsegmentation)" ->
-    "mmsegmentation"
+    "Paddle 1.8.3.post107" gives "Paddle 1.8.3", "Paddle (NVIDIA)" gives "NVIDIA Paddle", and "PyTorch (mmsegmentation)"
+    gives "mmsegmentation".
+
+    Args:
+        name: The framework as the published table names it.
     """
     without_catalogue = name.removeprefix("NGC ")  # NVIDIA's catalogue
     without_build = without_catalogue.split(".post")[0]  # the number of a build follows ".post"

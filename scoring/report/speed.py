@@ -35,10 +35,15 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 
 
 def throughput(report: Report) -> Section:
-    """Return the section on each run's throughput over time: a plot with a table of its windows.
+    """Return the section of the report on each run's throughput over time: a plot with a table of its windows.
 
-    A run without rates has a sentence instead. The gist, which is shown beside the title, is the range of the measured
-    rates of all runs, in each unit.
+    The words beside the section's title give the range of the measured rates of all runs, in each unit.
+
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The section. A run without rates has a sentence instead of a plot.
     """
     rates_by_run = {run.number: timeline(run) for run in report.runs}
     plots_of_runs = []
@@ -55,7 +60,12 @@ def throughput(report: Report) -> Section:
 
 
 def _measured_rates_in_words(runs: Sequence[ReportedRun], rates_by_run: Mapping[int, Timeline]) -> str:
-    """Return the range of the measured rates of all runs, in each unit; "not measured" if there are none."""
+    """Return the range of the measured rates of all runs, in each unit; "not measured" if there are none.
+
+    Args:
+        runs: The runs of the report.
+        rates_by_run: Throughput of each run over time, by the run's number.
+    """
     rates_by_unit: defaultdict[str, list[float]] = defaultdict(list)
     for run in runs:
         points = rates_by_run[run.number].points
@@ -66,9 +76,15 @@ def _measured_rates_in_words(runs: Sequence[ReportedRun], rates_by_run: Mapping[
 
 
 def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
-    """Return the blocks of the page that show the runs' plots: the first SHOWN_PANELS of them, and the others folded.
+    """Return the parts of the page that show the runs' plots: the first SHOWN_PANELS of them, and the others folded.
 
     Of a single plot, only the caption and the table are shown, because the page begins with a plot of the same run.
+
+    Args:
+        figures: A plot for each run, with a table of its windows.
+
+    Returns:
+        The parts; empty without a plot.
     """
     if not figures:
         return []
@@ -86,7 +102,11 @@ def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
 def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) -> Figure:
     """Return the plot of one run's throughput, with a caption and the table of what it draws.
 
-    A point of the plot is a window, or several neighbouring ones put together.
+    Args:
+        report: The content of the report. If its protocol measures throughput, the run's figure is a horizontal line.
+        run: The run.
+        rates_over_time: Throughput of the run, at least one point. A point is a window, which is the steps between two
+            printed rows of the log, or several neighbouring windows put together.
     """
     points = rates_over_time.points
     axis_unit = rates_over_time.axis_unit  # "s", "step" or "row"
@@ -119,9 +139,15 @@ def _measured_span(points: Sequence[Point]) -> str:
 
 
 def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int, axis_unit: str) -> str:
-    """Return the caption of a run's plot, such as this one:
+    """Return the caption of the plot of a run's throughput.
 
-    "Run 1: 340.1 to 352.8 images/s over 40 windows; measured from 120 to 900 s."
+    For example, "Run 1: 340.1 to 352.8 images/s over 40 windows; measured from 120 to 900 s."
+
+    Args:
+        run: The run.
+        points: Throughput of the run over time, at least one point.
+        window_count: Number of windows that the points stand for.
+        axis_unit: What the points' starts and ends count: "s", "step" or "row".
     """
     range_of_rates = range_in_words(point.images_per_s for point in points)
     caption = f"Run {run.number}: {range_of_rates} {unit_of_rates(run)} over {window_count} windows"
@@ -134,7 +160,11 @@ def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int
 def _cells_of_point(run: ReportedRun, point: Point, axis_unit: str, rate_unit: str) -> list[Cell]:
     """Return the row of a point in the table of a run's windows. A point is a window, or several put together.
 
-    `axis_unit` is what the point's start and end count: "s", "step" or "row". `rate_unit` is the unit of its rate.
+    Args:
+        run: The run, for links to the lines of its log.
+        point: Part of the run with its throughput.
+        axis_unit: What the point's start and end count: "s", "step" or "row".
+        rate_unit: Unit of the throughput, such as "images/s".
     """
     first = point.windows[0]
     last = point.windows[-1]
@@ -170,10 +200,14 @@ def _milliseconds(point: Point) -> str:
 
 
 def step_time(report: Report) -> Section:
-    """Return the section on where a mean step's time goes: a table with a row for each group of repeated runs.
+    """Return the section of the report on where a mean step's time goes: computation, all-reduce and wait for data.
 
-    The gist, which is shown beside the title, is the mean step of the last group in the table. If no group has a step
-    time, a sentence says so.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The section: a table with a row for each group of repeated runs with a step time. If no group has one, a
+        sentence says so.
     """
     title = "Where a step's time goes"
     rows = []
@@ -202,7 +236,14 @@ def _cells_of_step(group: Group, step: StepTime) -> list[Cell]:
 
 
 def _part(group: Group, step: StepTime, seconds: float | None, otherwise: str) -> Inline:
-    """Return a part of a step in milliseconds and as a share of the step; `otherwise` if `seconds` is None."""
+    """Return a part of a step in milliseconds and as a share of the step, such as "12.30 (8.10%)".
+
+    Args:
+        group: The group of repeated runs that the step is of.
+        step: The mean step.
+        seconds: Length of the part; None if it is not known.
+        otherwise: Text to return if the part is not known.
+    """
     if seconds is None:
         return otherwise
     return link_to_runs(group, f"{number(seconds * 1000)} ({short_percent(seconds / step.total_s)})")
@@ -222,7 +263,13 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 def scaling(report: Report) -> Section:
     """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
 
-    `report.scaling` has only systems that were run on several numbers of devices.
+    Args:
+        report: The content of the report. Its `scaling` has only systems that were run on several numbers of devices,
+            or of nodes.
+
+    Returns:
+        The section: plots and tables of these systems and of the published figures. Without such a system, a sentence
+        says that efficiency was not measured.
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
@@ -246,7 +293,9 @@ def scaling(report: Report) -> Section:
 def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
     """Return the table of one system's device counts, and a sentence on each efficiency that is too good to be true.
 
-    `of_system` is for the caption: " of system 2", or empty if the report has only one.
+    Args:
+        rows: A row for each group of runs, by ascending number of devices.
+        of_system: End of the caption, " of system 2"; empty if the report has only one system.
     """
     caption = f"Speedup and efficiency{of_system}, against its own {rows[0].devices} device(s)"
     parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row) for row in rows])]
@@ -257,9 +306,12 @@ def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
 
 
 def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
-    """Return the row of one number of devices in a system's scaling table.
+    """Return the row of a group of runs in a system's scaling table.
 
-    Speedup and efficiency compare it with the smallest number of devices that the system was run on.
+    Speedup and efficiency compare the group with the smallest number of devices that the system was run on.
+
+    Args:
+        row: The values of the row.
     """
     group = row.group
     return [
@@ -296,6 +348,9 @@ def _scaling_figures(report: Report) -> list[Figure]:
     """Return two plots over the number of devices, throughput and efficiency, with our curves and published ones.
 
     A published curve has the same style, which is a colour and a marker, in both plots.
+
+    Args:
+        report: The content of the report.
     """
     our_rates = _our_rates(report)
     # Styles are numbered from 0. Ours have the first numbers, the published curves the next ones. Without a curve of
@@ -325,9 +380,13 @@ def _with_names(curves: Sequence[plots.Points]) -> plots.Series:
 
 
 def _throughput_figure(report: Report, our_rates: Sequence[plots.Points], first_published_style: int) -> Figure:
-    """Return the plot of throughput over the number of devices: the curves of our systems, then the published ones.
+    """Return the plot of throughput over the number of devices, with the curves of our systems and published ones.
 
-    `first_published_style` is the number of the colour and marker that the first published curve has.
+    Args:
+        report: The content of the report.
+        our_rates: Pairs of the number of devices and images/s: a curve for each of our systems, or for each group of
+            runs if no system was run on several numbers of devices.
+        first_published_style: Number of the colour and marker of the first published curve.
     """
     plot = _PlotByDevices(
         name="scaling",
@@ -342,9 +401,14 @@ def _throughput_figure(report: Report, our_rates: Sequence[plots.Points], first_
 
 
 def _efficiency_figure(report: Report, first_published_style: int) -> Figure:
-    """Return the plot of scaling efficiency, in percent, over the number of devices: our systems, then published ones.
+    """Return the plot of scaling efficiency over the number of devices, with our systems and published ones.
 
-    `first_published_style` is the number of the colour and marker that the first published curve has.
+    The efficiency, in percent, is the speedup over the system's smallest number of devices, divided by how many times
+    as many devices there are.
+
+    Args:
+        report: The content of the report.
+        first_published_style: Number of the colour and marker of the first published curve.
     """
     our_efficiencies = [_efficiencies_of_rows(rows) for rows in report.scaling]
     plot = _PlotByDevices(
@@ -389,10 +453,12 @@ def _efficiencies_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float
 
 
 def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figure:
-    """Return a plot over the number of devices as a part of the page, with all its values in words for screen readers.
+    """Return a plot over the number of devices, with all its values in words for screen readers.
 
-    `first_published_style` is the number of the colour and marker that the first published curve has. The next
-    published curves have the next numbers.
+    Args:
+        plot: The curves of the plot and its texts.
+        first_published_style: Number of the colour and marker of the first published curve. The next published curves
+            have the next numbers.
     """
     words = []
     for label, points in (*plot.ours, *plot.published):
@@ -420,9 +486,12 @@ def _published(curves: Sequence[Curve]) -> Table:
 
 
 def _cells_of_published(curve: Curve, figure: Published) -> list[Cell]:
-    """Return the row of one published figure, with the line of published.csv that it comes from.
+    """Return the row of one published figure, with the line of published.csv that the figure comes from.
 
-    `curve` is the published table that has the figure. Its figure on one device is what the efficiency compares with.
+    Args:
+        curve: The published table that has the figure. The efficiency compares the figure with the table's figure on
+            one device.
+        figure: The published figure.
     """
     memory = "?"
     if figure.accelerator_memory_gib is not None:
