@@ -24,9 +24,17 @@ ORIGIN_OF_DEFAULTS = "harness/job.py"  # in a log, of a value that nobody has se
 
 
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
-    """Return the job that the environment describes, and the value of each of its variables with who set it.
+    """Return the job that an environment describes, and the value of each of its settings with who set it.
 
-    Raises ValueError for a value that is not of its form, or at odds with another.
+    Args:
+        environ: Environment variables, as `resolve` returns them; an unresolved environment lacks what a system's
+            config file sets.
+
+    Returns:
+        (job, origins). An entry of the origins is {"BATCHSIZE": {"value": 256, "origin": "environment"}}.
+
+    Raises:
+        ValueError: A value is not of its form, or at odds with another.
     """
     origins = {name: _value_with_origin(setting, environ) for name, setting in SETTINGS.items()}
     job = job_of(**{name: entry["value"] for name, entry in origins.items()})
@@ -37,7 +45,12 @@ def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
 def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWithOrigin:
     """Return the value of a setting and who set it, as {"value": 256, "origin": "environment"}.
 
-    Raises ValueError for a text that is not of the setting's form.
+    Args:
+        setting: The setting.
+        environ: The environment of the job.
+
+    Raises:
+        ValueError: The text in the environment is not of the setting's form.
     """
     source = _source_of(setting, environ)
     if source is None:
@@ -52,7 +65,12 @@ def _workload_of(environ: Mapping[str, str]) -> str:
 
 
 def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
-    """List the variables that may set a setting: its own and, for some, one of the workload, as RN50_BATCHSIZE."""
+    """List the variables that may set a setting: its own and, for some, one of the workload, as RN50_BATCHSIZE.
+
+    Args:
+        setting: The setting.
+        environ: The environment of the job, which names the workload.
+    """
     if setting.variable in PER_WORKLOAD:
         return [setting.variable, f"{_workload_of(environ).upper()}_{setting.variable}"]
     return [setting.variable]
@@ -61,7 +79,12 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
 def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the variable that gives a setting its value; None if the default counts.
 
-    It is the first of those accepted that is not empty. If all are, the setting's own counts, unless it is a number.
+    It is the first of those accepted that is not empty. If all are empty, it is the setting's own variable, if that is
+    set and the setting is not a number.
+
+    Args:
+        setting: The setting.
+        environ: The environment of the job.
     """
     for name in _accepted_names(setting, environ):
         if environ.get(name):
@@ -72,10 +95,18 @@ def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
 
 
 def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> str:
-    """Return who set the value of a setting, which the environment holds under one of the setting's accepted names.
+    """Return who set the value of a setting that the environment has a variable for.
 
-    The user is named "environment", a system's config file as "config_DGX1.sh", and the trial loop "launch/trials.sh".
-    A value that none of them has set is the default, which ORIGIN_OF_DEFAULTS stands for.
+    Args:
+        setting: The setting.
+        value: Its value. If neither the user nor the config file set it, and it is not the default, the trial loop set
+            it, as the SEED of each trial.
+        environ: The environment of the job. `resolve` has put lists of who set what into it; without these the user
+            counts as the origin.
+
+    Returns:
+        "environment" for the user, the name of a system's config file as "config_DGX1.sh", "launch/trials.sh" for the
+        trial loop, or ORIGIN_OF_DEFAULTS for a default.
     """
     if "JOB_FROM_USER" not in environ:  # `resolve` has not added it, and JOB_FROM_CONFIG
         return "environment"
@@ -136,24 +167,35 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def is_resolved(environ: Mapping[str, str]) -> bool:
-    """Say whether `resolve` made an environment, so that the system's file has had its say."""
+    """Tell whether `resolve` made an environment, so that the system's config file has been applied.
+
+    Args:
+        environ: Environment variables.
+    """
     return "JOB_FROM_CONFIG" in environ
 
 
 def _unread(variables: Mapping[str, str]) -> set[str]:
     """Return the names of a job's variables that are not set, or are empty and give no setting its value.
 
-    Such are an empty BATCHSIZE, as any empty number, and an empty RECIPE beside an RN50_RECIPE that is not.
+    Such are an empty BATCHSIZE, as any empty number, and an empty RECIPE beside an RN50_RECIPE that is not empty.
+
+    Args:
+        variables: Environment variables of the job.
     """
     sources = {_source_of(setting, variables) for setting in SETTINGS.values()}
     return {name for name in names() if not variables.get(name) and name not in sources}
 
 
 def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Map each general name to that of the variable which has its value for this job's workload and precision alone.
+    """Map general names of variables to those that give their values for this job's workload and precision alone.
 
-    In a job of WORKLOAD=rn50 and PRECISION=amp_o2 that is {"STRATEGY": "RN50_AMP_O2_STRATEGY"} if `variables` have the
-    latter. It is left out if `environ`, the user's environment, has a STRATEGY that is not empty.
+    In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the result is {"STRATEGY": "RN50_AMP_O2_STRATEGY"} if the latter is
+    set and the user has set no STRATEGY.
+
+    Args:
+        variables: The environment after the config file.
+        environ: The user's environment. A general variable that is not empty in it is left out of the result.
     """
     workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
@@ -182,9 +224,17 @@ env -0
 
 
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Run a system's file, `config_<system>.sh`, by bash in the environment `environ`; return all variables after it.
+    """Run the config file of a system by bash, and return all environment variables after it.
 
-    Raises ValueError where there is no such file, or bash refuses it.
+    Args:
+        system: Name of the system, as "DGX1" of the file config_DGX1.sh.
+        environ: Environment in which the file is run.
+
+    Returns:
+        {name: value}, without what bash sets by itself, as PWD.
+
+    Raises:
+        ValueError: There is no such file, or bash fails or ends in it.
     """
     config = ROOT / f"config_{system}.sh"
     if not config.is_file():
@@ -208,7 +258,14 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
 
 
 def of_system(**variables: str) -> Job:
-    """Return the job of these variables and their system's config file alone. Raises as `resolve` and `read` do."""
+    """Return the job of some variables and their system's config file; this process's environment does not count.
+
+    Args:
+        variables: Values by the names of environment variables, with DGXSYSTEM for a system that is not the default.
+
+    Raises:
+        ValueError: There is no such system, its config file fails, or a value is wrong.
+    """
     job, _ = read(resolve({"PATH": os.defpath} | variables))
     return job
 
@@ -219,12 +276,20 @@ def of_process() -> dict[str, str]:
 
 
 def without(prefix: str) -> dict[str, str]:
-    """Return this process's environment but for the variables that begin with `prefix`."""
+    """Return this process's environment without the variables of a kind.
+
+    Args:
+        prefix: Beginning of the names that are left out, as "GIT_".
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
 
 
 def refusal(**changed: str) -> str:
-    """Say why the environment with these variables changed describes no job; empty if it describes one."""
+    """Say why this process's environment with some variables changed describes no job; empty if it describes one.
+
+    Args:
+        changed: New values by the names of environment variables.
+    """
     try:
         read(dict(os.environ) | changed)
     except ValueError as reason:
@@ -236,9 +301,16 @@ def refusal(**changed: str) -> str:
 
 
 def runtime(job: Job) -> dict[str, str]:
-    """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
+    """Return the environment variables that Paddle and its libraries should find when this rank loads them.
 
     They choose threads, executor, GPU and arithmetic. This only lists them; `export` sets them.
+
+    Args:
+        job: The settings of the job.
+
+    Returns:
+        {name of an environment variable: value}. The GPU is that of this process's number on its node, as mpirun gives
+        it; GPU 0 without mpirun.
     """
     threads = str(job.cluster.threads_per_rank)
     settings = {
@@ -261,9 +333,15 @@ def runtime(job: Job) -> dict[str, str]:
 
 
 def libraries(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the libraries' variables for a log, those of `runtime` and the config file among them.
+    """Return the environment variables of libraries as a log lists them, sorted by name.
 
-    The value of one whose name is a secret's is left out.
+    Those that `runtime` and the config file set are among them, if they are in the environment.
+
+    Args:
+        environ: Environment variables.
+
+    Returns:
+        {name: value}. The value is left out if the name says that it is a secret.
     """
     logged = {}
     for name in sorted(environ):
@@ -274,14 +352,23 @@ def libraries(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def export(settings: Mapping[str, str]) -> None:
-    """Put settings into this process's environment; one that the user has set stays, but for an empty one."""
+    """Put variables into this process's environment, unless the user has set them to something that is not empty.
+
+    Args:
+        settings: {name of an environment variable: value}.
+    """
     os.environ.update(_not_set_in(os.environ, settings))
 
 
 def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment that the job's ranks compute in.
 
-    It has what `runtime` sets where the user has set nothing, and on one node no variable of NCCL's network.
+    It has what `runtime` sets where the user has set nothing, and on one node no variable of NCCL's network between
+    nodes.
+
+    Args:
+        job: The settings of the job.
+        environ: Environment that the job is started in.
     """
     left_out = of_network(environ) if job.cluster.dgxnnodes == 1 else []
     kept = {name: value for name, value in environ.items() if name not in left_out}
@@ -289,9 +376,13 @@ def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str
 
 
 def _not_set_in(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the settings that an environment does not have, or has empty.
+    """Return those of some variables that an environment does not have, or has empty.
 
-    Empty, NVIDIA_TF32_OVERRIDE would let FP32 be computed in TF32.
+    An empty variable must be replaced: an empty NVIDIA_TF32_OVERRIDE would let FP32 be computed in TF32.
+
+    Args:
+        environ: The environment.
+        settings: {name of an environment variable: value}.
     """
     return {name: value for name, value in settings.items() if not environ.get(name)}
 
@@ -302,7 +393,12 @@ def visible_gpus() -> str | None:
 
 
 def export_trainer(rank: int, endpoints: list[str]) -> None:
-    """Tell Paddle's fleet who this rank is and which ranks there are."""
+    """Tell Paddle's fleet, by environment variables, who this rank is and which ranks there are.
+
+    Args:
+        rank: Number of this rank, from 0.
+        endpoints: "address:port" of every rank, in their order.
+    """
     os.environ.update(
         PADDLE_TRAINER_ID=str(rank),
         PADDLE_TRAINERS_NUM=str(len(endpoints)),

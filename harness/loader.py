@@ -40,16 +40,15 @@ class ReaderConfig:
     def of_rank(
         cls, data: DataSettings, cluster: ClusterSettings, local_rank: int, image: Any, *, batch: int, seed: int
     ) -> "ReaderConfig":
-        """Return how a rank reads its images: how many at once, on which device they are decoded, and with how many
-        threads.
+        """Return how a rank reads its images: batch size, format, device of the decoder, threads and seed.
 
         Args:
             data: Settings of the data. DATA_THREADS=0 stands for as many CPU threads as the rank computes with.
-            cluster: Settings of the nodes and ranks, with the device of the job.
+            cluster: Settings of the nodes and ranks, with the device of the job, which also decodes.
             local_rank: Number of the rank on its node, from 0. On GPUs it is also the number of the rank's GPU.
             image: The workload's format of the images.
             batch: Images at once.
-            seed: Seed of the run, for augmentation.
+            seed: Seed of the run.
         """
         return cls(
             batch=batch,

@@ -40,15 +40,24 @@ CHANNELS = 4  # of an image that is fed, at most
 
 
 def workspace_limit_mib(card_gib: float) -> int:
-    """Return the MiB of workspace that cuDNN may take for a convolution on a GPU with `card_gib` GiB of memory."""
+    """Return the MiB of workspace that cuDNN may take for one convolution on a GPU.
+
+    Args:
+        card_gib: Memory of the GPU in GiB.
+    """
     return SMALL_WORKSPACE_MIB if card_gib < SMALL_CARD_GIB else WORKSPACE_MIB
 
 
 def program_mib(job: Job) -> float | None:
-    """Estimate the MiB that the job's training program takes on each GPU; return None where nothing is known of it.
+    """Estimate the MiB that the job's training program takes on each GPU.
 
-    The estimate is by the peaks of memory that were measured with several numbers of images. STRATEGY=auto and some
-    recipes have other programs, which were not measured.
+    The estimate is by the peaks of memory that were measured at several numbers of images.
+
+    Args:
+        job: The settings of the job.
+
+    Returns:
+        MiB, or None if this program was not measured: STRATEGY=auto, some recipes, and some workloads or precisions.
     """
     model = job.model
     measured = model.traits.memory
@@ -62,10 +71,14 @@ def program_mib(job: Job) -> float | None:
 
 
 def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
-    """Return the peak of memory at a number of images, by the peaks that were measured at some numbers.
+    """Return the peak of memory in MiB at a number of images, by the peaks measured at other numbers.
 
     It is interpolated between the two nearest. Below the smallest number it is the peak of that one, and above the
     largest it grows in proportion.
+
+    Args:
+        peak_by_images: {images computed at once: measured peak in MiB}.
+        images: The number of images, which need not be whole.
     """
     measured_images = sorted(peak_by_images)
     most_images = measured_images[-1]
@@ -79,6 +92,10 @@ def _measured_images_at_once(model: ModelSettings, measured: MemoryPeaks) -> flo
     """Return how many images of the measured size have as many pixels as those that are computed at once.
 
     STRATEGY=gradient_merge=N computes a batch in N parts, one after the other.
+
+    Args:
+        model: Settings of the model, with its batch and image size.
+        measured: The measured peaks of memory, with the size of the images.
     """
     images_at_once = model.batchsize / model.knobs.gradient_merge
     if model.image_size == 0:  # the recipe's crop, which is the measured one
@@ -100,9 +117,14 @@ NO_INPUT = InputMemory(device_mib=0.0, unit_mib=0.0, pinned_mib=0.0, words="no p
 
 
 def input_memory(job: Job) -> InputMemory:
-    """Estimate what the two input pipelines of a rank, for training and evaluation, take of its GPU and of its host.
+    """Estimate what a rank's two input pipelines, for training and evaluation, take of its GPU and of its host.
 
-    Returns NO_INPUT on a CPU, for synthetic data, and for a workload whose memory was not measured.
+    Args:
+        job: The settings of the job.
+
+    Returns:
+        The amounts in MiB. They are zero (NO_INPUT) on a CPU, for synthetic data, and for a workload whose memory was
+        not measured.
     """
     measured = job.model.traits.memory
     if not job.cluster.on_gpu or job.data.is_synthetic or measured is None:
@@ -122,7 +144,12 @@ def input_memory(job: Job) -> InputMemory:
 
 
 def _image_bytes(model: ModelSettings, measured: MemoryPeaks) -> int:
-    """Return the bytes of one image as a pipeline feeds it to the program, at most."""
+    """Return the bytes of one image as an input pipeline feeds it to the program, at most.
+
+    Args:
+        model: Settings of the model, with its image size and precision.
+        measured: The measured peaks of memory, with the size of the recipe's images.
+    """
     pixels = model.image_size**2 if model.image_size else measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
     value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
     return pixels * CHANNELS * value_bytes
@@ -142,6 +169,12 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
 
     It is the least that DALI reserves if the workload does not decode on the GPU, or if DATADIR is not set: the images
     of the embedded data set are small.
+
+    Args:
+        job: The settings of the job.
+
+    Returns:
+        Bytes for each thread of the decoder on the GPU and in the host's pinned memory, and bytes of a GPU's JPEG unit.
     """
     decoder = job.model.traits.decoder
     if decoder is None or not job.data.folder:
@@ -198,9 +231,16 @@ _CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explain_exhaustion(batchsize: int) -> Iterator[None]:
-    """Turn an error of this context that says that memory ran out into a RunError of one line for the user.
+    """Turn an error of this context that says that memory ran out into one line for the user.
 
-    Any other error passes as it is. `batchsize` is the number of images on each device.
+    Such an error is a MemoryError, or an OSError by which Paddle passes on that CUDA, cuDNN or cuBLAS had too little
+    memory.
+
+    Args:
+        batchsize: Images on each device, for the advice in the line.
+
+    Raises:
+        RunError: Memory ran out. Any other error passes as it is.
     """
     try:
         yield
@@ -216,8 +256,10 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
 def _exhaustion_in_words(message: str, batchsize: int) -> str:
     """Say in one line what the run was doing, which memory ran out, and what to lower.
 
-    `message` is the text of the error. If it is a bare error of C++, as `std::bad_alloc`, the line says nothing of what
-    to lower, because the batch need not be the cause.
+    Args:
+        message: Text of the error. If it is a bare error of C++, as "std::bad_alloc", the line says nothing of what to
+            lower, because the batch need not be the cause.
+        batchsize: Images on each device. If it is 1, the line says to lower IMAGE_SIZE or DGXNGPU instead of BATCHSIZE.
     """
     doing = WATCHDOG.doing
     where = _exhausted_memory(message)
@@ -230,9 +272,12 @@ def _exhaustion_in_words(message: str, batchsize: int) -> str:
 
 
 def _exhausted_memory(text: str) -> str:
-    """Say which memory ran out, and what is known of it, by the message of an error of Paddle, CUDA or DALI.
+    """Say which memory ran out and what is known of it, by the message of an error.
 
-    A message that is not about a GPU is about this host's memory, which is read now.
+    A message that is not about a GPU is about this host's memory. How much of it is left is read now.
+
+    Args:
+        text: Message of an error of Paddle, CUDA or DALI.
     """
     host = socket.gethostname()
     gpu_memory = _exhausted_gpu_memory(text, host)
@@ -247,9 +292,14 @@ def _exhausted_memory(text: str) -> str:
 
 
 def _exhausted_gpu_memory(message: str, host: str) -> str:
-    """Say which GPU ran out of memory, and what the message of the error tells of it.
+    """Say which GPU ran out of memory, and how much it was asked for, if the message tells.
 
-    Return an empty text if the message is not about a GPU.
+    Args:
+        message: Message of an error of Paddle, CUDA or DALI.
+        host: Name of this machine, for the text.
+
+    Returns:
+        A part of a sentence. Empty if the message is not about a GPU.
     """
     paddle_error = _PADDLE_ON_GPU.search(message)
     if paddle_error:

@@ -46,8 +46,12 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 def opened() -> Iterator[tuple[list[Handle], str]]:
     """Open NVIDIA's library NVML, and give the GPUs that CUDA shows this process, in CUDA's order.
 
-    The context gives (handles, reason). NVML's handles are good until it ends; without NVML there are none. The reason
-    says why GPUs of the node are missing: CUDA_VISIBLE_DEVICES hides them, or else NVML's errors; empty if none is.
+    The GPUs' handles are good until the context ends.
+
+    Yields:
+        (handles, reason). The handles are those of the visible GPUs; there are none without NVML. The reason says why
+        GPUs of the node are missing: CUDA_VISIBLE_DEVICES hides them, or else NVML's errors. It is empty if none is
+        missing.
     """
     with contextlib.ExitStack() as at_exit:
         handles, why_missing = _open_nvml(at_exit)
@@ -59,7 +63,14 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
 
 def _open_nvml(at_exit: contextlib.ExitStack) -> tuple[list[Handle], str]:
-    """Open NVML until `at_exit`; return the handles of the node's GPUs, and why some are missing, or an empty text."""
+    """Open NVML, and return the handles of the node's GPUs.
+
+    Args:
+        at_exit: Stack of callbacks on which the closing of NVML is put.
+
+    Returns:
+        (handles, why some are missing). The text is empty if none is missing. Without NVML there are no handles.
+    """
     try:
         pynvml.nvmlInit()
         at_exit.callback(_ask, pynvml.nvmlShutdown)  # `_ask` ignores its errors
@@ -79,10 +90,13 @@ def _visible_handles(handles: list[Handle]) -> list[Handle]:
 
 
 def _all_handles() -> tuple[list[Handle], str]:
-    """Return the handles of this node's GPUs in the order of the PCI bus, and why some are missing, or an empty text.
+    """Return the handles of this node's GPUs, in the order of the PCI bus.
 
-    The reason is as "GPU3: GPU is lost; GPU5: ...". Raises an NVML error of UNANSWERED if not even the number of GPUs
-    is known.
+    Returns:
+        (handles, why some are missing). The text is as "GPU3: GPU is lost; GPU5: ...", and empty if none is missing.
+
+    Raises:
+        pynvml.NVMLError: Not even the number of GPUs is known. It may be another error of UNANSWERED.
     """
     handles = []
     reasons = []
@@ -95,7 +109,15 @@ def _all_handles() -> tuple[list[Handle], str]:
 
 
 def _handle(index: int) -> Handle:
-    """Return a GPU's handle. Raises one of UNANSWERED where it has none, or where it answers nothing any more."""
+    """Return the handle of a GPU that answers questions.
+
+    Args:
+        index: NVML's number of the GPU, from 0.
+
+    Raises:
+        pynvml.NVMLError: NVML has no handle of it, or the GPU answers nothing any more, as one that fell off the bus.
+            It may be another error of UNANSWERED.
+    """
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # which some drivers give for a GPU that fell off the bus
     for question in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetMemoryInfo):
         try:
@@ -107,11 +129,14 @@ def _handle(index: int) -> Handle:
 
 
 def numbers_of_visible(text: str, uuids: Sequence[str]) -> list[int]:
-    """Return the numbers of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order.
+    """Return the numbers of the GPUs that a value of CUDA_VISIBLE_DEVICES names, in its order.
 
-    Its entries are numbers or beginnings of UUIDs, as in "1,0" or "GPU-8f2a,GPU-03". `uuids` has those of the node's
-    GPUs, by number. As in CUDA, an entry that does not name one whole GPU ends the list, and a GPU that is named twice
-    leaves it empty.
+    As in CUDA, an entry that does not name one whole GPU ends the list. A GPU that is named twice leaves the list
+    empty.
+
+    Args:
+        text: The value. Its entries are numbers or beginnings of UUIDs, as in "1,0" or "GPU-8f2a,GPU-03".
+        uuids: UUIDs of the node's GPUs by their numbers; "" for an unknown one.
     """
     numbers: list[int] = []
     for entry in text.split(","):
@@ -128,7 +153,12 @@ def numbers_of_visible(text: str, uuids: Sequence[str]) -> list[int]:
 
 
 def _numbers_of_entry(entry: str, uuids: Sequence[str]) -> list[int]:
-    """Return the numbers of the GPUs that one entry of CUDA_VISIBLE_DEVICES may mean."""
+    """Return the numbers of the GPUs that one entry of CUDA_VISIBLE_DEVICES may mean; none if it means no GPU.
+
+    Args:
+        entry: A number, or the beginning of a UUID, as "GPU-8f2a".
+        uuids: UUIDs of the node's GPUs by their numbers.
+    """
     if entry.startswith("GPU-"):
         return [number for number, uuid in enumerate(uuids) if uuid.startswith(entry)]
     return [number for number in range(len(uuids)) if entry == str(number)]
@@ -138,7 +168,12 @@ def _numbers_of_entry(entry: str, uuids: Sequence[str]) -> list[int]:
 
 
 def _ask(question: Callable[..., Any], *about: Any) -> Any:
-    """Return NVML's answer to a question; None where this GPU or driver has none."""
+    """Return NVML's answer to a question; None if this GPU or driver has none.
+
+    Args:
+        question: A function of pynvml.
+        about: Its arguments, as the handle of a GPU.
+    """
     try:
         return question(*about)
     except UNANSWERED:
@@ -146,7 +181,12 @@ def _ask(question: Callable[..., Any], *about: Any) -> Any:
 
 
 def _ask_newer(name: str, *about: Any) -> Any:
-    """Return NVML's answer by a function that an old pynvml or an old driver may not have; None without an answer."""
+    """Return NVML's answer by a function that an old pynvml or an old driver may not have; None without an answer.
+
+    Args:
+        name: Name of the function of pynvml, as "nvmlDeviceGetMigMode".
+        about: Its arguments, as the handle of a GPU.
+    """
     question = getattr(pynvml, name, None)
     if question is None:
         return None
@@ -207,11 +247,17 @@ class Memory:
 
 
 def memory_of(handle: Handle) -> Memory:
-    """Return how much memory a GPU has and how much of it processes use; None stands for no answer.
+    """Return how much memory a GPU has and how much of it processes use, in bytes.
 
-    Version 2 of NVML's query tells what processes use. Version 1, asked where there is no other, may count the 0.3 to
-    1 GiB that the driver reserves for itself, too: it does from driver 510 on. Its answer is then `used_or_reserved`,
-    and so it is where the driver's version is not known.
+    Version 2 of NVML's query tells what processes use. Version 1, asked if there is no other, may also count the 0.3 to
+    1 GiB that the driver reserves for itself: it does from driver 510 on. Its answer is then `used_or_reserved`, also
+    if the driver's version is not known.
+
+    Args:
+        handle: NVML's handle of the GPU.
+
+    Returns:
+        The amounts. A field is None if NVML does not tell it.
     """
     by_v2 = _memory_by_v2(handle)
     if by_v2 is not None:
@@ -285,10 +331,15 @@ class Gpu:
 
 
 def gpu_of(handle: Handle) -> Gpu:
-    """Return a GPU's properties and its state before a run.
+    """Return a GPU's properties and its state before a run, as NVML tells them.
 
-    Where NVML does not answer, a field is None, and `services` and `displays` are empty. Processes that draw on the
-    GPU, its `displays`, are only looked for if it seems to be in use.
+    Processes that draw on the GPU, its `displays`, are only looked for if the GPU seems to be in use.
+
+    Args:
+        handle: NVML's handle of the GPU.
+
+    Returns:
+        The GPU. A field is None if NVML does not answer; `services` and `displays` are then empty.
     """
     memory = memory_of(handle)
     # Whether the GPU is divided into MIG instances: now, and after its next reset.
@@ -323,9 +374,12 @@ def gpu_of(handle: Handle) -> Gpu:
 
 
 def _holds_more_than_service(memory: Memory) -> bool:
-    """Tell whether more memory of a GPU is used than a service would hold.
+    """Tell whether more memory of a GPU is used than a service process such as MPS would hold.
 
     Then the GPU may be in use even if NVML lists no process on it, as NVML may leave one out.
+
+    Args:
+        memory: Memory of the GPU. It counts as unused if NVML tells nothing.
     """
     used_bytes = memory.used or memory.used_or_reserved or 0  # 0 if NVML tells neither
     return used_bytes > SERVICE_MIB * MIB
@@ -371,13 +425,23 @@ def _gib(size: int | None) -> float | None:
 
 
 def _ecc_errors(handle: Handle, kind: int) -> int | None:
-    """Return a GPU's ECC errors of a kind since the driver was loaded; None where ECC is off or not there."""
+    """Return the number of a GPU's ECC errors since the driver was loaded; None if ECC is off or not there.
+
+    Args:
+        handle: NVML's handle of the GPU.
+        kind: pynvml's number of a kind of error: corrected or uncorrected.
+    """
     errors: int | None = _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
     return errors
 
 
 def _processes(questions: Sequence[str], handle: Handle) -> list[Any] | None:
-    """Return the processes on a GPU by the first of these calls of NVML that answers; None where none does."""
+    """Return the processes on a GPU by the first call of NVML that answers; None if none does.
+
+    Args:
+        questions: Names of functions of pynvml that ask for processes, the preferred one first.
+        handle: NVML's handle of the GPU.
+    """
     for question in questions:
         processes: list[Any] | None = _ask_newer(question, handle)
         if processes is not None:
@@ -386,9 +450,10 @@ def _processes(questions: Sequence[str], handle: Handle) -> list[Any] | None:
 
 
 def _is_service(process: Any) -> bool:
-    """Tell whether a process holds too little memory for a context of CUDA, as a service does.
+    """Tell whether a process on a GPU is a service, as MPS: it holds too little memory for a context of CUDA.
 
-    False where NVML does not know how much it holds, which it says by 0 or None.
+    Args:
+        process: NVML's entry of the process. If it does not tell the memory, the result is False.
     """
     used_bytes = getattr(process, "usedGpuMemory", None) or 0
     return 0 < used_bytes <= SERVICE_MIB * MIB
@@ -398,10 +463,16 @@ def _is_service(process: Any) -> bool:
 
 
 def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
-    """Return what a GPU's sensors read now, by their names in the telemetry file; None stands for no answer.
+    """Return what a GPU's sensors read now, by their names in the telemetry file.
 
-    `throttle` lists the reasons that slow the GPU down, and is empty if there is no answer. The KiB that went over all
-    NVLinks since the driver was loaded are None without `nvlink`.
+    Args:
+        handle: NVML's handle of the GPU.
+        nvlink: Whether to read how many KiB went over all its NVLinks since the driver was loaded. If not, they are
+            None.
+
+    Returns:
+        {name with its unit: value}, as "power_w" or "temperature_c". None stands for no answer. `throttle` lists the
+        reasons that slow the GPU down, and is empty if there is no answer.
     """
     use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     used = memory_of(handle).used
@@ -429,6 +500,12 @@ def _nvlink_kib(handle: Handle) -> tuple[int | None, int | None]:
     """Return the KiB that a GPU has sent and received over all its NVLinks since the driver was loaded.
 
     That NVML sums over the links is by nvml.h; no machine with NVLink has confirmed it to us.
+
+    Args:
+        handle: NVML's handle of the GPU.
+
+    Returns:
+        (sent, received), each None if NVML does not tell it.
     """
     questions = [(NVLINK_SENT_KIB, ALL_NVLINKS), (NVLINK_RECEIVED_KIB, ALL_NVLINKS)]
     answers = _ask(pynvml.nvmlDeviceGetFieldValues, handle, questions)

@@ -71,10 +71,19 @@ class Surveyed(NamedTuple):
 
 
 def survey(train: Samples, evaluation: Samples, say: Callable[[str], None]) -> Surveyed:
-    """Look at all files of a data set without decoding them; `say` shows the progress of what takes long.
+    """Look at all files of a data set without decoding them, and return what they hold.
 
-    Raises ValueError for the first file that a run would fail at: one that is absent, a folder, empty, a record that is
-    not whole, a label out of range.
+    Args:
+        train: The training samples.
+        evaluation: The evaluation samples.
+        say: Called with a line about the progress from time to time, if this takes long.
+
+    Returns:
+        The passport of each part (number, sizes and a digest of its files), and notes for the user.
+
+    Raises:
+        ValueError: A run would fail at a file: it is absent, a folder or empty, a record in it is not whole, or a label
+            is out of range.
     """
     train_contents = contents_of(train, "training files", say)
     eval_contents = contents_of(evaluation, "evaluation files", say)
@@ -83,19 +92,28 @@ def survey(train: Samples, evaluation: Samples, say: Callable[[str], None]) -> S
 
 
 def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Contents:
-    """Return names, sizes and labels of all files of a part of a data set, without decoding them.
+    """Return the names, sizes and labels of all files of a part of a data set, without decoding them.
 
-    `say` gets lines about the progress, which call the files `what`. Raises ValueError for the first file that a run
-    would fail at.
+    Args:
+        samples: The training or the evaluation samples.
+        what: Name of the files in the lines about the progress, as "training files".
+        say: Called with a line about the progress from time to time, if this takes long.
+
+    Raises:
+        ValueError: A run would fail at a file.
     """
     return samples.contents(_progress_of(what, say))
 
 
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence for each oddity of a data set's two parts that a user should know of before a run.
+    """Return a sentence for each oddity of a data set that a user should know of before a run.
 
     Odd are a file that a part names more than once, or with several labels, a part of one class alone, a class that is
     evaluated and not trained on, and a file that is in both parts.
+
+    Args:
+        train: Names, sizes and labels of the training files.
+        evaluation: Names, sizes and labels of the evaluation files.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -118,9 +136,15 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
 
 
 def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents) -> list[str]:
-    """Return a sentence on the files of a part that are named with more than one label, or nothing if there are none.
+    """Return a sentence on the files of a part that its list gives more than one label.
 
-    `names` are those of the contents, without detours.
+    Args:
+        part: Name of the part for the sentence, as "training".
+        names: Names of its files without detours such as "./", so that all names of a file are equal.
+        contents: The part's files, in the same order, with their labels.
+
+    Returns:
+        One sentence in a list. An empty list if there is no such file, or the labels are not known.
     """
     if contents.labels is None:
         return []
@@ -139,10 +163,16 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
 
 
 def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence on the classes that are evaluated and not trained on, or nothing if there are none.
+    """Return a sentence on the classes that are evaluated and not trained on.
 
-    Labels that count from 1 in one part and from 0 in the other are found by it. Nothing is said where labels are no
-    numbers.
+    Such are found, for example, if labels count from 1 in one part of the data set and from 0 in the other.
+
+    Args:
+        train: The training files with their labels.
+        evaluation: The evaluation files with their labels.
+
+    Returns:
+        One sentence in a list. An empty list if there is no such class, or labels are not numbers.
     """
     if not isinstance(train.labels, np.ndarray) or not isinstance(evaluation.labels, np.ndarray):
         return []
@@ -184,8 +214,11 @@ def _repeated(names: Sequence[str]) -> list[str]:
 def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
     """Return a function `on_progress(done, total)` that shows how many of all files were looked at so far.
 
-    From time to time `say` gets a line such as "looked at 4096 of 50000 training files", where `what` is "training
-    files".
+    Each call also tells the watchdog that the run does not hang.
+
+    Args:
+        what: Name of the files, as "training files".
+        say: Called every SHOWN_EVERY_S seconds at most, with a line such as "looked at 4096 of 50000 training files".
     """
     shown_at_s = time.monotonic()
 
@@ -200,10 +233,13 @@ def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
 
 
 def passport(contents: Contents) -> schema.Passport:
-    """Return the passport of a part of a data set, by which the sets of two runs can be compared.
+    """Return the passport of a part of a data set, by which the data sets of two runs can be compared.
 
     It has the number of files, the sum of their sizes and a digest. For the digest each file has a line with its name,
-    size and label, which is empty if it is not known. The lines are sorted, so the order of the files does not matter.
+    size and label, and the lines are sorted. So the order of the files does not matter.
+
+    Args:
+        contents: Names, sizes and labels of the files. If the labels are not known, each counts as empty.
     """
     labels = contents.labels
     if labels is None:
@@ -224,11 +260,19 @@ def passport(contents: Contents) -> schema.Passport:
 
 
 def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnProgress) -> Array:
-    """Return the sizes in bytes [files] of files below `root`, in the order of `paths`.
+    """Return the sizes in bytes of some files, as an int64 array in their order.
 
-    It may take minutes to ask for the sizes of very many files. So those of STORED_FROM files or more are stored in the
-    file `store`, and a later run asks only for CHECKED of them: if these are as stored, all others are taken to be.
-    Raises ValueError for the first file found that is absent, a folder or empty.
+    To ask for the sizes of very many files may take minutes. So those of STORED_FROM files or more are stored, and a
+    later run asks only for CHECKED of them, drawn by chance: if these are as stored, all others are taken to be.
+
+    Args:
+        root: Folder that the paths are relative to.
+        paths: Paths of the files.
+        store: File in which the sizes are stored. If it cannot be written, nothing is stored.
+        on_progress: Called with (files asked for so far, files to ask for) from time to time.
+
+    Raises:
+        ValueError: A file that was asked for is absent, a folder or empty.
     """
     if len(paths) < STORED_FROM:
         return _sizes_on_disk(root, paths, on_progress)
@@ -248,10 +292,17 @@ def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnPro
 
 
 def _sizes_on_disk(root: Path, paths: Sequence[str], on_progress: OnProgress) -> Array:
-    """Ask the file system for the sizes in bytes [files] of files below `root`, in the order of `paths`.
+    """Ask the file system for the sizes in bytes of some files; return an int64 array in their order.
 
-    READERS threads ask, each for a block of FILES_AT_ONCE files at a time. Raises ValueError for the first file that is
-    absent, a folder or empty.
+    READERS threads ask, each for a block of FILES_AT_ONCE files at a time.
+
+    Args:
+        root: Folder that the paths are relative to.
+        paths: Paths of the files.
+        on_progress: Called with (files asked for so far, number of paths) after each block.
+
+    Raises:
+        ValueError: A file is absent, a folder or empty.
     """
     top = os.fspath(root)
 
@@ -267,7 +318,14 @@ def _sizes_on_disk(root: Path, paths: Sequence[str], on_progress: OnProgress) ->
 
 
 def _size(path: str) -> int:
-    """Return the size of a file in bytes; 0 for a pipe. Raises ValueError where there is no file, or it is empty."""
+    """Return the size of a file in bytes; 0 for a pipe.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        ValueError: There is no file, it cannot be reached, it is empty, or the path is a folder's.
+    """
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path for each of a million files costs seconds
     except OSError as error:
@@ -280,10 +338,17 @@ def _size(path: str) -> int:
 
 
 def _load_sizes(file: Path, digest: bytes, count: int) -> Array | None:
-    """Return the sizes of `count` files that an earlier run stored in `file`; None if they are not there.
+    """Return the sizes of files that an earlier run stored; None if they are not there.
 
-    The file begins with a digest of the names of the files that it has the sizes of. If that is not `digest`, or the
-    file is cut off, the result is None, too.
+    The file begins with a digest of the names of the files that it has the sizes of.
+
+    Args:
+        file: The file with the sizes.
+        digest: Digest of the names that the sizes are wanted of.
+        count: Number of these names.
+
+    Returns:
+        Sizes in bytes, in the order of the names. None if the file cannot be read, is of other names, or is cut off.
     """
     try:
         content = file.read_bytes()
@@ -296,7 +361,15 @@ def _load_sizes(file: Path, digest: bytes, count: int) -> Array | None:
 
 
 def _store_sizes(file: Path, digest: bytes, sizes: Array) -> None:
-    """Store the sizes behind the digest of the files' names, for later runs; do nothing where it cannot be written."""
+    """Store the sizes of files for later runs; do nothing if the file cannot be written.
+
+    The file appears only when it is complete.
+
+    Args:
+        file: The file to write.
+        digest: Digest of the files' names, which is written before the sizes.
+        sizes: Sizes in bytes, in the order of the names.
+    """
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
         partial.write_bytes(digest + sizes.astype(STORED_SIZE).tobytes())
