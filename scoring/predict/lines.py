@@ -10,10 +10,12 @@ _ROW_FORMAT = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
 
 
 def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
-    """Return predictions as lines: the measured shapes, a table of the predictions, assumptions and warnings.
+    """Return predicted throughputs as lines: the measured shapes, a table of predictions, assumptions and warnings.
 
-    `predicted` is what `predict_from_logs` returns. A shape such as `2 x 8` is 2 nodes of 8 devices each. If some times
-    to train are not known, the last lines say why.
+    A shape such as "2 x 8" is 2 nodes of 8 devices each. If some times to train are not known, the last lines say why.
+
+    Args:
+        predicted: The predictions, as `predict_from_logs` returns them. At least one.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
     lost_share = 1 - math.exp(-predicted["model"]["loss"])  # of linear scaling, on many nodes
@@ -39,10 +41,13 @@ def _reasons_for_unknown_times(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, object]:
-    """Return the cells of one prediction by the names of the table's columns, in their order.
+    """Return the cells of one row of the table of predictions, by the names of the columns, in their order.
 
-    What is not known is `not known`, and a throughput that was not measured is `-`. The efficiency compares the
-    throughput per node with that of `first`, the first prediction of the table.
+    What is not known is "not known", and a throughput that was not measured is "-".
+
+    Args:
+        row: The prediction for one number of nodes, as `predict_from_logs` returns it.
+        first: The first prediction of the table. The efficiency compares the throughput per node with its own.
     """
     images_per_s_per_node = row["images_per_s"] / row["nodes"]
     efficiency = images_per_s_per_node / (first["images_per_s"] / first["nodes"])

@@ -26,14 +26,26 @@ class ScalingLoss:
     tables: int  # how many published tables both are fitted to: figures of one table depend on each other
 
     def throughput_ratio(self, base_nodes: int, nodes: int) -> float:
-        """Return the throughput on `nodes` nodes as a multiple of the throughput on `base_nodes` nodes."""
+        """Return the throughput on one number of nodes as a multiple of the throughput on another.
+
+        Args:
+            base_nodes: The number of nodes whose throughput is known.
+            nodes: The number of nodes to predict.
+
+        Returns:
+            The ratio: nodes / base_nodes * exp(-loss * (1 / base_nodes - 1 / nodes)).
+        """
         return nodes / base_nodes * math.exp(-self.loss * (1 / base_nodes - 1 / nodes))
 
     def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        The factors 0.9 and 1.11, for example, are an interval from 90 to 111 % of the prediction. `relative_error` is
-        the standard error of the measured throughput on `base_nodes`, as a share of it.
+        The factors 0.9 and 1.11, for example, are an interval from 90 to 111 % of the prediction.
+
+        Args:
+            base_nodes: The number of nodes whose throughput was measured.
+            nodes: The predicted number of nodes.
+            relative_error: Standard error of the measured throughput, as a share of it.
         """
         error_of_model = self._error_of_model(doublings=abs(math.log2(nodes / base_nodes)))
         error_of_log = math.hypot(error_of_model, relative_error)  # the root of the sum of the squares
@@ -60,10 +72,13 @@ class PublishedTable:
 
 
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
-    """Return a table for each published system that was measured on at least two numbers of nodes.
+    """Return a table of throughputs by number of nodes for each published system, if it has at least two numbers.
 
     So that only the number of nodes differs in a table, it has only figures with as many devices on each node as the
     system's largest measurement.
+
+    Args:
+        rows: The published figures. Those without a number of nodes are left out.
     """
     rows_with_nodes = [row for row in rows if row.nodes]
     tables = []
@@ -105,10 +120,14 @@ class _LostThroughput(NamedTuple):
 
 
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
-    """Return the coefficient `loss` of this module's model, and the spread about it, fitted to the tables' figures.
+    """Fit the scaling model of this module to published throughputs.
 
-    `loss` is the mean over the figures. The spread is their standard deviation from the model after one doubling of the
-    nodes. There must be two figures or more.
+    The model's coefficient, the scaling loss, is the throughput lost to communication between nodes. It is the mean
+    over the figures. The spread is their standard deviation from the model after one doubling of the nodes.
+
+    Args:
+        tables: Published throughputs by number of nodes, one table for each system. There must be at least two figures,
+            not counting those on the fewest nodes of their table.
     """
     figures = _lost_throughputs(tables)
     assert len(figures) >= 2, "a spread takes two figures"
@@ -120,6 +139,10 @@ def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]
     """Return how much throughput each published figure lost, compared with linear scaling.
 
     Linear scaling starts from the figure on the fewest nodes of the table. That figure itself is left out.
+
+    Args:
+        tables: Published throughputs, one table for each system. `images_per_s` maps the number of nodes to images/s,
+            such as {1: 1000.0, 2: 1940.0}.
     """
     figures = []
     for table in tables:
@@ -132,7 +155,14 @@ def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]
 
 
 def _lost_throughput(fewest_nodes: int, base_rate: float, nodes: int, rate: float) -> _LostThroughput:
-    """Return how much throughput is lost if `nodes` nodes do `rate` images/s and the fewest nodes do `base_rate`."""
+    """Return how much throughput a system lost on more nodes, compared with linear scaling.
+
+    Args:
+        fewest_nodes: The fewest nodes that the system was measured on.
+        base_rate: Its images/s on these nodes.
+        nodes: The greater number of nodes.
+        rate: Its images/s on the greater number of nodes.
+    """
     linear_scaling = nodes / fewest_nodes * base_rate
     return _LostThroughput(
         added_traffic_share=1 / fewest_nodes - 1 / nodes,
@@ -202,7 +232,17 @@ def back_test(tables: Sequence[PublishedTable]) -> list[BackTested]:
 
 
 def _back_tested(table: PublishedTable, nodes: int, scaling_loss: ScalingLoss) -> BackTested:
-    """Return the figure that a table has for `nodes` nodes, with its prediction from the table's fewest nodes."""
+    """Return a published throughput beside its prediction from the table's fewest nodes.
+
+    Args:
+        table: The published throughputs of one system, by number of nodes.
+        nodes: The number of nodes to predict. The table must have a figure for it.
+        scaling_loss: The scaling model, fitted to the tables of other reports.
+
+    Returns:
+        The published and the predicted images/s, with the 95 % interval, the relative error, and linear scaling as a
+        baseline.
+    """
     published = table.images_per_s[nodes]
     fewest_nodes = min(table.images_per_s)
     base_rate = table.images_per_s[fewest_nodes]

@@ -47,10 +47,21 @@ class Measured(NamedTuple):
 
 
 def measure(args: argparse.Namespace) -> Measured:
-    """Read the logs of --measured, and return the throughput of each shape: a number of nodes and of devices on each.
+    """Read the logs of --measured, and return the throughput of each number of nodes and of devices per node.
 
-    Logs of one shape are scored together, as repeats. Raises InputError if the protocol measures run times, or if the
-    logs are of different models, batches or precisions. `_records_by_shape` and `score` may raise errors too.
+    Logs that agree in both numbers (their shape) are scored together, as repeats.
+
+    Args:
+        args: The parsed options of `python -m scoring scale`: `measured` are the logs, `protocol` and `skip` say how to
+            score.
+
+    Returns:
+        What was read from the logs, the throughput of each shape by ascending nodes, and warnings.
+
+    Raises:
+        InputError: The protocol measures training times, or the logs cannot be scored, lack the devices or the batch,
+            or are of different models, batches or precisions.
+        TooFewRunsError: A shape has fewer runs than the protocol asks for.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -84,11 +95,21 @@ def _knows_spread_of_runs(scored: Score) -> bool:
 
 
 def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
-    """Read the logs of --measured, and return the runs of each shape, in the order of the command line.
+    """Read the logs of --measured, and return the runs of each shape: a number of nodes and of devices on each.
 
     If a log does not say its nodes, its devices are taken to be on as few nodes as possible, with at most
-    --devices-per-node (or else 8) on each. Raises InputError if a log does not say its devices or batch, or if the
-    devices cannot be shared equally among the nodes.
+    --devices-per-node (or else 8) on each.
+
+    Args:
+        args: The parsed options of `python -m scoring scale`: `measured` are the logs, `batch` stands in for the batch
+            of a device.
+
+    Returns:
+        The runs as read from their logs by their shape, in the order of the command line.
+
+    Raises:
+        InputError: A log does not say its devices or batch, its devices cannot be shared equally among its nodes, or it
+            cannot be read.
     """
     most_devices_per_node = args.devices_per_node or 8  # 8 is the usual number of GPUs of a server
     records_by_shape: dict[Shape, list[Record]] = {}
@@ -102,10 +123,16 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
 
 
 def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int) -> Shape:
-    """Return the number of nodes of a run and of devices on each. Raises InputError if they do not divide equally.
+    """Return the number of nodes of a run and of devices on each.
 
-    If `nodes` is None, it is the fewest that `most_devices_per_node` allows: 12 devices at 8 a node are 2 nodes with 6
-    each.
+    Args:
+        log: Path of the log, for the error.
+        devices: The number of devices of the run.
+        nodes: The number of nodes. If None, it is the fewest possible: 12 devices at 8 a node are 2 nodes with 6 each.
+        most_devices_per_node: How many devices a node has at most, if the nodes are not known.
+
+    Raises:
+        InputError: The devices cannot be shared equally among the nodes.
     """
     if not nodes:
         nodes = math.ceil(devices / most_devices_per_node)

@@ -35,11 +35,20 @@ def predict(
     batch_per_device: int,
     input_limit: float = math.inf,
 ) -> JsonObject:
-    """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
+    """Return the predicted throughput and time to train on a number of nodes, as a row of plain values.
 
-    The model of loss.py scales the throughput of the measured point `base`. A node's input pipeline delivers at most
-    `input_limit` images/s; if that limits the throughput, each step waits for `input_wait_s`. Without a known error
-    there is no 95 % interval. On other numbers of nodes than the base's, the time to train never has one.
+    Args:
+        base: The measured throughput from which to scale.
+        scaling_loss: The scaling model: the throughput lost to communication between nodes.
+        training: How many epochs and images training to the target takes.
+        nodes: The number of nodes to predict. It may be that of `base`.
+        batch_per_device: Images of one step on one device.
+        input_limit: The most images/s that the input of one node delivers. If it limits the throughput, each step waits
+            for `input_wait_s`.
+
+    Returns:
+        The row by names such as "images_per_s". What is not known is None: the interval without a known error, and that
+        of the time to train, which is known only on as many nodes as the base's.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -75,7 +84,11 @@ def predict(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `python -m scoring scale`."""
+    """Add the options of `python -m scoring scale`.
+
+    Args:
+        parser: The parser of the command.
+    """
     add = parser.add_argument
     add("--measured", nargs="+", metavar="LOG", default=[], help="logs of one node count or more")
     add("--nodes", type=counts, default="1,2,4,8,64,1024", help="node counts to predict (default: %(default)s)")
@@ -90,9 +103,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> float:
-    """Return an option's text as a number between 1e-12 and 1e15. Raises ArgumentTypeError for any other text.
+    """Return the text of an option as a number between 1e-12 and 1e15.
 
     Numbers outside these bounds are too small or too large to compute with.
+
+    Args:
+        text: The option's value, such as "90" or "0.5".
+
+    Raises:
+        ArgumentTypeError: The text is no such number.
     """
     try:
         value = float(text)
@@ -104,9 +123,19 @@ def positive(text: str) -> float:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print how well the model predicts published figures (--back-test), or predictions from the logs of --measured.
+    """Run the command `scale`: print predictions for node counts that are not at hand, or a test of the model.
 
-    Returns 0. Raises InputError if neither option is given or both are, or for the same reasons as `predict_from_logs`.
+    Args:
+        args: The parsed options of `add_arguments`. `back_test` prints how well the model predicts published figures;
+            `measured` are the logs to predict from.
+
+    Returns:
+        The exit status, which is 0.
+
+    Raises:
+        InputError: Neither --measured nor --back-test is given or both are, or for the same reasons as
+            `predict_from_logs`.
+        TooFewRunsError: As `predict_from_logs` raises it.
     """
     if args.back_test:
         if args.measured:
@@ -135,10 +164,20 @@ def _print_back_test(*, as_json: bool) -> None:
 
 
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
-    """Return predictions of throughput and time to train for each node count of --nodes, from the logs of --measured.
+    """Return predictions of throughput and time to train for some node counts, from the logs of measured runs.
 
-    The result is what `scale --json` prints. Raises InputError if no log has nodes of --devices-per-node devices.
-    `measure` may raise other errors.
+    The result is what `scale --json` prints.
+
+    Args:
+        args: The parsed options of `python -m scoring scale`: `measured` are the logs, `nodes` the node counts to
+            predict.
+
+    Returns:
+        By name: the model, the measured throughputs, a row for each predicted node count, assumptions and warnings.
+
+    Raises:
+        InputError: No log has nodes of --devices-per-node devices, or the logs cannot be scored together.
+        TooFewRunsError: The runs of some shape are too few for the protocol.
     """
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)
@@ -169,9 +208,18 @@ def _prediction_rows(
     training: Training,
     batch_per_device: int,
 ) -> list[JsonObject]:
-    """Return a row for each node count of --nodes: what `predict` returns, and the measured throughput beside it.
+    """Return a row for each node count of --nodes: the prediction, and the measured throughput beside it.
 
-    `points` are the measured throughputs by node count. A node count that was not measured has None in its place.
+    Args:
+        args: The parsed options of `python -m scoring scale`.
+        points: The measured throughputs by node count. A prediction starts from the largest count that is not above its
+            own, or else from the smallest.
+        scaling_loss: The scaling model: the throughput lost to communication between nodes.
+        training: How many epochs and images training to the target takes.
+        batch_per_device: Images of one step on one device.
+
+    Returns:
+        The rows of `predict`, each with `measured_images_per_s` added: None for a node count that was not measured.
     """
     input_limit = math.inf if args.input_images_per_s is None else args.input_images_per_s
     rows = []
@@ -196,9 +244,14 @@ def _assumed_scaling_in_words(scaling_loss: ScalingLoss) -> str:
 
 
 def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) -> dict[int, Point]:
-    """Return the measured points whose nodes have `devices_per_node` devices, by their number of nodes.
+    """Return the measured throughputs whose nodes have a given number of devices, by their number of nodes.
 
-    None stands for the most devices that a measured node has. Raises InputError if no point has such nodes.
+    Args:
+        measured: The measured throughputs, each of a number of nodes and of devices on each. At least one.
+        devices_per_node: How many devices a node must have. None takes the most that a measured node has.
+
+    Raises:
+        InputError: No measured node has so many devices.
     """
     wanted = devices_per_node or max(point.devices_per_node for point in measured)
     points = {point.nodes: point for point in measured if point.devices_per_node == wanted}

@@ -46,7 +46,14 @@ class TimeToTrain(NamedTuple):
 
 
 def time_to_train(training: Training, *, global_batch: int, devices: int, step_s: float) -> TimeToTrain:
-    """Return how many epochs and minutes training to the target takes, or why this is not known."""
+    """Return how many epochs and minutes training to the target takes, or why this is not known.
+
+    Args:
+        training: The size of the data set, the speed of evaluation, and the epochs if the user gave them.
+        global_batch: Images of one step over all devices.
+        devices: The number of devices on all nodes. They share the evaluation.
+        step_s: Seconds of one training step.
+    """
     epochs = epochs_to_target(training, global_batch)
     if epochs.number is None:
         return TimeToTrain(None, None, epochs.why_unknown)
@@ -54,7 +61,15 @@ def time_to_train(training: Training, *, global_batch: int, devices: int, step_s
 
 
 def _minutes_to_train(training: Training, epochs: float, global_batch: int, devices: int, step_s: float) -> float:
-    """Return the minutes that training takes, including an evaluation every EPOCHS_PER_EVAL epochs."""
+    """Return the minutes that training takes, including an evaluation every 4 (EPOCHS_PER_EVAL) epochs.
+
+    Args:
+        training: The size of the data set, and the speed of evaluation.
+        epochs: How many epochs the training takes; it may be a fraction.
+        global_batch: Images of one step over all devices.
+        devices: The number of devices on all nodes. They share the evaluation.
+        step_s: Seconds of one training step.
+    """
     steps = math.ceil(training.train_samples / global_batch) * epochs
     evaluations = math.ceil(epochs / EPOCHS_PER_EVAL)
     evaluated_images_per_device = evaluations * math.ceil(training.eval_samples / devices)
@@ -71,10 +86,18 @@ class Epochs(NamedTuple):
 
 
 def epochs_to_target(training: Training, global_batch: int) -> Epochs:
-    """Return how many epochs training takes to reach the target at a global batch, or why this is not known.
+    """Return how many epochs training takes to reach the target quality, or why this is not known.
 
-    A number that the user gave is returned. Otherwise the number is known only for ResNet-50 on ImageNet, from the
-    runs of the MLPerf reference: up to their largest batch, they give the mean number of epochs at each batch.
+    Without a number from the user, it is known only for ResNet-50 on ImageNet. There it is the mean of the runs of the
+    MLPerf reference at this batch, interpolated between two batches of the reference if need be.
+
+    Args:
+        training: The epochs that the user gave, if any, and whether the model is ResNet-50 on ImageNet.
+        global_batch: Images of one step over all devices.
+
+    Returns:
+        The number. It is None, with the reason, for another model or data set, and for a batch above the largest of the
+        reference.
     """
     if training.epochs is not None:
         return Epochs(training.epochs)
@@ -97,10 +120,15 @@ class Assumed(NamedTuple):
 
 
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
-    """Return the facts from which `time_to_train` computes a time, and texts that say which of them are assumed.
+    """Return the facts from which the time to train is computed, and texts that say which of them are assumed.
 
-    `measured` is the training throughput. Evaluation is assumed to be EVALUATION_SPEEDUP times as fast. `epochs` is the
-    number of --epochs. If it is None, `epochs_to_target` finds the number for each global batch.
+    Evaluation is assumed to be 3 (EVALUATION_SPEEDUP) times as fast as training.
+
+    Args:
+        records: The runs as read from their logs, at least one. They tell the model and the data set.
+        measured: The measured training throughput from which the speed of evaluation is derived.
+        epochs: The epochs to the target, as the user gave them (--epochs). None: they depend on the global batch, see
+            `epochs_to_target`.
     """
     size = _dataset_size(records)
     is_imagenet = size.train == IMAGENET.train
@@ -135,8 +163,12 @@ def _is_resnet(record: Record) -> bool:
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     """Return how many images the runs train on and evaluate, by the first log that describes its data set.
 
-    If no log does, or if the described data set is synthetic, the size is that of the benchmark's data set. A single
-    number that is missing or impossible is also that of the benchmark.
+    Args:
+        records: The runs as read from their logs, at least one.
+
+    Returns:
+        The size. It is that of the benchmark's data set if no log describes one, or if the described one is synthetic
+        or does not say so. A single number that is missing or impossible is also that of the benchmark.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
