@@ -4,7 +4,6 @@ Reads the newest log under LOGDIR and the telemetry files beside it; it never wr
 """
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -26,12 +25,14 @@ from runlog.json_types import JsonObject
 from runlog.options import Parser
 from runlog.reader import Problem, read_text
 from runlog.run import Run, real
+from runlog.strict_json import parse_json
 from runlog.text import called, visible
 
 REFRESH_S = 1.0
 SILENT_S = 10.0  # a node without a sample for so long is shown as silent
 MEAN_OF = 20  # windows of the mean throughput
 NEEDED = ("steps", "images", "time_s", "data_wait_s")  # what such a window must say
+NEEDED_OF_NODE = ("time_s", "cpu_percent", "memory_used_gib")  # what a node's sample must say in numbers
 ENDED = ("finished", "aborted")  # phases of a run
 SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
     "utilization_percent": "{} %",
@@ -217,9 +218,9 @@ class FollowedLog:
         """Read what is new in the telemetry of the nodes, and return the last sample of each node."""
         for path in self.log.parent.glob(f"{self.log.stem}.node*.telemetry.jsonl"):
             new_lines = self._new_lines(path).splitlines()
-            if new_lines:
-                with contextlib.suppress(ValueError):  # a damaged line is skipped; the sample before it stays
-                    self._last_samples[path] = json.loads(new_lines[-1])
+            sample = _sample_of(new_lines[-1]) if new_lines else None
+            if sample is not None:  # else the line is damaged, and the sample before it stays
+                self._last_samples[path] = sample
         return [self._last_samples[path] for path in sorted(self._last_samples)]
 
     def _new_lines(self, path: Path) -> bytes:
@@ -235,6 +236,29 @@ class FollowedLog:
         complete_lines = data[: data.rfind(b"\n") + 1]
         self._bytes_read[path] = already_read + len(complete_lines)
         return complete_lines
+
+
+def _sample_of(line: bytes) -> JsonObject | None:
+    """Return the sample in a line of a node's telemetry; None if the line is damaged, and so cannot be shown."""
+    try:
+        sample = parse_json(line.decode(errors="replace"))
+    except ValueError:
+        return None
+    if not isinstance(sample, dict) or not isinstance(sample.get("node"), str):
+        return None
+    if any(real(sample.get(name)) is None for name in NEEDED_OF_NODE):
+        return None
+    gpus = sample.get("gpus")
+    is_list_of_gpus = isinstance(gpus, list) and all(_is_gpu(gpu) for gpu in gpus)
+    return sample if is_list_of_gpus else None
+
+
+def _is_gpu(value: Any) -> bool:
+    """Return whether a value of a sample has what is shown of a GPU: the SENSORS, and the reasons for throttling."""
+    if not isinstance(value, dict) or not value.keys() >= SENSORS.keys():
+        return False
+    reasons = value.get("throttle")
+    return isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
 
 
 def _or_dash(value: Any, template: str) -> str:
@@ -307,8 +331,8 @@ def _slowest(rank_times: JsonObject, kind: str) -> str:
         return f"{name} not measured"
     rank = rank_times[f"{kind}_rank"]
     host = rank_times[f"{kind}_host"]
-    median_s = rank_times[f"{kind}_median_s"]
-    return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {median_s:.3f} s)"
+    median = _or_dash(rank_times[f"{kind}_median_s"], "{:.3f} s")
+    return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {median})"
 
 
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:

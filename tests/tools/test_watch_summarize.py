@@ -28,6 +28,8 @@ def event(key, value=None, kind="POINT_IN_TIME", **metadata):
     return f":::MLLOG {json.dumps(body)}\n"
 
 
+SAMPLE = {"time_s": NOW_S, "node": "dgx1", "cpu_percent": 12.0, "memory_used_gib": 31.0, "gpus": []}
+
 command = functools.partial(jobs.called, watch.main)
 
 
@@ -46,8 +48,7 @@ def test_a_run_that_goes_on(tmp_path):
     state = view.look()
     assert state["phase"] == "preparing" and state["total_steps"] == 3 * 44
     log.write_text(LOG[: WINDOWS[1] - 20])
-    sample = {"time_s": NOW_S, "node": "dgx1", "cpu_percent": 12.0, "memory_used_gib": 31.0}
-    node.write_text(json.dumps(sample | {"gpus": [GPU | {"throttle": ["power cap"]}]}) + '\n{"time_s": 10')
+    node.write_text(json.dumps(SAMPLE | {"gpus": [GPU | {"throttle": ["power cap"]}]}) + '\n{"time_s": 10')
     assert view.look()["step"] == 22, "a line that is being written waits for its end"
     log.write_text(LOG[: WINDOWS[1]])
     state, rate = view.look(), 44 * 32 / 36
@@ -60,6 +61,38 @@ def test_a_run_that_goes_on(tmp_path):
     assert "dgx1 (silent for 60 s)" in later and ", nothing new for " in later
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("1", "[1]", "{}", '{"time_s": 10', "\x00", '"gpus"'),
+        *(
+            json.dumps(SAMPLE | change)
+            for change in (
+                {"time_s": None},
+                {"cpu_percent": float("nan")},
+                {"memory_used_gib": 10**400},
+                {"node": 7},
+                {"gpus": None},
+                {"gpus": [{}]},
+                {"gpus": [GPU | {"throttle": None}]},
+            )
+        ),
+    ],
+)
+def test_a_damaged_sample_leaves_the_one_before_it(line: str, tmp_path: Path) -> None:
+    log = tmp_path / "result_0.txt"
+    log.write_text(LOG)
+    node = tmp_path / "result_0.node0.telemetry.jsonl"
+    node.write_text(json.dumps(SAMPLE) + "\n")
+    view = watch.View(tmp_path)
+    view.look()
+    with node.open("a") as file:
+        file.write(f"{line}\n")
+    state = view.look()
+    assert state["nodes"] == [SAMPLE] and "dgx1" in text(state, NOW_S)
+    assert command(tmp_path, "--once").returncode == 0
+
+
 def test_the_slowest_rank_of_a_step_that_is_done_again_after_a_resume_is_the_one_shown(tmp_path):
     """Not that of a later step, which was done before."""
     wait = {"data_wait_least_s": 0.1, "data_wait_median_s": 0.1, "data_wait_most_s": 0.2, "data_wait_host": "dgx1"}
@@ -70,7 +103,10 @@ def test_the_slowest_rank_of_a_step_that_is_done_again_after_a_resume_is_the_one
     ]
     (tmp_path / "result_0.txt").write_text(BEGUN + "".join(ranks))
     shown = text(watch.View(tmp_path).look(), NOW_S)
-    assert "data wait 0.200 s (rank 3 on dgx1" in shown
+    assert "data wait 0.200 s (rank 3 on dgx1; median 0.100 s)" in shown
+    ranks.append(event("rank_times", times | {"data_wait_rank": 4, "data_wait_median_s": None}, step=22))
+    (tmp_path / "result_0.txt").write_text(BEGUN + "".join(ranks))
+    assert "data wait 0.200 s (rank 4 on dgx1; median -)" in text(watch.View(tmp_path).look(), NOW_S)
 
 
 def test_the_end_of_a_run(tmp_path):
