@@ -105,11 +105,11 @@ def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_on
 
 def _throughput_row(job_score: Score) -> str:
     """Return the throughput as text, with its interval, and how that was made or why there is none."""
-    interval = "no interval"
+    interval = job_score.interval_method  # how it was made, or "none: " and why there is none
     if job_score.interval_95:
         low, high = job_score.interval_95
-        interval = f"95 % interval {low:.2f} to {high:.2f}"
-    return f"{job_score.value:.2f} {job_score.shown_unit}, {interval} ({job_score.interval_method})"
+        interval = f"{low:.2f} to {high:.2f} ({job_score.interval_method})"
+    return f"{job_score.value:.2f} {job_score.shown_unit}, 95 % interval {interval}"
 
 
 def _print_table(rows: Mapping[str, str]) -> None:

@@ -218,6 +218,13 @@ def test_the_time_to_train_of_a_resumed_run_is_unknown(tmp_path: Path) -> None:
     assert row(summarized(log).stdout, "time to train") == f"unknown: resumed from a checkpoint in {log}"
 
 
+def test_of_a_throughput_without_an_interval_the_reason_is_said_once(tmp_path: Path) -> None:
+    log = tmp_path / "result_0.txt"
+    log.write_text(make_log.mllog(make_log.run_of([0.5] * 40), mode="throughput"))
+    said = row(summarized("--throughput", log).stdout, "throughput")
+    assert re.fullmatch(r"[\d.]+ images/s, 95 % interval none: fewer than \d+ windows of one run", said), said
+
+
 def test_a_warning_about_one_of_several_runs_names_its_log(tmp_path: Path) -> None:
     logs = [tmp_path / f"result_{number}.txt" for number in range(2)]
     for log, slow_s in zip(logs, (1.0, 1.2), strict=True):
