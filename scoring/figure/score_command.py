@@ -133,7 +133,7 @@ def _interval_rows(result: Score) -> list[tuple[str, str]]:
         One or two rows. Without an interval, a row says why there is none.
     """
     if result.interval_95 is None:
-        return [("95 % interval", result.interval_method)]  # such as "none: fewer than 8 windows of one run"
+        return [("95 % interval", result.interval_method)]  # such as "none: fewer than 10 windows of one run"
     bounds = _bounds_in_words(result.interval_95)
     if result.repeat_interval_95 is None:
         return [("95 % interval", f"{bounds}   ({result.interval_method})")]

@@ -230,7 +230,7 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
     """Return the tile of a group's figure, whose text is its interval and any doubt about its times.
 
     - with an interval: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
-    - without one: "95 % interval none: fewer than 8 windows of one run."
+    - without one: "95 % interval none: fewer than 10 windows of one run."
 
     `name_prefix` begins the text: the group's name with a colon and a space, or empty.
     """
