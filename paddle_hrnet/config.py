@@ -68,14 +68,26 @@ class Recipe:
         """Return the number of epochs after which training ends at the latest.
 
         A schedule in iterations ends within an epoch, which is completed at the rate that was reached.
+
+        Args:
+            samples: Number of training images.
+            global_batch: Images of a step over all ranks.
+
+        Raises:
+            ValueError: The schedule is in iterations, and the batch is larger than the data set.
         """
         return math.ceil(self.epochs or (self.iterations or 0) / steps_per_epoch(samples, global_batch))
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
-        """Return the learning rate by step of a training on `samples` images, with `global_batch` of them a step.
+        """Return the learning rate by step of a training run.
 
-        `epochs` is the length of the schedule, or 0 for the recipe's own. Raises ValueError if the batch is larger than
-        the data set, or the warm-up as long as the schedule.
+        Args:
+            samples: Number of training images.
+            global_batch: Images of a step over all ranks. The rate does not depend on it.
+            epochs: Length of the schedule in epochs; 0 for the recipe's own epochs or, without those, its iterations.
+
+        Raises:
+            ValueError: The batch is larger than the data set, or the warm-up is as long as the schedule or longer.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         return Schedule(
@@ -162,10 +174,15 @@ RECIPES = {recipe.name: recipe for recipe in (SCENES_SMALL, CITYSCAPES_80K, FLIP
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
-    """Return the recipe called `name`, or the default one if the name is empty.
+    """Return the hyperparameters of a training run by the name of their recipe.
 
-    `image_size` is the side in pixels of a square crop, or 0 for the recipe's own. Raises ValueError if there is no
-    such recipe.
+    Args:
+        name: One of RECIPES, such as "cityscapes_80k"; the default "scenes_small" if empty.
+        global_batch: Images of a step over all ranks; of no effect on these recipes.
+        image_size: Side in pixels of a square training crop; 0 for the recipe's own.
+
+    Raises:
+        ValueError: There is no such recipe.
     """
     name = name or SCENES_SMALL.name
     if name not in RECIPES:

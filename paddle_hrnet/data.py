@@ -83,14 +83,19 @@ _KINDS_OF_DRAWN = _Drawn(
 
 @pipeline_def  # type: ignore[untyped-decorator]  # DALI's
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
-    """Build DALI's pipeline of a training (`augmented`) or an evaluation; return its outputs.
+    """Build the DALI pipeline that decodes, augments and normalizes images and labels; return its outputs.
 
         training:    images, labels, row starts, what was drawn (`_Drawn`)  ->  images, highest classes + 1, labels
         evaluation:  images, labels, row starts, which samples are valid
                                                      ->  images, highest classes + 1, labels, which samples are valid
 
-    `source` (`Loader._read`) feeds the inputs, images and labels encoded. There are row starts, which say where a
-    label's row of RENUMBERED begins, only if labels are `renumbered`.
+    Args:
+        source: Function that DALI calls for the inputs of each batch, images and labels encoded (`Loader._read`).
+        device: "cpu", or "gpu" to decode images on the GPU and put all outputs there but the highest classes.
+        image: Size and type of the images that the program takes.
+        augmented: True for training, False for an evaluation.
+        renumbered: Whether the numbers in label files are replaced by those of a table, RENUMBERED. Only then are row
+            starts fed, which say where the sample's row of it begins.
     """
     kinds_of_row_start = [_KIND_OF_ROW_START] if renumbered else []
     kinds_of_rest = _KINDS_OF_DRAWN if augmented else [_KIND_OF_VALID]
@@ -127,13 +132,25 @@ def _highest_class_plus_1(labels: Any) -> Any:
 
 
 def _augmented_images(images: Any, drawn: _Drawn, image: ImageFormat) -> Any:
-    """Return DALI's node of images that are cut out, resized, coloured and flipped as drawn, and then normalized."""
+    """Return DALI's node of images that are cut out, resized, coloured and flipped as drawn, and then normalized.
+
+    Args:
+        images: Node of the decoded images, in RGB.
+        drawn: Nodes of the random augmentation.
+        image: Size and type of the images that the program takes.
+    """
     windows = _resized_window(images, drawn, types.INTERP_LINEAR)
     return _normalized(_with_colours_changed(windows, drawn), image, mirror=drawn.flips)
 
 
 def _augmented_labels(labels: Any, drawn: _Drawn, image: ImageFormat) -> Any:
-    """Return DALI's node of labels that are cut out, resized and flipped as drawn, filled up with IGNORED."""
+    """Return DALI's node of labels that are cut out, resized and flipped as drawn, filled up with IGNORED (255).
+
+    Args:
+        labels: Node of the decoded labels.
+        drawn: Nodes of the random augmentation, the same as for the images.
+        image: Size of the images that the program takes.
+    """
     windows = _resized_window(labels, drawn, types.INTERP_NN)
     cropped = fn.crop(windows, **_upper_left_corner(image), fill_values=float(IGNORED))
     return fn.flip(cropped, horizontal=drawn.flips)
@@ -152,7 +169,11 @@ def _upper_left_corner(image: ImageFormat) -> dict[str, Any]:
 def _normalized(images: Any, image: ImageFormat, *, mirror: Any) -> Any:
     """Return DALI's node of images in the program's size and type, normalized to the range from -1 to 1.
 
-    An image that is smaller is filled up with grey. `mirror` is 1 for an image that is to be mirrored, else 0.
+    Args:
+        images: Node of images with values from 0 to 255.
+        image: Size and type that the program takes. A smaller image is filled up with grey; of a larger one the upper
+            left corner is taken.
+        mirror: 1 for an image that is to be mirrored, else 0; a number or a node.
     """
     return fn.crop_mirror_normalize(
         images,
@@ -167,7 +188,13 @@ def _normalized(images: Any, image: ImageFormat, *, mirror: Any) -> Any:
 
 
 def _resized_window(images: Any, drawn: _Drawn, interpolation: Any) -> Any:
-    """Return DALI's node that cuts the drawn window out of images or labels and resizes it."""
+    """Return DALI's node that cuts the drawn window out of images or labels and resizes it.
+
+    Args:
+        images: Node of the decoded images or labels.
+        drawn: Nodes of the random augmentation.
+        interpolation: DALI's kind of interpolation: linear for images, nearest neighbour for labels.
+    """
     return fn.resize(
         images,
         interp_type=interpolation,
@@ -182,7 +209,12 @@ def _resized_window(images: Any, drawn: _Drawn, interpolation: Any) -> Any:
 def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
     """Return DALI's node that changes brightness, contrast, saturation and hue of images as drawn.
 
-    The changed images are float32, cut off to the range from 0 to 255.
+    Args:
+        images: Node of images with values from 0 to 255.
+        drawn: Nodes of the random augmentation.
+
+    Returns:
+        Node of float32 images, cut off to the range from 0 to 255.
     """
     changed = fn.color_twist(
         images,
@@ -196,9 +228,12 @@ def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
 
 
 def _renumbered(labels: Any, row_start: Any) -> Any:
-    """Return DALI's node that replaces each number of labels by what it is in the sample's row of RENUMBERED.
+    """Return DALI's node of labels whose numbers are replaced by those that are trained on.
 
-    The rows of the table lie one after the other, and the sample's begins at `row_start`.
+    Args:
+        labels: Node of the numbers in the label files.
+        row_start: Node of the position at which the sample's row begins in RENUMBERED, a table whose rows lie one after
+            the other. A row has what each of the numbers 0 to 255 is trained as.
     """
     positions = labels + row_start
     return fn.lookup_table(
@@ -207,9 +242,17 @@ def _renumbered(labels: Any, row_start: Any) -> Any:
 
 
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> _Drawn:
-    """Draw how the images `ids` [N] are augmented in an epoch, the same on any number of ranks.
+    """Draw how the images of a batch are scaled, cropped, flipped and coloured in an epoch.
 
-    `sizes` [N, 2] are the images' heights and widths in pixels. `crop` has the size of a training crop.
+    An image is augmented the same way on any number of ranks and in any batch.
+
+    Args:
+        augment: Bounds and probabilities of the augmentation.
+        crop: Height and width of a training crop in pixels.
+        sizes: Heights and widths of the images in pixels, [N, 2].
+        seed: Seed of the run.
+        epoch: Number of the epoch.
+        ids: Numbers of the images in the data set, [N].
     """
     random = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 up to but not 1
     for_scale = random[:, 0]
@@ -238,7 +281,12 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
 
 
 def _scales(augment: Augmentation, drawn: Array) -> Array:
-    """Return a factor of size for each drawn number (0 to 1): `scale_min`, a `scale_step` more, ... or `scale_max`."""
+    """Return the factor by which each image is scaled: `scale_min`, a `scale_step` more, and so on to `scale_max`.
+
+    Args:
+        augment: The bounds and the step, such as 0.5 to 2.0 by 0.25.
+        drawn: A random number for each image, from 0 up to but not 1, [N].
+    """
     scale_count = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
     scales: Array = augment.scale_min + augment.scale_step * np.floor(drawn * scale_count)
     return scales
@@ -253,14 +301,19 @@ class _Windows(NamedTuple):
 
 
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
-    """Return the window of each image that becomes its crop when it is scaled.
+    """Return the window of each image that becomes its training crop when it is scaled.
 
-    `sizes` [N, 2] are the heights and widths of the images in pixels, `scales` [N] the factors by which the images are
-    scaled, and `drawn_corners` [N, 2] choose the windows' places, from 0 to 1. An example, along one side:
+    An example, along one side:
 
         image of 100 pixels, scale 2     the scaled image has 200 pixels
         crop of 50 pixels                a window has 50 pixels of the scaled image, and can start at its 0, 1, ... 150
         drawn corner 0.5                 it starts at 75, which is 37.5 in the unscaled image, and ends 25 further on
+
+    Args:
+        crop: Height and width of a training crop in pixels. A scaled image that is smaller is taken whole.
+        sizes: Heights and widths of the images in pixels, [N, 2].
+        scales: Factors by which the images are scaled, [N].
+        drawn_corners: Random numbers from 0 up to but not 1, which choose the windows' places, [N, 2].
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])  # a smaller image is taken whole
@@ -274,10 +327,13 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: A
 
 
 def _changes(drawn: Array, *, most: float, probability: float) -> Array:
-    """Return a number from -`most` to `most` for each image [N], or 0 for an image that does not change.
+    """Return by how much a colour property of each image is changed, [N]; 0 for an image that does not change.
 
-    `drawn` [N, 2] has two numbers from 0 to 1 for each image. The first one says by the `probability` whether the image
-    changes, the second one by how much.
+    Args:
+        drawn: Two random numbers from 0 to 1 for each image, [N, 2]. The first decides whether it changes, the second
+            by how much.
+        most: The changes lie between -`most` and `most`.
+        probability: Probability of a change.
     """
     is_changed = drawn[:, 0] < probability
     change = (2 * drawn[:, 1] - 1) * most
@@ -286,7 +342,14 @@ def _changes(drawn: Array, *, most: float, probability: float) -> Array:
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:
-    """A batch of noise, to warm up on and to measure the program without its input."""
+    """Return a batch of noise, to warm up on and to measure the program without its input.
+
+    Args:
+        image: Size and type of the images that the program takes.
+        batch: Number of images.
+        classes: Number of classes from which the pixels' labels are drawn.
+        seed: Seed of the random numbers.
+    """
     rng = np.random.default_rng(seed)
     pixels = loader.noise(rng, (batch, 3, image.height, image.width), half=image.half)
     label = rng.integers(0, classes, (batch, image.height, image.width), dtype=np.uint8)
@@ -302,7 +365,12 @@ class Pair(NamedTuple):
 
 
 def _decompressed(pair: Pair, rows: int) -> Array:
-    """Return the first `rows` rows of a pair's image as a PNG that is not compressed; a JPEG is returned as it is."""
+    """Return the first rows of a pair's image as a PNG that is not compressed; a JPEG is returned as it is.
+
+    Args:
+        pair: An image and its label, both encoded.
+        rows: Number of rows that are needed.
+    """
     return np.frombuffer(pictures.inflated(pair.image, rows), dtype=np.uint8)
 
 
@@ -310,6 +378,10 @@ def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
     """Return the image of each pair as far down as its drawn window reaches, as PNGs that are not compressed.
 
     One more row is kept, if there is one, because the resizing interpolates with it.
+
+    Args:
+        pairs: Images and their labels, encoded.
+        drawn: The random augmentation, which has the window of each pair.
     """
     images = []
     for pair, (window_bottom, _) in zip(pairs, drawn.window_ends, strict=True):
@@ -336,10 +408,19 @@ class Loader(loader.Loader):
         super().__init__(pairs, plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
 
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
-        """Return the inputs of `_pipeline` for a batch of the samples `ids`; `valid` [N] says which of them count.
+        """Return the inputs of the DALI pipeline for a batch.
 
-        Images and labels come first. If labels are renumbered, the starts of their rows in RENUMBERED follow. The last
-        are what was drawn in training, or `valid` in evaluation. Raises RunError for the first pair with a fault.
+        Args:
+            epoch: Number of the epoch, which the augmentation depends on.
+            ids: Numbers of the samples, [N].
+            valid: Which samples count, [N]; the others only fill up the last batch of an evaluation.
+
+        Returns:
+            Encoded images and labels; then, if labels are renumbered, the starts of their rows in RENUMBERED; then what
+            was drawn in training, or `valid` in evaluation.
+
+        Raises:
+            RunError: A pair has a fault; the first one is named.
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
@@ -367,9 +448,16 @@ class Loader(loader.Loader):
         return starts.astype(np.uint16)
 
     def _read_pair(self, number: int) -> Pair:
-        """Read a pair: its encoded image, its label as a greyscale PNG, and the size of both in pixels.
+        """Read an image and its label, both encoded, the label as a greyscale PNG.
 
-        Raises RunError if a file is not whole or of a kind that is not taken, or if a size is wrong.
+        Args:
+            number: Which pair of the data set; counts from 0.
+
+        Returns:
+            Both files and their common size in pixels.
+
+        Raises:
+            RunError: A file is not whole or of a kind that is not taken, or a size is wrong.
         """
         (image_name, image), (label_name, label) = self._samples.encoded(number)
         size = self._checked_size(number, image, label)  # first: it refuses kinds of files that the rest does not know
@@ -382,10 +470,16 @@ class Loader(loader.Loader):
         return Pair(image, grey_label, size)
 
     def _checked_size(self, number: int, image: bytes, label: bytes) -> Size:
-        """Return the size in pixels that a pair's encoded image and label have in common.
+        """Return the size in pixels that a pair's image and label have in common.
 
-        Raises RunError if one of the two is no image or label as `pictures.py` takes it, if their sizes differ, or if a
-        pair for evaluation has another size than the first one.
+        Args:
+            number: Which pair of the data set; counts from 0.
+            image: The encoded image.
+            label: The encoded label.
+
+        Raises:
+            RunError: One of the two is of a kind that is not taken, their sizes differ, or a pair for evaluation has
+                another size than the first one.
         """
         image_path, label_path = self._samples.paths(number)
         is_evaluation = self._augment is None
@@ -404,7 +498,16 @@ class Loader(loader.Loader):
         require_first_size(image_path, size, size_of_first)
 
     def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
-        """Return a batch of the pipeline's outputs. Raises RunError if a label holds a number that is no class."""
+        """Return a batch of the DALI pipeline's outputs.
+
+        Args:
+            outputs: Images, the highest class of each label plus 1, labels and, in an evaluation, which samples are
+                valid.
+            ids: Numbers of the samples, [N].
+
+        Raises:
+            RunError: A label holds a number that is no class.
+        """
         images, highest_plus_1, *other_outputs = outputs
         highest = highest_plus_1.as_array().astype(int) - 1
         for number, value in zip(ids, highest, strict=True):
@@ -414,9 +517,13 @@ class Loader(loader.Loader):
 
 
 def first_size(pairs: PairList) -> ImageFormat:
-    """Read the size of the first image, which all of an evaluation must have.
+    """Return the size of the first image of a data set, which all images of an evaluation must have.
 
-    Raises ValueError if it cannot be read.
+    Args:
+        pairs: Images with their labels.
+
+    Raises:
+        ValueError: The image cannot be read, or is of a kind that is not taken.
     """
     image, _ = pairs.paths(0)
     size = image_head(image)

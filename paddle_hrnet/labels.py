@@ -23,9 +23,16 @@ RENUMBERED[FROM_LABEL_IDS, list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
 
 
 def label_fault(pairs: PairList, number: int) -> str:
-    """Return a message that a pair's label holds a number that is no class; empty if all are classes or ignored.
+    """Return a message if a pair's label holds a number that is no class.
 
-    The label is read without DALI. One that cannot be read so has a message, too.
+    The label is read by Pillow, without DALI. One that cannot be read so has a message, too.
+
+    Args:
+        pairs: Images with their labels.
+        number: Which pair; counts from 0.
+
+    Returns:
+        The message; an empty text if all pixels are of classes or ignored.
     """
     try:
         highest = int(_classes_in(pairs, number).max(initial=0))
@@ -37,9 +44,16 @@ def label_fault(pairs: PairList, number: int) -> str:
 
 
 def label_doubt(pairs: PairList, numbers: Sequence[int]) -> str:
-    """Say that the labels of these pairs hold under two classes together; empty if they hold more.
+    """Return a message if the labels of some pairs together hold fewer than two classes.
 
-    The labels have no `label_fault`.
+    A training on such labels has nothing to tell apart.
+
+    Args:
+        pairs: Images with their labels.
+        numbers: Which pairs to look at, counted from 0. Their labels must have passed `label_fault`.
+
+    Returns:
+        The message; an empty text if they hold two classes or more.
     """
     held: set[int] = set()
     for number in numbers:
@@ -48,7 +62,15 @@ def label_doubt(pairs: PairList, numbers: Sequence[int]) -> str:
 
 
 def few_classes(labels: str, classes: Sequence[int]) -> str:
-    """Say that `labels`, as "the evaluation's labels", hold under two `classes`, as masks of 0 and 255 do; else ""."""
+    """Return a message if labels hold fewer than two classes, as masks of 0 and 255 do.
+
+    Args:
+        labels: Words for the labels, as "the evaluation's labels".
+        classes: The classes that they hold, each once, the ignored 255 left out.
+
+    Returns:
+        The message; an empty text if there are two classes or more.
+    """
     if len(classes) > 1:
         return ""
     held = f"class {classes[0]} alone" if classes else "no class"
@@ -59,10 +81,18 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
 
 
 def _classes_in(pairs: PairList, number: int) -> Array:
-    """Return what the pixels of a pair's label are trained as, each class once, without those that are ignored.
+    """Return the classes that the pixels of a pair's label are trained as, each once, without ignored pixels.
 
-    A number that is no class is among them: as it is in the file, or OUT_OF_RANGE for one that is no label id. Raises
-    OSError, SyntaxError or ValueError if Pillow cannot decode the label.
+    Args:
+        pairs: Images with their labels.
+        number: Which pair; counts from 0.
+
+    Returns:
+        The classes, sorted. A number that is no class is among them: as it is in the file, or as 254 (OUT_OF_RANGE) for
+        one that is no label id of Cityscapes.
+
+    Raises:
+        OSError: Pillow cannot read or decode the label. It may raise SyntaxError or ValueError instead.
     """
     _, label_path = pairs.paths(number)
     # Not by Image.open, which refuses more than 179 million pixels: DALI takes them.
@@ -75,7 +105,14 @@ def _classes_in(pairs: PairList, number: int) -> Array:
 
 
 def no_class(pairs: PairList, number: int, value: int) -> str:
-    """Return the message that a pair's label holds a number that is no class; `value` is what it is trained on as."""
+    """Return the message that a pair's label holds a number that is no class.
+
+    Args:
+        pairs: Images with their labels.
+        number: Which pair; counts from 0.
+        value: What the number in the file is trained as: itself or, if the file has Cityscapes' label ids, the class of
+            the id, or 254 for a number that is no id.
+    """
     _, label_path = pairs.paths(number)
     return (
         f"{label_path}: holds the label {_shown(pairs, number, value)}, no class ({pairs.classes} of them) nor "
@@ -84,7 +121,14 @@ def no_class(pairs: PairList, number: int, value: int) -> str:
 
 
 def _shown(pairs: PairList, number: int, value: int) -> str:
-    """Return the number that stands in a pair's label file where it is trained on as `value`."""
+    """Return the number that stands in a pair's label file, for a message.
+
+    Args:
+        pairs: Images with their labels.
+        number: Which pair; counts from 0.
+        value: What the number in the file is trained as: itself or, if the file has Cityscapes' label ids, the class of
+            the id, or 254 for a number that is no id.
+    """
     if not pairs.has_label_ids(number):
         return f"{value}"
     if value == OUT_OF_RANGE:

@@ -37,14 +37,29 @@ NAMED = 5  # layers that an error names before it only counts
 
 
 def _block(x: static.Variable, name: str, layers: Layers) -> static.Variable:
-    """Append two 3x3 convolutions, added to their input, and a ReLU."""
+    """Append two 3x3 convolutions, added to their input, and a ReLU.
+
+    Args:
+        x: Image [N, C, H, W].
+        name: Beginning of the names of its layers.
+        layers: Settings of the network's convolutions and normalizations.
+    """
     y = layers.conv_bn(x, f"{name}.conv1", x.shape[1], 3)
     y = layers.conv_bn(y, f"{name}.conv2", x.shape[1], 3, relu=False, ends_block=True)
     return functional.relu(paddle.add(y, x))
 
 
 def _transition(branches: list[static.Variable], name: str, layers: Layers, *, count: int) -> list[static.Variable]:
-    """Return `count` branches of the widths that the next stage has; a new one halves the last one's size."""
+    """Append the convolutions between two stages, which give the branches the widths of the next stage.
+
+    A branch that has its width already is left as it is. A new branch is made of the last one, at half its size.
+
+    Args:
+        branches: Images of the stage before, from 1/4 of the image's size on, each of half the size of the one before.
+        name: Name of the transition, as "backbone.tr2"; part of the layers' names.
+        layers: Settings of the network's convolutions and normalizations.
+        count: Number of branches of the next stage.
+    """
     result = []
     for i, width in enumerate(WIDTHS[:count]):
         is_new = i == len(branches)
@@ -57,10 +72,19 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 
 
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
-    """Append an exchange between the branches; return the new ones, of the same sizes and widths.
+    """Append an exchange between the branches of HRNet, which compute at different sizes; return the new branches.
 
     A new branch is the ReLU of a sum: the branch itself, and all others brought to its size and number of channels.
-    `name` and `prefix` are parts of the layers' names, which are PaddleSeg's.
+    Layers are named as in PaddleSeg.
+
+    Args:
+        branches: Images of one stage, each of half the height and width of the one before.
+        name: Name of the module, as "st2_1"; part of the layers' names.
+        prefix: Beginning of the layers' names.
+        layers: Settings of the network's convolutions and normalizations.
+
+    Returns:
+        As many branches, of the same sizes and widths.
     """
     exchanged = []
     for target, target_branch in enumerate(branches):
@@ -82,7 +106,14 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
 
 
 def _to_larger(branch: static.Variable, larger: static.Variable, layer: str, layers: Layers) -> static.Variable:
-    """Append a 1x1 convolution and an enlargement that bring a branch to the channels and the size of a larger one."""
+    """Append a 1x1 convolution and an enlargement that bring a branch to the channels and the size of a larger one.
+
+    Args:
+        branch: Image of the smaller branch [N, C, H, W].
+        larger: Image of the larger branch.
+        layer: Name of the layer.
+        layers: Settings of the network's convolutions and normalizations.
+    """
     channels = larger.shape[1]
     height_and_width = larger.shape[2:]
     y = layers.conv_bn(branch, layer, channels, 1, relu=False)
@@ -90,10 +121,16 @@ def _to_larger(branch: static.Variable, larger: static.Variable, layer: str, lay
 
 
 def _to_smaller(branch: static.Variable, source: int, target: int, layer: str, layers: Layers) -> static.Variable:
-    """Append 3x3 convolutions of stride 2 that bring branch number `source` to the size and the channels of `target`.
+    """Append 3x3 convolutions of stride 2 that bring a branch to the size and the channels of a smaller one.
 
-    Each halves the size. The last one changes the number of channels; those before it keep it and end in a ReLU. Their
-    names are `layer`_1, `layer`_2 and so on.
+    Each halves the size. The last one changes the number of channels; those before it keep it and end in a ReLU.
+
+    Args:
+        branch: Image of the branch [N, C, H, W].
+        source: Its number, from 0 for the largest.
+        target: Number of the smaller branch.
+        layer: Beginning of the layers' names, which end in _1, _2 and so on.
+        layers: Settings of the network's convolutions and normalizations.
     """
     halvings = target - source
     y = branch
@@ -103,18 +140,32 @@ def _to_smaller(branch: static.Variable, source: int, target: int, layer: str, l
 
 
 def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
-    """Resize `x` [N, C, H, W] to this height and width, which may be smaller too.
+    """Resize images bilinearly to a height and width, which may also be smaller.
 
-    It stays in FP32: Paddle's FP16 kernel of the gradient computes positions in FP16, in steps of an eighth of a pixel
-    from column 128 on.
+    The result stays in FP32: Paddle's FP16 kernel of the gradient computes positions in FP16, in steps of an eighth of
+    a pixel from column 128 on.
+
+    Args:
+        x: Images [N, C, H, W].
+        size: New height and width in pixels.
     """
     return functional.interpolate(x, list(size), mode="bilinear", align_corners=False)
 
 
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
-    """Append FCN-HRNetW18 to Paddle's default program; return logits [N, K, H, W] of `image` [N, 3, H, W].
+    """Append the segmentation network FCN-HRNetW18 to Paddle's default program and return its logits.
 
-    Layers are named as in PaddleSeg, so that its weights can be loaded (`paddleseg_name`).
+    Layers are named as in PaddleSeg, so that its weights can be loaded.
+
+    Args:
+        image: Images [N, 3, H, W].
+        recipe: Hyperparameters. Used here are the number of classes K, the momentum of batch normalization, padding,
+            biases of the head, and initial weights.
+        training: Whether batch normalization uses the statistics of the batch and updates the running ones. If False,
+            it uses the running ones.
+
+    Returns:
+        Logits [N, K, H, W].
     """
     layers = Layers(
         training=training,
@@ -128,7 +179,15 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
 
 
 def _backbone(image: static.Variable, layers: Layers) -> list[static.Variable]:
-    """Append the backbone and return its four branches, from 1/4 to 1/32 of the image's size."""
+    """Append HRNet-W18 without its head and return its four branches, from 1/4 to 1/32 of the image's size.
+
+    Args:
+        image: Images [N, 3, H, W].
+        layers: Settings of the network's convolutions and normalizations.
+
+    Returns:
+        Images of 18, 36, 72 and 144 channels, the largest first.
+    """
     # The stem, which makes the image's sides a quarter as long.
     x = layers.conv_bn(image, "backbone.conv_layer1_1", STEM, 3, stride=2)
     x = layers.conv_bn(x, "backbone.conv_layer1_2", STEM, 3, stride=2)
@@ -148,7 +207,11 @@ def _backbone(image: static.Variable, layers: Layers) -> list[static.Variable]:
 def _head(branches: list[static.Variable], image: static.Variable, recipe: Recipe, layers: Layers) -> static.Variable:
     """Append the classifier of pixels, and return its logits [N, K, H, W] at the size of the image.
 
-    `branches` are those of the backbone, from 1/4 to 1/32 of that size.
+    Args:
+        branches: Outputs of the backbone, from 1/4 to 1/32 of the image's size.
+        image: The network's input [N, 3, H, W].
+        recipe: Hyperparameters, of which the number of classes K and the biases of the head are used.
+        layers: Settings of the network's convolutions and normalizations.
     """
     largest = branches[0]
     enlarged = [enlarge(branch, largest.shape[2:]) for branch in branches[1:]]
@@ -159,10 +222,18 @@ def _head(branches: list[static.Variable], image: static.Variable, recipe: Recip
 
 
 def _module(branches: list[static.Variable], stage: int, number: int, layers: Layers) -> list[static.Variable]:
-    """Append one module of a stage: BLOCKS residual blocks in each branch, then an exchange; return the new branches.
+    """Append one module of HRNet: residual blocks in each branch, then an exchange between the branches.
 
-    `stage` is 2, 3 or 4, and `number` counts the modules of the stage from 1. Both are part of the layers' names, which
-    are PaddleSeg's.
+    Layers are named as in PaddleSeg, by stage and module.
+
+    Args:
+        branches: Images of the stage, each of half the height and width of the one before.
+        stage: 2, 3 or 4, which is also the number of branches.
+        number: Which module of the stage; counts from 1.
+        layers: Settings of the network's convolutions and normalizations.
+
+    Returns:
+        The new branches, of the same sizes and widths.
     """
     module_name = f"st{stage}_{number}"
     prefix = f"backbone.st{stage}.stage_{module_name}"
@@ -185,9 +256,13 @@ PADDLESEG_VALUES = {"w": "weight", "b": "bias", "mean": "_mean", "variance": "_v
 
 
 def paddleseg_name(name: str) -> str:
-    """Return the name that PaddleSeg has for a variable of ours; empty if it is none of the model's layers.
+    """Return the name that PaddleSeg has for a variable of this network.
 
-    `head.conv_1.bn.mean` -> `head.conv_1._batch_norm._mean`
+    Args:
+        name: Name here, as "head.conv_1.bn.mean".
+
+    Returns:
+        PaddleSeg's name, as "head.conv_1._batch_norm._mean"; empty if the variable is none of the model's layers.
     """
     if name.count(".") < 2:
         return ""
@@ -223,7 +298,13 @@ class _Reader(pickle.Unpickler):
 def read_pdparams(path: Path) -> dict[str, Array]:
     """Return the arrays of a `.pdparams` file, a pickled dictionary that Paddle saved, by their names in it.
 
-    Raises ValueError if the file cannot be read, is no dictionary of arrays, or would run code when it is loaded.
+    A pickle may run code when it is loaded; one that would is refused.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: The file cannot be read, is no dictionary of arrays, or would run code.
     """
     try:
         named_files.refuse_unusable(path)
@@ -237,8 +318,12 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 def _arrays_in(loaded: Any) -> dict[str, Array]:
     """Return the arrays of a dictionary that Paddle saved, by name.
 
-    Entries whose key is no text are left out, and so is `paddle.save`'s own table of names. Raises TypeError if
-    `loaded` is no dictionary, or if any other entry is no array, or an array of Python objects.
+    Args:
+        loaded: What the file holds. Entries whose key is no text are left out, and so is `paddle.save`'s own table of
+            names.
+
+    Raises:
+        TypeError: It is no dictionary, or another entry is no array, or an array of Python objects.
     """
     if not isinstance(loaded, dict):
         raise TypeError(f"a {type(loaded).__name__}")
@@ -255,10 +340,19 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
 
 
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
-    """Return the values that a weights file of PaddleSeg has for a program's variables, by the variables' names.
+    """Return the values that a weights file of PaddleSeg has for a program's variables.
 
-    A file of the backbone alone gives values to the backbone's variables, and none to the head's. Raises ValueError if
-    the file cannot be read, or if layers are absent or of another shape.
+    A file of the backbone alone gives values to the backbone's variables, and none to the head's.
+
+    Args:
+        path: A .pdparams file, of the whole model or of the backbone alone.
+        program: Program with the network of `fcn_hrnet_w18`.
+
+    Returns:
+        Arrays by the program's names of the variables.
+
+    Raises:
+        ValueError: The file cannot be read, or layers are absent or of another shape.
     """
     loaded = read_pdparams(path)
     is_whole_model = any(name.startswith(BACKBONE) for name in loaded)
@@ -293,7 +387,16 @@ def _name_in_backbone(name: str) -> str:
 
 
 def _misfit(name_in_file: str, value: Array | None, variable: static.Variable) -> str:
-    """Say why the value of a weights file does not fit a variable; return an empty text if it fits."""
+    """Say why the value of a weights file does not fit a variable.
+
+    Args:
+        name_in_file: Name of the value in the file, for the message.
+        value: The value; None if the file has none.
+        variable: Variable of the program.
+
+    Returns:
+        The reason; an empty text if it fits.
+    """
     if value is None:
         return f"{name_in_file} is absent"
     if tuple(value.shape) != tuple(variable.shape):

@@ -65,8 +65,17 @@ class PairList:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return what identifies the data set in a log: the path and the size in bytes of each image and each label.
 
-        A label stands as a text `PATH BYTES`. The sizes in pixels are checked on the way. Raises ValueError for the
-        first file at which a run would fail. `on_progress` counts the files first, then the pairs.
+        The sizes in pixels are checked on the way.
+
+        Args:
+            on_progress: Called with the number of files looked at so far and of all; then, for the sizes in pixels,
+                with numbers of pairs.
+
+        Returns:
+            Paths and bytes of the images, and for each label a text `PATH BYTES`.
+
+        Raises:
+            ValueError: A run would fail at a file; the first one is named.
         """
         images = [image for image, _ in self.pairs]
         labels = [label for _, label in self.pairs]
@@ -82,8 +91,12 @@ class PairList:
     def _check_pixel_sizes(self, on_progress: OnProgress) -> None:
         """Check the sizes in pixels of all images and labels, which the first bytes of the files state.
 
-        Raises ValueError for a file of a kind that is not taken, for a label of another size than its image, and for an
-        evaluation image of another size than the first one.
+        Args:
+            on_progress: Called with the number of pairs checked so far and the number of all.
+
+        Raises:
+            ValueError: A file is of a kind that is not taken, a label has another size than its image, or an evaluation
+                image another size than the first one.
         """
         first_image, _ = self.paths(0)
         first_size = image_head(first_image)
@@ -96,7 +109,16 @@ class PairList:
                 on_progress(block.stop, len(self))
 
     def _check_block(self, numbers: range, first_size: Size) -> None:
-        """Check the sizes in pixels of the pairs with these numbers; evaluation images must have `first_size`."""
+        """Check the sizes in pixels of some pairs, which the first bytes of the files state.
+
+        Args:
+            numbers: Which pairs; count from 0.
+            first_size: Size of the first image, which all images of an evaluation must have.
+
+        Raises:
+            ValueError: A file is of a kind that is not taken, a label has another size than its image, or an evaluation
+                image another size than the first one.
+        """
         for number in numbers:
             image, label = self.paths(number)
             size = image_head(image)
@@ -151,10 +173,17 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 
 
 def find(root: Path, part: str, classes: int) -> PairList:
-    """Return the pairs of image and label of `part` (train or val) in the segmentation set below `root`.
+    """Return the pairs of image and label of a part of a segmentation data set.
 
-    They are those of the part's list file or, without one, of Cityscapes' folders. Raises ValueError if there are none,
-    the list is wrong, or a file is absent.
+    They are those of the part's list file, such as train.txt, or without one those in the folders of Cityscapes.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+        classes: Number of classes that the labels may have, such as 19.
+
+    Raises:
+        ValueError: There are no pairs, the list is wrong, or a file is absent.
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)
@@ -170,10 +199,17 @@ def find(root: Path, part: str, classes: int) -> PairList:
 
 
 def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[str, str]:
-    """Return the paths of an image and its label, relative to `root`.
+    """Return the paths of an image and its label, relative to the folder of the data set.
 
-    Where only Cityscapes' file of label ids is there, it takes the place of the listed label (`_existing_label`).
-    Raises ValueError if the image or the label is absent or a folder.
+    Where only Cityscapes' file of label ids is there, it takes the place of the listed label.
+
+    Args:
+        listed: Both paths as a list or the folders name them.
+        folders: Tells which files are there.
+        root: Folder of the data set, for messages.
+
+    Raises:
+        ValueError: The image or the label is absent or a folder.
     """
     image = folders.relative(listed.image)
     label = _existing_label(folders, folders.relative(listed.label))
@@ -185,9 +221,17 @@ def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[
 
 
 def _find_list(root: Path, part: str) -> Path | None:
-    """Return the list file of a part, under the first of the names LISTS that there is; None if there is none.
+    """Return the list file of a part of a data set.
 
-    Raises ValueError for a pipe or a folder of such a name.
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val". The list is PART.txt, PART.list or PART_list.txt, the first of these that there is.
+
+    Returns:
+        The file; None if there is none.
+
+    Raises:
+        ValueError: There is a pipe or a folder of such a name.
     """
     for name in LISTS:
         list_file = root / name.format(part)
@@ -197,10 +241,14 @@ def _find_list(root: Path, part: str) -> Path | None:
 
 
 def _existing_label(folders: lists.Folders, label: str) -> str:
-    """Return the path of the label file to read: `label`, or Cityscapes' other file if only that is there.
+    """Return the path of the label file to read: the listed one, or Cityscapes' other file if only that is there.
 
-    The latter has label ids, which are turned into classes as they are read: `NAME_gtFine_labelTrainIds.png` ->
-    `NAME_gtFine_labelIds.png`
+    NAME_gtFine_labelTrainIds.png has classes; NAME_gtFine_labelIds.png has label ids, which are turned into classes as
+    they are read.
+
+    Args:
+        folders: Tells which files are there.
+        label: Path of the listed label, relative to the folder of the data set or absolute.
     """
     if not label.endswith(LABEL_END) or folders.has(label):
         return label
@@ -221,9 +269,16 @@ def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
 
 
 def _files_of_cities(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the images `CITY/NAME_leftImg8bit.png` of a part's folder, and all else that lies there, both sorted.
+    """Return the images CITY/NAME_leftImg8bit.png of a part's folder, and all else that lies there.
 
-    Hidden files and folders are left out. Without the folder both are empty. Raises OSError if one cannot be read.
+    Args:
+        folder: Folder leftImg8bit/PART of a data set in Cityscapes' layout.
+
+    Returns:
+        Images and others, both sorted. Hidden files and folders are left out. Without the folder both are empty.
+
+    Raises:
+        OSError: A folder cannot be read.
     """
     images: list[Path] = []
     others: list[Path] = []
@@ -247,7 +302,15 @@ def _not_hidden(folder: Path) -> list[Path]:
 
 
 def _notes_on_others(folder: Path, others: list[Path]) -> tuple[str, ...]:
-    """Return a note on what lies in a part's folder and is no image in the folder of a city; none if all are."""
+    """Return a note for the user on what lies in a part's folder and is no image in the folder of a city.
+
+    Args:
+        folder: Folder leftImg8bit/PART of a data set.
+        others: Paths of these files and folders.
+
+    Returns:
+        One note; empty if there are no others.
+    """
     if not others:
         return ()
     return (
@@ -257,10 +320,21 @@ def _notes_on_others(folder: Path, others: list[Path]) -> tuple[str, ...]:
 
 
 def _pairs_in_folders(root: Path, part: str, images: list[Path]) -> Iterator[Listed]:
-    """Yield the pairs of `part` (train or val) in Cityscapes' folders, each with the image's path for messages.
+    """Yield the pairs of a part of a data set in Cityscapes' folders.
 
-    The label of `leftImg8bit/PART/CITY/NAME_leftImg8bit.png` is `gtFine/PART/CITY/NAME_gtFine_labelTrainIds.png`,
-    whether there is such a file or not. Raises ValueError if there are no `images`.
+    The label of leftImg8bit/PART/CITY/NAME_leftImg8bit.png is gtFine/PART/CITY/NAME_gtFine_labelTrainIds.png, whether
+    there is such a file or not.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+        images: Image files of the part, below `root`.
+
+    Yields:
+        Paths of image and label relative to `root`, with the image's path for messages.
+
+    Raises:
+        ValueError: There are no images.
     """
     folder = root / "leftImg8bit" / part
     if not images:

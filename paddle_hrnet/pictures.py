@@ -41,9 +41,14 @@ class Size(NamedTuple):
 
 
 def image_size(name: str, content: bytes) -> Size:
-    """Read the size of an image from its file, or from the first HEAD_BYTES of it.
+    """Return the size of an image in pixels by the first bytes of its file.
 
-    Raises ValueError if it is neither a PNG of 8 bits of RGB nor an upright JPEG.
+    Args:
+        name: The file's name, for messages.
+        content: The whole file, or its first HEAD_BYTES (256 KiB).
+
+    Raises:
+        ValueError: It is neither a PNG of 8 bits of RGB nor an upright JPEG.
     """
     if content.startswith(encoded.JPEG_START):
         return _jpeg_size(name, content)
@@ -54,9 +59,14 @@ def image_size(name: str, content: bytes) -> Size:
 
 
 def label_size(name: str, content: bytes) -> Size:
-    """Read the size of a label from its file, or from the first PNG_HEAD_BYTES of it.
+    """Return the size of a segmentation label in pixels by the first bytes of its file.
 
-    Raises ValueError if it is no PNG of 8 bits of greyscale or of a palette.
+    Args:
+        name: The file's name, for messages.
+        content: The whole file, or its first PNG_HEAD_BYTES (33).
+
+    Raises:
+        ValueError: It is no PNG of 8 bits of greyscale or of a palette.
     """
     depth, colour_type, size = _png_header(name, content, "no PNG file, as a label must be")
     if colour_type != PALETTE and (depth, colour_type) != (8, GREY):
@@ -107,7 +117,16 @@ class _Header(NamedTuple):
 
 
 def _png_header(name: str, content: bytes, otherwise: str) -> _Header:
-    """Read a PNG's header. Raises ValueError if the file is none, with `otherwise` for what it is."""
+    """Return the fields of a PNG's header: bits of a channel, colour type and size.
+
+    Args:
+        name: The file's name, for messages.
+        content: The whole file, or its first PNG_HEAD_BYTES (33) or more.
+        otherwise: Words for what the file is if it is no PNG, as "no PNG or JPEG file".
+
+    Raises:
+        ValueError: The file is no PNG.
+    """
     if not content.startswith(encoded.PNG_START) or len(content) < PNG_HEAD_BYTES:
         raise ValueError(f"{name}: is {otherwise}: {FIX}")
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
@@ -137,8 +156,17 @@ class _WholeHeader(NamedTuple):
 def as_grey(content: bytes) -> bytes:
     """Return a label's PNG as a greyscale PNG with the same number in each pixel.
 
-    A PNG without a palette is returned as it is. In one with a palette the numbers stand for colours, and DALI's
-    decoder would return the colours. Raises ValueError if Pillow cannot decode a palette PNG of fewer than 8 bits.
+    In a PNG with a palette the numbers stand for colours, and DALI's decoder would return the colours.
+
+    Args:
+        content: A label file that `label_size` takes.
+
+    Returns:
+        The greyscale PNG; the file as it is if it has no palette.
+
+    Raises:
+        ValueError: The file is damaged: a checksum of a palette PNG of 8 bits is wrong, or Pillow cannot decode one of
+            fewer bits.
     """
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
     if colour_type != PALETTE:
@@ -151,7 +179,11 @@ def as_grey(content: bytes) -> bytes:
 def _grey_by_header(content: bytes) -> bytes:
     """Return a palette PNG of 8 bits as a greyscale PNG: another header, no palette, the same compressed pixels.
 
-    Raises ValueError for a chunk whose checksum is wrong, as the new chunks get checksums of their own.
+    Args:
+        content: The whole file.
+
+    Raises:
+        ValueError: The checksum of a chunk is wrong. It is checked because the new chunks get checksums of their own.
     """
     grey = bytearray(encoded.PNG_START)
     for chunk in encoded.png_chunks(content):
@@ -166,7 +198,16 @@ def _grey_by_header(content: bytes) -> bytes:
 
 
 def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
-    """Decode a palette PNG of 1, 2 or 4 bits to its numbers, as a greyscale PNG that is not compressed."""
+    """Decode a palette PNG of 1, 2 or 4 bits to its numbers, as a greyscale PNG that is not compressed.
+
+    Args:
+        content: The whole file.
+        width: Width in pixels.
+        height: Height in pixels.
+
+    Raises:
+        ValueError: Pillow cannot decode it.
+    """
     try:
         with Image.open(io.BytesIO(content)) as opened:
             numbers = np.asarray(opened, dtype=np.uint8)
@@ -180,10 +221,17 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 
 
 def inflated(content: bytes, rows: int) -> bytes:
-    """Return the first `rows` rows of a PNG in RGB as an uncompressed PNG, for speed.
+    """Return the first rows of a PNG in RGB as an uncompressed PNG, for speed.
 
-    ISA-L decompresses in a third of DALI's time. A JPEG, an interlaced PNG or a damaged one is returned as it is: DALI
-    decodes it, or says what is wrong.
+    ISA-L decompresses in a third of DALI's time.
+
+    Args:
+        content: A whole file that `image_size` takes.
+        rows: Number of rows that are needed; at most the image's height.
+
+    Returns:
+        The uncompressed PNG. A JPEG, an interlaced PNG or a damaged one is returned as it is: DALI decodes it, or says
+        what is wrong.
     """
     if not content.startswith(encoded.PNG_START):
         return content
@@ -199,9 +247,16 @@ def inflated(content: bytes, rows: int) -> bytes:
 
 
 def _first_rows(content: bytes, rows: int, width: int) -> bytes | None:
-    """Decompress the first `rows` rows of a PNG in RGB, `width` pixels wide; return None if the file is damaged.
+    """Decompress the first rows of a PNG in RGB.
 
-    As in the file, a row is a byte that names the row's filter, and then three bytes for each pixel.
+    Args:
+        content: The whole file.
+        rows: Number of rows.
+        width: Width of the image in pixels.
+
+    Returns:
+        For each row, as in the file, a byte that names the row's filter and then three bytes for each pixel. None if
+        the file is damaged.
     """
     compressed = _image_data(content)
     if compressed is None:  # a checksum is wrong

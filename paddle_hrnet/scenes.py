@@ -28,7 +28,10 @@ def write(folder: Path) -> None:
     """Write the embedded scenes of digits into a folder as a segmentation set in Cityscapes' layout, with its lists.
 
     Each scene is an image and a label, both PNG. A line of train.txt and val.txt is `image label`, as paths below the
-    folder. The scenes are the same at each call: their random numbers are seeded by their number.
+    folder. The scenes are the same at each call, because their random numbers are seeded by their number.
+
+    Args:
+        folder: Folder to fill.
     """
     digits = embedded.digits()
     _write_part(folder, "train", digits, digits.train, SCENES_TRAIN)
@@ -36,9 +39,16 @@ def write(folder: Path) -> None:
 
 
 def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices: list[int], count: int) -> None:
-    """Write `count` scenes into a folder in Cityscapes' layout, and the list of their files, PART.txt.
+    """Write scenes into a folder in Cityscapes' layout, and the list of their files, PART.txt.
 
-    The scenes show the `digits` at `digit_indices`. A line of the list is `image label`, as paths below the folder.
+    A line of the list is `image label`, as paths below the folder.
+
+    Args:
+        folder: Folder of the data set.
+        part: "train" or "val".
+        digits: The embedded handwritten digits.
+        digit_indices: Which of them the scenes show.
+        count: Number of scenes. It must differ between the parts, because it is part of the random seed.
     """
     lines = []
     for number, indices_in_scene in enumerate(_deal_out(digit_indices, count)):
@@ -66,9 +76,16 @@ def _save(pixels: Array, file: Path) -> None:
 
 
 def _deal_out(digit_indices: list[int], scenes: int) -> Array:
-    """Return the indices of the digits that each scene shows, at random: [scenes, DIGITS].
+    """Return the indices of the digits that each scene shows, at random.
 
     Each index is dealt out once before any is dealt out again.
+
+    Args:
+        digit_indices: Indices to deal out.
+        scenes: Number of scenes, which is also the random seed.
+
+    Returns:
+        Indices, [scenes, 8].
     """
     rng = np.random.default_rng(scenes)
     rounds = math.ceil(scenes * DIGITS / len(digit_indices))
@@ -86,10 +103,16 @@ def _ground(rng: np.random.Generator) -> Array:
 
 
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
-    """Draw a scene of digits on textured ground; return its pixels [HEIGHT, WIDTH, 3] and their labels, both uint8.
+    """Draw a scene of digits on textured ground, and the class of each of its pixels.
 
-    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. Each digit lies in a square cell of its own, with a
-    random size, place and colour.
+    Each digit lies in a square cell of its own, with a random size, place and colour.
+
+    Args:
+        shown: For each digit its ink [8, 8], from 0 to 1, and its class; eight at most.
+        rng: Source of the random numbers. The same state gives the same scene.
+
+    Returns:
+        Pixels [64, 128, 3] and labels [64, 128], both uint8. The label of ground is 10.
     """
     # Keep the order of the draws from `rng`: with another order the same seed gives another scene.
     pixels = _ground(rng)
@@ -107,9 +130,13 @@ def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Arr
 
 
 def _random_place(cell: int, size: int, rng: np.random.Generator) -> tuple[slice, slice]:
-    """Return the rows and the columns of a square with side `size` that lies at random within cell number `cell`.
+    """Return the rows and the columns of a square that lies at random within a cell of a scene.
 
-    Cells are squares of CELL pixels, counted from the left to the right and from the top down.
+    Args:
+        cell: Number of the cell. Cells are squares of 32 pixels (CELL), counted from the left to the right and from the
+            top down.
+        size: Side of the square in pixels; at most that of the cell.
+        rng: Source of the random numbers.
     """
     row, column = divmod(cell, WIDTH // CELL)
     top = CELL * row + rng.integers(0, CELL - size + 1)

@@ -43,10 +43,14 @@ class HRNet(Workload):
         return dataclasses.replace(data.first_size(samples), half=self.image.half), self.recipe.eval_batch
 
     def training_loss(self, batch: int) -> static.Variable:
-        """Append the forward pass of a training step to Paddle's default program; return its loss, a scalar.
+        """Append the forward pass of a training step to Paddle's default program and return its loss, a scalar.
 
-        It is the mean cross entropy over the pixels whose label is not IGNORED. The inputs are `image` [batch, 3, H, W]
-        and `label` [batch, H, W].
+        It is the mean cross entropy over the pixels whose label is not IGNORED (255). The program's inputs are `image`
+        [batch, 3, H, W] and `label` [batch, H, W]. If the recipe says so, batch normalization uses the statistics of
+        all ranks.
+
+        Args:
+            batch: Images of the device that are computed at once.
         """
         height = self.image.height
         width = self.image.width
@@ -92,6 +96,9 @@ def mean_iou(confusion: Array) -> float:
     """Return the mean over the classes of their intersection over union, as PaddleSeg computes it.
 
     A class that occurs neither in labels nor in predictions has 0 and counts in the mean.
+
+    Args:
+        confusion: Pixels of each pair of true and predicted class, [K, K].
     """
     intersection = np.diag(confusion).astype(np.float64)
     union = confusion.sum(axis=0) + confusion.sum(axis=1) - np.diag(confusion)
@@ -122,10 +129,17 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
 
 
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
-    """Append the evaluation of images [N, 3, H, W] to Paddle's default program; return its logits [N, K, H, W].
+    """Append the evaluation of images to Paddle's default program and return its logits.
 
     The network is run at each size of the recipe's `eval_scales` and, with `eval_flip`, on the mirrored images too. All
-    logits are brought to H x W and added up.
+    logits are brought to the size of the images and added up.
+
+    Args:
+        pixels: Images [N, 3, H, W].
+        recipe: Hyperparameters of the network and its evaluation.
+
+    Returns:
+        Logits [N, K, H, W], with K classes.
     """
     height, width = pixels.shape[2:]
     networks = [_logits]

@@ -38,9 +38,13 @@ class ResNet50(Workload):
         return data.Loader(samples, plan, reader, resize=self.recipe.eval_resize)
 
     def _logits(self, batch: int, *, training: bool) -> static.Variable:
-        """Return logits [batch, classes] of the input "image".
+        """Append the network to Paddle's default program and return its logits [batch, classes].
 
-        It is fed as float16 where the program begins by casting it.
+        The program's input "image" is fed as float16 where the program begins by casting it.
+
+        Args:
+            batch: Images of the device that are computed at once.
+            training: Whether batch normalization uses the statistics of the batch and updates the running ones.
         """
         side = self.image.size
         channels = self.image.channels
@@ -50,7 +54,13 @@ class ResNet50(Workload):
             return resnet50(pixels, self.recipe, layout=self.plan.layout, training=training)
 
     def training_loss(self, batch: int) -> static.Variable:
-        """Return the mean cross entropy [] of a batch against its smoothed labels."""
+        """Append the forward pass of a training step to Paddle's default program and return its loss, a scalar.
+
+        It is the mean cross entropy of a batch against its labels, smoothed if the recipe says so.
+
+        Args:
+            batch: Images of the device that are computed at once.
+        """
         logits = self._logits(batch, training=True)
         label = static.data("label", [batch, 1], "int64")
         if not self.recipe.label_smoothing:
