@@ -13,10 +13,15 @@ from scoring.record import InputError, TooFewRunsError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command that the first argument names, and return its exit status.
+    """Run the command of `python -m scoring` that the first argument names, such as `score`.
 
-    `argv` are the words after the program's name; None takes those of this process. The status is 2 for an argument or
-    file that cannot be used, 1 for too few runs, and 0 if a reader closes the pipe. Otherwise it is the command's own.
+    Args:
+        argv: Words after the program's name, as ["score", "run.log"]. None takes those of this process.
+
+    Returns:
+        The exit status: 2 for a file or a value that cannot be used, 1 for too few runs, 0 if a reader such as `head`
+        closes the pipe, and otherwise that of the command. Words that the parser rejects end the process at once, with
+        status 2, too.
     """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
@@ -44,16 +49,24 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _print_error(command: str | None, error: str) -> None:
-    """Print an error of a command as one line on stderr, made safe to print: a path in it may hold anything."""
+    """Print an error of a command as one line on stderr, made safe to print: a path in it may hold anything.
+
+    Args:
+        command: Name of the command, such as "score".
+        error: Text of the error.
+    """
     program = text.called("scoring")  # as the user called it
     print(f"{program} {command}: {text.visible(error, text.MOST_OF_A_LINE)}", file=sys.stderr)
 
 
 def _parser(chosen_name: str | None) -> argparse.ArgumentParser:
-    """Return the parser of all commands, in which only the command `chosen_name` has its options and its `main`.
+    """Return the parser of all commands, in which only one command has its options and its function `main`.
 
-    The modules of the other commands are not imported, because some take long to import. If `chosen_name` is None or no
-    command's name, no module is imported.
+    The modules of the other commands are not imported, because some take long to import.
+
+    Args:
+        chosen_name: Name of this one command, such as "score". If it is None or no command's name, no module is
+            imported.
     """
     parser = Parser(prog=text.called("scoring"), description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

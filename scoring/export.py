@@ -41,9 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the runs of the logs in each form that the command line names. Returns 0.
+    """Write the runs of logs in each form that the command line names: Parquet, TensorBoard or MLflow.
 
-    Raises InputError if it names none, if an output exists already, or if a package is not installed.
+    Args:
+        args: Options of the command, such as `parquet`, the file to write, or None.
+
+    Returns:
+        The exit status, always 0.
+
+    Raises:
+        InputError: No form is named, a log cannot be scored, an output exists already, or a package is not installed.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")
@@ -63,7 +70,16 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _to_mlflow_or_refuse(record: Record, uri: str, name: str) -> None:
-    """Write a run as `to_mlflow` does. Raises InputError, too, if MLflow refuses it or cannot be reached."""
+    """Write a run to an MLflow tracking server, as `to_mlflow` does, but raise InputError for an error of MLflow.
+
+    Args:
+        record: What the log of the run says.
+        uri: Address of the server, or `file:FOLDER`.
+        name: Name of the new run in MLflow.
+
+    Raises:
+        InputError: MLflow is not installed, refuses the run or cannot be reached.
+    """
     mlflow = _optional_package("mlflow")
     try:
         to_mlflow(record, uri, name)
@@ -72,15 +88,25 @@ def _to_mlflow_or_refuse(record: Record, uri: str, name: str) -> None:
 
 
 def window_with_run_facts(record: Record, window: Window) -> JsonObject:
-    """Return one row of the table: the facts of a run, such as its file and model, then the fields of a window."""
+    """Return one row of the exported table: facts of a run, such as its file and model, then figures of some steps.
+
+    Args:
+        record: What the log of the run says.
+        window: The steps between two printed rows, or an epoch.
+    """
     facts = {name: getattr(record, name) for name in ("file", "sha256", *RUN_FACTS)}
     return facts | dataclasses.asdict(window) | {"images_per_s": window.images_per_s}
 
 
 def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Write rows as one Parquet table. All rows have the same names; a column's type comes from its values.
+    """Write rows as one Parquet table.
 
-    Raises InputError if the file exists already, its folder does not exist, or pyarrow is not installed.
+    Args:
+        rows: Values of each row by column. All rows have the same columns. The type of a column comes from its values.
+        file: The file to write.
+
+    Raises:
+        InputError: The file exists already, its folder does not exist, or pyarrow is not installed.
     """
     if file.exists():
         raise InputError(f"{file}: exists; name another file")
@@ -90,9 +116,14 @@ def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
 
 
 def to_tensorboard(record: Record, folder: Path) -> None:
-    """Write what a run's windows and evaluations measured, at their steps, into a new folder.
+    """Write what was measured over the steps of a run, and the results of its evaluations, for TensorBoard.
 
-    Raises InputError if the folder exists already, or tensorboardX is not installed.
+    Args:
+        record: What the log of the run says.
+        folder: New folder for the run.
+
+    Raises:
+        InputError: The folder exists already, or tensorboardX is not installed.
     """
     if folder.exists():
         raise InputError(f"{folder}: exists; TensorBoard would show both as one run: name another folder")
@@ -102,10 +133,18 @@ def to_tensorboard(record: Record, folder: Path) -> None:
 
 
 def to_mlflow(record: Record, uri: str, name: str) -> None:
-    """Write a run to the MLflow tracking server at `uri`, as a new run called `name`.
+    """Write a run to an MLflow tracking server, as a new run.
 
-    Its facts become parameters, and the values over its steps become metrics. Raises InputError if mlflow is not
-    installed.
+    Its facts, such as the number of devices, become parameters. Its figures over the steps and the results of its
+    evaluations become metrics. Runs of one model share an experiment.
+
+    Args:
+        record: What the log of the run says.
+        uri: Address of the server, or `file:FOLDER`.
+        name: Name of the new run.
+
+    Raises:
+        InputError: mlflow is not installed.
     """
     mlflow = _optional_package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)
@@ -128,13 +167,23 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
 
 
 def _metric_of(scalar: Scalar, mlflow: Any) -> Any:
-    """Return a value as MLflow's package takes it, with the time 0 if its time is unknown."""
+    """Return a value of a run in the form that MLflow takes.
+
+    Args:
+        scalar: The value, with its step and time. If the time is not known, it becomes 0.
+        mlflow: The imported package.
+    """
     time_ms = int((scalar.time_s or 0) * 1000)
     return mlflow.entities.Metric(scalar.name, scalar.value, time_ms, scalar.step)
 
 
 def _experiment_id(client: Any, name: str) -> str:
-    """Return the id of the experiment of that name. It is created if it does not exist."""
+    """Return the id of an experiment of MLflow. It is created if it does not exist.
+
+    Args:
+        client: The client of the tracking server.
+        name: Name of the experiment.
+    """
     experiment = client.get_experiment_by_name(name)
     if experiment:
         return str(experiment.experiment_id)
@@ -142,9 +191,14 @@ def _experiment_id(client: Any, name: str) -> str:
 
 
 def _scalars(record: Record) -> Iterator[Scalar]:
-    """Yield each value that a run's windows measured, then the result of each evaluation.
+    """Yield each value that was measured over the steps of a run, then the result of each evaluation.
 
-    A window without a step gets its index among the windows, from 0. The time of an evaluation is not known.
+    Args:
+        record: What the log of the run says.
+
+    Yields:
+        A value with its name, step and time. A window without a step gets its index among the windows, from 0. The time
+        of an evaluation is None.
     """
     for number, window in enumerate(record.windows):
         step = window.step if window.step is not None else number
@@ -157,7 +211,15 @@ def _scalars(record: Record) -> Iterator[Scalar]:
 
 
 def _step_of_evaluation(quality: Quality, number: int) -> int:
-    """Return the step of an evaluation; without a step its epoch; without both its `number`, counted from 0."""
+    """Return the step at which an evaluation is shown.
+
+    Args:
+        quality: Result of the evaluation.
+        number: Index of the evaluation in the run, from 0.
+
+    Returns:
+        The step of the evaluation; without one its epoch; without both `number`.
+    """
     if quality.step is not None:
         return quality.step
     if quality.epoch is not None:
@@ -166,7 +228,14 @@ def _step_of_evaluation(quality: Quality, number: int) -> int:
 
 
 def _optional_package(name: str) -> Any:
-    """Import an optional package. Raises InputError if it is not installed."""
+    """Import an optional package and return it.
+
+    Args:
+        name: Name of the package or module, such as "pyarrow.parquet".
+
+    Raises:
+        InputError: The package is not installed.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -6,9 +6,13 @@ from scoring.record import InputError
 
 
 def refuse_missing_folder(file: Path) -> None:
-    """Raise InputError if the folder into which `file` would be written does not exist.
+    """Raise an error if the folder into which a file would be written does not exist.
 
-    If `file` is a link, this is the folder of the file that the link leads to.
+    Args:
+        file: The file. If it is a link, its folder is that of the file that the link leads to.
+
+    Raises:
+        InputError: The folder does not exist.
     """
     folder = file.resolve().parent
     if not folder.is_dir():

@@ -98,7 +98,12 @@ class Check:
 
     @classmethod
     def not_compared(cls, what: str, ways: tuple[str, ...]) -> "Check":
-        """Return a check that says that nothing was compared, because one of the ways cannot be read."""
+        """Return a check that says that nothing was compared, because one of the two sides cannot be read.
+
+        Args:
+            what: Name of the check, such as "images".
+            ways: Each side in words, with its lines in the log.
+        """
         return cls(what=what, ways=ways, agree=False, one_sided=True)
 
     def __str__(self) -> str:
@@ -160,10 +165,14 @@ class Record:
     header: JsonObject = field(default_factory=dict)  # header sections of our own logs
 
     def is_of_same_run(self, other: "Record") -> bool:
-        """Return whether two logs are of one run. One of them may be cut, or have further lines.
+        """Return whether two logs are of one training run, even if one of them is cut or has further lines.
 
-        They are if they have the same text, or if they state the same start of the run and the same end of its first
-        row. If a log states no start, they are if all rows of the shorter log stand in the other one too.
+        They are if they have the same text, or if they state the same start of the run and the same end of their first
+        row of training figures. If one of them states no start, all rows of the shorter log must be those with which
+        the other begins.
+
+        Args:
+            other: What the other log says.
         """
         if (self.sha256, self.segment) == (other.sha256, other.segment):
             return True
@@ -177,11 +186,16 @@ class Record:
         return self.windows[0].end_s if self.windows else None
 
     def is_continuation_of(self, earlier: "Record") -> bool:
-        """Return whether this log is the next part of the run whose previous part is the log `earlier`.
+        """Return whether this log is the next part of the training run whose previous part is another log.
 
-        A log may be rotated while its run goes on. Then the earlier part has no end, this one has no beginning, and the
-        first row here follows the last row there. Logs of different formats, and logs without rows, are no parts of one
-        run.
+        A log may be rotated while its run goes on. Then the earlier part has no end, this part has no beginning, and
+        its first row of training figures follows the last row of the earlier part.
+
+        Args:
+            earlier: What the other log says.
+
+        Returns:
+            False also for logs of different formats, and if a log has no rows.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
@@ -195,7 +209,8 @@ class Record:
     def _has_beginning(self, last_of_earlier: Window) -> bool:
         """Return whether this log has the beginning of its run, rather than going on with the run of an earlier log.
 
-        `last_of_earlier` is the last row of the earlier log.
+        Args:
+            last_of_earlier: Last row of training figures of the earlier log.
         """
         if self.format == "mllog":
             return self.run_start_s is not None  # such a log has an event at the beginning of its run
@@ -212,6 +227,9 @@ class Record:
 
         It must if the first row comes later in the epoch than the second row comes after the first: a program that
         prints a row every 10 steps begins with that of step 10, not with that of step 70.
+
+        Returns:
+            False also if the log has fewer than two rows, or does not show these numbers of steps.
         """
         if len(self.windows) < 2:
             return False
@@ -275,10 +293,13 @@ class Record:
         return ", ".join(sorted(names)) or self.accelerator or self.platform
 
     def _kinds_of_nodes(self) -> set[NodeKind]:
-        """Return the kinds of nodes that the header describes; none for logs that are not our own.
+        """Return the kinds of nodes that the header of the log describes, such as nodes of 8 A100.
 
-        All GPUs of a node are taken to be of the same model as its first GPU, which is a table with a `name`, or the
-        name alone. A node with neither GPUs nor a CPU is left out.
+        All GPUs of a node are taken to be of the model of its first GPU. A node with neither GPUs nor a CPU is left
+        out.
+
+        Returns:
+            The kinds. The set is empty for logs of other programs than this project's.
         """
         kinds = set()
         for node in nodes_of(self):
@@ -293,9 +314,15 @@ class Record:
 
 
 def _begin_alike(one: Sequence[Window], other: Sequence[Window]) -> bool:
-    """Return whether the rows of the shorter of two logs are those with which the other log begins.
+    """Return whether all rows of the shorter of two logs are those with which the other log begins.
 
-    Fewer than LEAST_ALIKE_ROWS rows may agree by chance, and so may rows that all print the same figures.
+    Args:
+        one: Rows of training figures of one log.
+        other: Those of the other log.
+
+    Returns:
+        False also if one log has fewer than LEAST_ALIKE_ROWS rows, or if all compared rows print the same figures:
+        these may agree by chance.
     """
     if min(len(one), len(other)) < LEAST_ALIKE_ROWS:
         return False
@@ -308,7 +335,12 @@ def _begin_alike(one: Sequence[Window], other: Sequence[Window]) -> bool:
 
 
 def _are_alike(one: Window, other: Window) -> bool:
-    """Return whether two rows print the same. A time stamp that one of them lacks agrees with any other."""
+    """Return whether two rows of training figures print the same epoch, step, rate, step time, loss and time stamp.
+
+    Args:
+        one: One row.
+        other: The other row. If one of the two lacks a time stamp, the stamps count as the same.
+    """
     if one.end_s is not None and other.end_s is not None and one.end_s != other.end_s:
         return False
     return (one.epoch, one.step) == (other.epoch, other.step) and _figures_of(one) == _figures_of(other)
@@ -328,14 +360,21 @@ def _figures_of(row: Window) -> _Figures:
 
 
 def _step_before(row: Window) -> int | None:
-    """Return the step behind which a row begins, 100 for `between steps 100 and 200`; None if it is not known."""
+    """Return the step after which a row begins, such as 100 for `between steps 100 and 200`.
+
+    Args:
+        row: The row of training figures.
+
+    Returns:
+        The step, or None if the last step or the number of steps of the row is not known.
+    """
     if row.step is None or row.steps is None:
         return None
     return row.step - row.steps
 
 
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
-    """Return whether `row` can be the next row of the run that printed `rows_before`.
+    """Return whether a printed row can be the next one of the training run that printed other rows before.
 
     It can if no row seems to be missing between them. If rows cover 10 steps, and the last one is that of step 90 in
     epoch 3:
@@ -345,6 +384,11 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
         epoch 4, step 10         -> True, because the program counts anew in each epoch, from the `first_step` 1 on
         epoch 4, step 0          -> True, because OneFlow prints a row there, which counts from 1 all the same
         epoch 5, step 10         -> False
+
+    Args:
+        row: The row in question.
+        rows_before: The rows before, at least one.
+        first_step: The number that the program gives to a first step.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)
@@ -365,7 +409,12 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
 
 
 def _epochs_between(before: Window, row: Window) -> int:
-    """Return by how many epochs a row is later than the row before. Rows that print no epoch are of epoch 0."""
+    """Return by how many epochs a row is later than the row before.
+
+    Args:
+        before: The row before. A row that prints no epoch counts as one of epoch 0.
+        row: The later row.
+    """
     return (row.epoch or 0) - (before.epoch or 0)
 
 
@@ -375,7 +424,14 @@ def config_of(record: Record) -> dict[str, JsonObject]:
 
 
 def recipe_target(record: Record) -> float | None:
-    """Return the quality that a run of this project trains to, as its recipe says; None if the log does not say it."""
+    """Return the quality, such as the accuracy, to which a run of this project trains by its recipe.
+
+    Args:
+        record: What the log says.
+
+    Returns:
+        The target, or None if the log does not state it.
+    """
     for name, entry in config_of(record).items():
         if name.startswith("RECIPE.target_"):
             target = real(entry.get("value"))
@@ -385,7 +441,15 @@ def recipe_target(record: Record) -> float | None:
 
 
 def section(record: Record, name: str) -> JsonObject:
-    """Return a section of the record's header; an empty table if it is missing or no table."""
+    """Return a section of the header that logs of this project begin with, such as the settings of the run.
+
+    Args:
+        record: What the log says.
+        name: Name of the section, such as "config".
+
+    Returns:
+        The section, or an empty dictionary if it is missing or not a dictionary.
+    """
     return _table_in(record.header, name)
 
 
@@ -395,7 +459,14 @@ def nodes_of(record: Record) -> list[JsonObject]:
 
 
 def nodes_of_header(header: JsonObject) -> list[JsonObject]:
-    """Return the nodes that the section `hardware` of a header describes, or an empty list without any."""
+    """Return the nodes that the header of a log describes.
+
+    Args:
+        header: The header. Its section "hardware" has them as the list "nodes".
+
+    Returns:
+        A dictionary for each node, with its GPUs or its CPU. The list is empty if there are none.
+    """
     nodes = _table_in(header, "hardware").get("nodes")
     if not isinstance(nodes, list):
         return []
@@ -403,6 +474,14 @@ def nodes_of_header(header: JsonObject) -> list[JsonObject]:
 
 
 def _table_in(header: JsonObject, name: str) -> JsonObject:
-    """Return the table `name` of a header; an empty table if it is missing or no table."""
+    """Return one section of a log's header.
+
+    Args:
+        header: The header.
+        name: Name of the section, such as "config".
+
+    Returns:
+        The section, or an empty dictionary if it is missing or not a dictionary.
+    """
     table = header.get(name)
     return table if isinstance(table, dict) else {}

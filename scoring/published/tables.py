@@ -368,10 +368,15 @@ def _most_memory_mib(records: Sequence[Record]) -> float | None:
 
 
 def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> str:
-    """Return the Markdown of a page: a section for each table of the report, then the notes.
+    """Return a Markdown page that compares our figures with the published ones.
 
-    `rows` are what `table_rows` returned, and `system` names the machine. Equal notes are listed once, and cells refer
-    to them by number.
+    The page has a section for each table of the report, then the notes. Equal notes are listed once, and the cells of
+    the tables refer to them by number.
+
+    Args:
+        campaign: The runs that measure a report's figures again.
+        rows: Rows of all tables, as `table_rows` returns them.
+        system: Name of the machine that was measured, for the title.
     """
     text = [f"# {campaign.name}: {system}", ""]
     text += [f'Protocol {campaign.protocol.name}; "ours" was measured here, all else is published.', ""]
