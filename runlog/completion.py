@@ -19,8 +19,14 @@ def is_asked() -> bool:
 def words_before_cursor() -> list[str]:
     """Return the complete words before the cursor on the shell's command line, the program's name first.
 
-    The word at the cursor is left out: `paddle-reference watch lo<Tab>` -> ["paddle-reference", "watch"].
-    Raises ValueError if the shell does not say where the cursor is.
+    A shell asks for completions by starting the program with its line in COMP_LINE and its cursor in COMP_POINT.
+
+    Returns:
+        The words. The word at the cursor is left out: `paddle-reference watch lo<Tab>` -> ["paddle-reference",
+        "watch"].
+
+    Raises:
+        ValueError: COMP_POINT is not a whole number, so the cursor is not known.
     """
     line = os.environ.get("COMP_LINE", "")
     before_cursor = line[: _cursor()]
@@ -39,17 +45,24 @@ def _cursor() -> int:
 
 
 def hide_words_from_parser(count: int) -> None:
-    """Have `complete` give the parser only the words after the first `count` of the shell's line. Call this before it.
+    """Have `complete` give the parser only the words after the first ones of the shell's line.
 
-    For `paddle-reference watch --on<Tab>` and 2, the parser of `watch` completes `--on`.
+    Call this before `complete`. For `paddle-reference watch --on<Tab>` and 2, the parser of `watch` completes `--on`.
+
+    Args:
+        count: How many words to hide, the program's name included.
     """
     os.environ[PROGRAM_IS_WORD] = str(count)  # argcomplete leaves out the words up to the program's name
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """If a shell asks for completions, answer it from this parser and end the process; otherwise do nothing.
+    """If a shell asks for completions, answer it from a parser and end the process; otherwise do nothing.
 
-    Raises ValueError if the shell does not say where the cursor is.
+    Args:
+        parser: The parser of the command, whose options and arguments are the completions.
+
+    Raises:
+        ValueError: The shell does not say where the cursor is.
     """
     if is_asked():
         _cursor()  # raises the ValueError; argcomplete would end with a traceback

@@ -22,9 +22,16 @@ def percent(share: float, *, decimals: int = 1) -> str:
 
 
 def percent_above(share: float, limit: float) -> str:
-    """Return a share in percent, with enough decimals to show that it is above `limit`, and at least one.
+    """Return a share in percent, with enough decimals to show that it is above a limit.
 
-    For the limit 0.02: 0.0312 -> `3.1%`, and 0.020004 -> `2.0004%`, because `2.0%` would look like the limit.
+    For the limit 0.02: 0.0312 -> "3.1%", and 0.020004 -> "2.0004%", because "2.0%" would look like the limit.
+
+    Args:
+        share: The share, such as 0.0312, above `limit`.
+        limit: The limit as a share, such as 0.02.
+
+    Returns:
+        The text, with at least one decimal.
     """
     for decimals in range(1, 15):
         text = percent(share, decimals=decimals)

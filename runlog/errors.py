@@ -16,10 +16,14 @@ class RunError(Exception):
 
 
 def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
-    """Decorate a command's `main` so that an error ends it with one line on stderr, `error: ...`, and an exit status.
+    """Decorate a command's `main` so that an error ends it with one line on stderr and an exit status.
 
-    The status is 2 for ValueError, which is wrong use, and 1 for RunError, a failed run. Other exceptions are not
-    caught.
+    Args:
+        main: The function, which returns an exit status.
+
+    Returns:
+        A function with the same arguments, which returns the exit status of `main`. For a ValueError (wrong use) it
+        prints "error: ..." and returns 2, for a RunError (a failed run) 1. Other exceptions are not caught.
     """
 
     @functools.wraps(main)

@@ -31,7 +31,12 @@ def _section(section: Section[Any]) -> Table:
 
 
 def _event(event: Point[Any] | Mark) -> Table:
-    """Return the JSON Schema of the line of an event: of a Point, which has a value, or of a Mark, which has none."""
+    """Return the JSON Schema of the log line of an event.
+
+    Args:
+        event: The event as `runlog/schema.py` lists it: a Point, which has a value, or a Mark (start or end of an
+            interval), which has none.
+    """
     fields = {
         "namespace": {"const": ""},
         "time_ms": {"type": "integer", "unit": "ms", "description": "Unix time"},
@@ -55,9 +60,10 @@ def _value(point: Point[Any]) -> Table:
 
 
 def _metadata(kind: type | None) -> Table:
-    """Return the JSON Schema of an event's metadata.
+    """Return the JSON Schema of an event's metadata: what stands beside its value.
 
-    It has what the logger adds, and the fields of the dataclass `kind`, if there is one.
+    Args:
+        kind: The dataclass of the event's own metadata fields; None if it has only those that the logger adds.
     """
     # mlperf-logging's mllog adds these two to each event by itself.
     by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
@@ -78,7 +84,9 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 def _type(kind: Any) -> Table:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
-    `kind` may be any type of a value that a log holds, with or without a unit and a meaning.
+    Args:
+        kind: Any type of a value that a log holds: a plain type, a union, a list, a dict, a dataclass, `Any`, or one of
+            them as `Annotated[type, unit, meaning]`.
     """
     if kind is Any:
         return {}

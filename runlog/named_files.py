@@ -33,9 +33,15 @@ def explain(error: OSError) -> str:
 
 
 def refuse_unusable(path: Path) -> None:
-    """Raise UnusableError if a path leads to a pipe, a socket or a device, where a command could wait without end.
+    """Raise an error if a path leads to a pipe, a socket or a device, where a command could wait without end.
 
-    /dev/null and the streams of this process are accepted. So is a path at which nothing is: who opens it reports that.
+    Args:
+        path: Path as the user gave it. /dev/null and the streams of this process, such as /dev/stdin, are accepted. So
+            is a path at which nothing is: who opens it reports that.
+
+    Raises:
+        UnusableError: The path leads to something that is neither a file nor a folder, or is a link that leads back to
+            itself.
     """
     mode = _mode_to_check(path)
     if mode is None:
@@ -46,9 +52,14 @@ def refuse_unusable(path: Path) -> None:
 
 
 def require_file_if_present(path: Path) -> None:
-    """Raise UnusableError if a path leads to something that is not a file, such as a folder or a pipe.
+    """Raise an error if a path leads to something that is not a file, such as a folder or a pipe.
 
-    /dev/null and the streams of this process are accepted. So is a path at which nothing is: who opens it reports that.
+    Args:
+        path: Path as the user gave it. /dev/null and the streams of this process, such as /dev/stdin, are accepted. So
+            is a path at which nothing is: who opens it reports that.
+
+    Raises:
+        UnusableError: The path leads to something else, or is a link that leads back to itself.
     """
     mode = _mode_to_check(path)
     if mode is None or stat.S_ISREG(mode):
@@ -77,9 +88,15 @@ def require_folder_if_present(path: Path) -> None:
 def _mode_to_check(path: Path) -> int | None:
     """Return the `st_mode` of what a path leads to, which says whether it is a file, a folder, a pipe or a device.
 
-    Returns None for a path that is accepted whatever its mode: /dev/null, a stream of this process such as /dev/stdin,
-    and a path that cannot be looked up, mostly because nothing is there. Raises UnusableError for a link that leads
-    back to itself.
+    Args:
+        path: Path as the user gave it.
+
+    Returns:
+        The mode. None for a path that is accepted whatever its mode: /dev/null, a stream of this process such as
+        /dev/stdin, and a path that cannot be looked up, mostly because nothing is there.
+
+    Raises:
+        UnusableError: The path is a link that leads back to itself.
     """
     if _is_stream_of_process(path):
         return None
@@ -98,9 +115,14 @@ def _is_stream_of_process(path: Path) -> bool:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raise UnusableError if an option or argument names a pipe, a socket, a device or a link to itself.
+    """Raise an error if an option or argument of a command names a pipe, a socket, a device or a link to itself.
 
-    A string counts only if something of that name exists, because it may be a file's name.
+    Args:
+        options: The parsed command line. A string in it counts only if something of that name exists, because it may be
+            a file's name.
+
+    Raises:
+        UnusableError: A path is unusable. The message names it.
     """
     for value in vars(options).values():
         items = value if isinstance(value, list) else [value]

@@ -86,10 +86,14 @@ hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 
 
 def dataclass_of(kind: type[T], value: Any) -> T | None:
-    """Make an instance of the schema's dataclass `kind` from an event's value; None if the value does not fit.
+    """Make an instance of a dataclass from a JSON value that was read from a log; None if the value does not fit.
 
-    It fits if it is a JSON object whose fields have the declared types. A field that is absent counts as None. Other
-    keys than the fields of `kind` are ignored.
+    The value fits if it is a JSON object whose fields have the declared types. A field that is absent counts as None,
+    and other keys than the fields are ignored.
+
+    Args:
+        kind: A dataclass of `runlog/schema.py`, such as `Format`.
+        value: The value of an event or a header section, as JSON has it.
     """
     if not isinstance(value, dict):
         return None
@@ -103,18 +107,26 @@ def dataclass_of(kind: type[T], value: Any) -> T | None:
 
 
 def other_format(section: Any) -> schema.Format | None:
-    """Return the form that the header section `log` states, if it is not the schema's, or of another version.
+    """Return the form that a log states of itself, if it is not the one that this code writes.
 
-    Returns None if it is, or if the section states none.
+    Args:
+        section: The value of the header section `log`, such as {"format": "paddle-reference-log", "version": 1}.
+
+    Returns:
+        The stated form; None if it is that of the schema, or if the section states none.
     """
     stated = dataclass_of(schema.Format, section)
     return None if stated == schema.Format() else stated
 
 
 def _is_of_type(item: Any, hint: Any) -> bool:
-    """Return whether an item of JSON is of a declared type, which may be a union such as `float | None`.
+    """Return whether an item of JSON is of a declared type.
 
     An int below LARGEST_FLOAT also counts as a float, because JSON may have 2 for the float 2.0. It stays an int.
+
+    Args:
+        item: A value from JSON.
+        hint: The type, which may be a union such as `float | None`.
     """
     allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
     if type(item) is int and float in allowed_types and abs(item) < LARGEST_FLOAT:
@@ -123,9 +135,13 @@ def _is_of_type(item: Any, hint: Any) -> bool:
 
 
 def settings_of(config: Any) -> JsonObject:
-    """Return the values of a header's configuration by name: `{"SEED": {"value": 1}}` -> `{"SEED": 1}`.
+    """Return the values of a run's configuration by name: {"SEED": {"value": 1}} -> {"SEED": 1}.
 
-    An entry that is not a JSON object is left out. The result is empty if `config` itself is not one.
+    Args:
+        config: The value of a log's header section `config`, or anything else that stands there.
+
+    Returns:
+        The values. An entry that is not a JSON object is left out. If `config` is not one, the result is empty.
     """
     if not isinstance(config, dict):
         return {}
@@ -147,7 +163,15 @@ class HeldLog(PosixPath):
 
 
 def open_log(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open `path` for reading bytes. Raises OSError if it cannot be read, ValueError if it is not a regular file."""
+    """Open a log for reading bytes.
+
+    Args:
+        path: Path of the log. For a `HeldLog` with bytes in memory, the file is not opened again.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: It is not a regular file, such as a folder or a pipe.
+    """
     if isinstance(path, HeldLog) and path.data is not None:
         return BytesIO(path.data)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not wait
@@ -158,7 +182,19 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:
-    """Yield events, header sections and problems of the log at `path`, in file order. Raises what `open_log` raises."""
+    """Yield the events, header sections and problems of a log file, in the order of its lines.
+
+    Args:
+        path: Path of the log.
+
+    Yields:
+        An Event (a `:::MLLOG` line), a Header (a line `# {"<section>": value}`), or a Problem: text that claims to be
+        an event, but is not exactly one valid event.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: It is not a regular file.
+    """
     with open_log(path) as stream:
         yield from read_stream(stream)
 
@@ -170,11 +206,18 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 
 
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
-    """Yield the events, header sections and problems of an open binary stream, in the order of its lines.
+    """Yield the events, header sections and problems of an open log, in the order of its lines.
 
-    The stream is read in blocks, so that a file of any size takes little memory. A line whose end is in a later block
-    is kept until then, and of an overlong line only a part. The first NUL byte gives a Problem, which comes before the
-    entries of its block.
+    The stream is read in blocks, so that a file of any size takes little memory. Of a line over MAX_LINE_BYTES only a
+    part is kept.
+
+    Args:
+        stream: The log, open for reading bytes, at its beginning.
+
+    Yields:
+        An Event (a `:::MLLOG` line), a Header (a line `# {"<section>": value}`), or a Problem: text that claims to be
+        an event, but is not exactly one valid event. The first NUL byte gives a Problem, too, before the entries of its
+        block.
     """
     number = 1  # of the line that is being read: the line feeds before it, plus 1
     start = 0  # offset in the stream of this line's first byte
@@ -215,9 +258,12 @@ def _kept_of_open_line(text: bytes) -> bytes:
 
 
 def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
-    """Return the Problem of the first NUL byte in a block of a file. The block begins on line `line`.
+    """Return the Problem of the first NUL byte in a log, which is then no plain text.
 
-    `is_start` says whether the block is the start of the file, which shows if the file is compressed or UTF-16.
+    Args:
+        block: The bytes of the log that hold the NUL byte.
+        line: The line on which the block begins, counted from 1.
+        is_start: Whether the block is the start of the file, which shows if the file is compressed or UTF-16.
     """
     message = "a NUL byte: the file is no text"
     if is_start and block.startswith(_UTF_16_MARKS):
@@ -229,10 +275,14 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield what a line of a log holds: its events and their Problems, or else the section of a header line.
+    """Yield what one line of a log holds: its events and their Problems, or else the section of a header line.
 
-    If a line over MAX_LINE_BYTES holds an event, it gives only a Problem. `line` is the number of the line, and
-    `offset` the position of its first byte in the file.
+    A line over MAX_LINE_BYTES gives only a Problem if it holds an event.
+
+    Args:
+        raw: The bytes of the line, with or without its line end.
+        line: The number of the line, counted from 1.
+        offset: Position of the line's first byte in the file.
     """
     text = raw.rstrip(b"\r\n")
     event_starts = [token.start() for token in re.finditer(TOKEN, text)]
@@ -270,9 +320,14 @@ def _shown(text: bytes) -> str:
 
 
 def _header(raw: bytes, line: int) -> Header | None:
-    """Return the section of a header line, `# {"<section>": value}`; None for any other line.
+    """Return the header section that a line of a log holds; None for any other line.
 
-    `raw` is the line without its line end. A file's byte-order mark, or a launcher's prefix, may stand before the `#`.
+    A header line is `# {"<section>": value}`. A file's byte-order mark, or a launcher's prefix such as
+    "[1,0]<stdout>:", may stand before the `#`.
+
+    Args:
+        raw: The bytes of the line without its line end.
+        line: The number of the line, counted from 1.
     """
     start = raw.find(HEADER)
     if start < 0:
@@ -315,9 +370,14 @@ class _RawEvent(NamedTuple):
 
 
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Entry]:
-    """Yield a Problem for each thing that is wrong with the event in `raw`, then the Event, if one can be read.
+    """Yield a Problem for each thing that is wrong with an event in a log, then the Event, if one can be read.
 
-    `raw` begins with TOKEN. `rank` is the one that a launcher's prefix on the line names, if any.
+    Args:
+        raw: The bytes of the event. They begin with `:::MLLOG`.
+        line: The number of the event's line, counted from 1.
+        offset: Position of the event's first byte in the file.
+        rank: The rank that a launcher's prefix on the line names, such as 3 for "[1,3]<stdout>:"; None if there is
+            none.
     """
     try:
         text = raw.decode()
@@ -330,8 +390,11 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Ent
 def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
     """Yield the Problems of the text of an event, then the Event, if one can be read.
 
-    No Event is read from a text without a space after TOKEN, with invalid JSON, or with a key given twice. Text behind
-    the JSON is a Problem, but does not keep the Event from being read.
+    No Event is read from a text without a space after `:::MLLOG`, with invalid JSON, or with a key given twice. Text
+    behind the JSON is a Problem, but does not keep the Event from being read.
+
+    Args:
+        raw: The text of the event, and where it stands in the log.
     """
     if not raw.text.startswith(_TOKEN_AND_SPACE):
         yield raw.problem("json", "no space after :::MLLOG: the official parser overlooks it")
@@ -354,7 +417,12 @@ def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
 def _event_of_json(raw: _RawEvent, fields: Any) -> Iterator[Entry]:
     """Yield the Problems of an event's JSON value, then the Event, if one can be read.
 
-    An Event whose type is unknown has an empty `event_type`.
+    Args:
+        raw: The text of the event, and where it stands in the log.
+        fields: The JSON value: an object with "key", "value", "metadata", "time_ms" and "event_type" if it is right.
+
+    Yields:
+        A Problem or the Event. An Event whose type is unknown has an empty `event_type`.
     """
     fault = _fault_of_form(fields)
     if fault:

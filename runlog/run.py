@@ -99,9 +99,12 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take_event(self, event: Event) -> None:
-        """Update `phase` by an event, and keep what the event tells in the list or dictionary for its key.
+        """Note what an event of the log tells of the run, in the list or dictionary for its key.
 
         Nothing is kept of an event whose key has no list, or of rank times that do not have the fields of the schema.
+
+        Args:
+            event: The next event of the log. It may also change the `phase` of the run.
         """
         key = event.key
         metadata = event.metadata
@@ -130,10 +133,13 @@ class Run:
             self.rates.append(_rate_of_other_submitter(event))
 
     def _note_interval(self, event: Event) -> None:
-        """Note that an epoch, a block of epochs or an evaluation starts or stops, as the event's key says.
+        """Note that an epoch, a block of epochs or an evaluation starts or stops.
 
         A start adds an interval. A stop completes the interval of its kind and number that was started last. If there
         is none or it has its stop already, as in a damaged log, the stop is added as an interval without a start.
+
+        Args:
+            event: The event, whose key says which of them it is, such as "epoch_start" or "eval_stop".
         """
         kind, _, start_or_stop = event.key.rpartition("_")  # "epoch_start" -> "epoch", "start"
         mark = Mark(
@@ -177,7 +183,12 @@ def _phase_after(event: Event, phase_before: str) -> str:
 def _rate_of_this_project(event: Event) -> Rate:
     """Return the throughput of an epoch from an event `epoch_throughput`, which this project's runs log.
 
-    A figure that the event does not have is None. If the event's value is not a JSON object, all figures are None.
+    Args:
+        event: The event. Its value should be a JSON object with images, seconds and images/s.
+
+    Returns:
+        The throughput. A figure that the event does not have is None. If the value is not a JSON object, all figures
+        are None.
     """
     value = event.value if isinstance(event.value, dict) else {}
     return Rate(
@@ -192,10 +203,14 @@ def _rate_of_this_project(event: Event) -> Rate:
 
 
 def _rate_of_other_submitter(event: Event) -> Rate:
-    """Return the throughput from an event of another submitter's log.
+    """Return the throughput from an event of another MLPerf submitter's log.
 
-    The event's value is the images/s, or a JSON object with them as "throughput" or else "imgs_sec". What the event
-    does not have is None.
+    Args:
+        event: The event, with the key "throughput" or "tracked_stats". Its value is the images/s, or a JSON object with
+            them as "throughput" or else "imgs_sec".
+
+    Returns:
+        The throughput. What the event does not have is None.
     """
     images_per_s = event.value
     if isinstance(images_per_s, dict):

@@ -346,10 +346,15 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
-    """Return {name of a hyperparameter: its Point} for an optimizer. A Point describes an event of the log.
+    """Return the log events for the hyperparameters of an optimizer, by the name of the hyperparameter.
 
-    `kind` is the optimizer's name in MLPerf, with which the event's key begins: {"momentum": ..} of "sgd" is the event
-    `sgd_opt_momentum`.
+    For example, "momentum" of "sgd" is the event `sgd_opt_momentum`.
+
+    Args:
+        kind: Name of the optimizer in MLPerf, "sgd" or "lars", with which the key of each event begins.
+
+    Returns:
+        {name of a hyperparameter: its Point}. A Point describes an event of the log.
     """
     prefix = f"{kind}_opt_"
     points = [
@@ -381,7 +386,12 @@ EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 def as_json(value: Any) -> Any:
     """Convert a value of an event or a header section into types that `json.dumps` takes.
 
-    A dataclass becomes a dictionary of its fields. A field that is None is left out if None is its default, too.
+    Args:
+        value: A dataclass of this module, a dict, a list or a plain value, nested in any way.
+
+    Returns:
+        The value, with a dictionary of its fields for each dataclass. A field that is None is left out if None is its
+        default, too.
     """
     if dataclasses.is_dataclass(value):
         table = {}

@@ -13,11 +13,15 @@ _Run = TypeVar("_Run")
 def median_set(
     runs: Sequence[_Run], count: int, score: Callable[[Sequence[_Run]], float]
 ) -> tuple[Sequence[_Run], str]:
-    """Return the `count` consecutive runs whose score is the median, and words that say which they are.
+    """Return the consecutive runs whose score is the median of all such sets, and words that say which they are.
 
     7 runs have 3 sets of 5 consecutive runs: 1 to 5, 2 to 6 and 3 to 7. If the second of them has the median score, the
-    words are "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of 5". `score` returns the score of a
-    set of runs, which is a time, or infinity if the set has no score.
+    words are "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of 5".
+
+    Args:
+        runs: All runs, in the order of their start.
+        count: The number of runs of a set, at most that of `runs`.
+        score: Function that returns the score of a set of runs: a time, or infinity if the set has no score.
     """
     # MLPerf training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
     set_count = len(runs) - count + 1
@@ -30,9 +34,13 @@ def median_set(
 
 
 def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
-    """Return the mean without the `dropped` smallest and `dropped` largest values.
+    """Return the mean without the smallest and the largest values.
 
     The values are added up in ascending order, as the MLPerf tools do, so that both round alike.
+
+    Args:
+        values: The values, more than twice as many as `dropped`.
+        dropped: How many values are left out at each end; 1 or more.
     """
     assert len(values) > 2 * dropped > 0
     kept = sorted(values)[dropped:-dropped]
@@ -41,10 +49,13 @@ def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
 
 @functools.lru_cache(256)
 def t_quantile(freedom: float, probability: float = 0.5 + CONFIDENCE / 2) -> float:
-    """Return the quantile of Student's t-distribution for a probability above 0.5: the t with t_cdf(t) = probability.
+    """Return the quantile of Student's t-distribution: the t with t_cdf(t) = probability.
 
-    `freedom` is the number of degrees of freedom. The t is found by bisection. SciPy has this function, but takes 0.4 s
-    to import.
+    It is found by bisection. SciPy has this function, but takes 0.4 s to import.
+
+    Args:
+        freedom: The number of degrees of freedom, which may be a fraction.
+        probability: A probability above 0.5 and below 1. The default, 0.975, gives the t of a 95 % interval.
     """
     low = 0.0  # t_cdf(0) is 0.5, which is below the probability
     high = 1.0
@@ -63,7 +74,12 @@ def t_quantile(freedom: float, probability: float = 0.5 + CONFIDENCE / 2) -> flo
 
 
 def t_cdf(t: float, freedom: float) -> float:
-    """Return the probability that a value of Student's t-distribution with `freedom` degrees of freedom is below t."""
+    """Return the probability that a value of Student's t-distribution is below t.
+
+    Args:
+        t: The bound, of either sign.
+        freedom: The number of degrees of freedom, which may be a fraction.
+    """
     if t < 0:
         return 1 - t_cdf(-t, freedom)
     square = t * t
@@ -74,13 +90,18 @@ def t_cdf(t: float, freedom: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function I_x(a, b), for 0 <= x <= (a + 1) / (a + b + 2).
+    """Return the regularized incomplete beta function I_x(a, b), by its continued fraction.
 
-    In this range its continued fraction converges fast (Numerical Recipes, 6.4):
+    The fraction is (Numerical Recipes, 6.4):
 
         I_x(a, b) = x^a (1 - x)^b / (a B(a, b)) * 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
         B(a, b) = gamma(a) gamma(b) / gamma(a + b)
         d_1 = -(a + b) x / (a + 1)
+
+    Args:
+        a: The first parameter, above 0.
+        b: The second parameter, above 0.
+        x: From 0 to (a + 1) / (a + b + 2). In this range the fraction converges fast.
     """
     if x == 0:  # it has no logarithm
         return 0.0
@@ -98,6 +119,14 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 
         d_2m     = m (b - m) x / ((a + 2m - 1) (a + 2m))
         d_(2m+1) = -(a + m) (a + b + m) x / ((a + 2m) (a + 2m + 1))
+
+    Args:
+        a: The first parameter of the incomplete beta function.
+        b: The second parameter.
+        x: The point at which the function is computed.
+
+    Yields:
+        A pair of coefficients, up to MOST_PAIRS times.
     """
     for m in range(1, MOST_PAIRS + 1):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
@@ -108,11 +137,15 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    `further_pairs` yields (d_2, d_3), (d_4, d_5), ... It is read up to a pair whose second coefficient hardly
-    changes the result. By this method the fraction is the product e_1 c_2 e_2 c_3 e_3 ... with
+    By this method the fraction is the product e_1 c_2 e_2 c_3 e_3 ... with
 
         c_1 = 1                 c_n = 1 + d_n / c_(n-1)
         e_1 = 1 / (1 + d_1)     e_n = 1 / (1 + d_n e_(n-1))
+
+    Args:
+        d_1: The first coefficient.
+        further_pairs: (d_2, d_3), (d_4, d_5), ... They are read up to a pair whose second coefficient hardly changes
+            the result.
     """
     c = 1.0
     e = 1 / (1 + d_1)

@@ -31,10 +31,14 @@ _SPACES = re.compile(r"[ \t\n\r]*")  # JSON's
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text, if every reader of JSON takes the text alike.
 
-    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice, nesting over MAX_NESTING, and for text after
-    the value.
+    Args:
+        text: The JSON text.
+
+    Raises:
+        ValueError: The text is invalid JSON, has NaN, Infinity or a key given twice, is nested more than 50
+            (MAX_NESTING) deep, or goes on after the value.
     """
     value, end = scan_value(text, 0)
     if text[end:].strip():
@@ -43,11 +47,17 @@ def parse_json(text: str) -> Any:
 
 
 def scan_value(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at index `start` of a text, and the index after its end.
+    """Return the JSON value that begins at an index of a text, and the index after its end.
 
-    White space may stand before the value, and any text behind it: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
+    For example, `{"a": 1} more` from 0 on gives ({"a": 1}, 8).
 
-    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
+    Args:
+        text: The text. White space may stand before the value, and any text behind it.
+        start: The index at which the value, or white space before it, begins.
+
+    Raises:
+        ValueError: The value is invalid JSON, has NaN, Infinity or a key given twice, or is nested more than 50
+            (MAX_NESTING) deep.
     """
     spaces = _SPACES.match(text, start)
     assert spaces  # the pattern also matches where there is no space

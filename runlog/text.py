@@ -20,9 +20,13 @@ def called(module: str) -> str:
 
 
 def visible(value: object, limit: int = 600) -> str:
-    """Return `value` as one line that is safe to print, cut at `limit` characters: "abc… (1,200 more characters)".
+    """Return a value as one line that is safe to print, cut at a number of characters.
 
     Characters that do not print, such as control characters and reversed writing, are escaped.
+
+    Args:
+        value: Anything. Its `str` is shown.
+        limit: The most characters of it that are shown. A note tells of the others: "abc… (1,200 more characters)".
     """
     text = str(value)
     escaped = "".join(_escaped(character) for character in text[:limit])

@@ -40,9 +40,16 @@ class Verdict:
 def judged(
     check: str, good: bool, found: str, wanted: str = "", fix: str = "", *, bad: str = FATAL, **more: Any
 ) -> Verdict:
-    """Return a verdict: with status ok and no `fix` if `good`, else with status `bad` and `fix`.
+    """Return the verdict of a check: ok, or not ok with what to do.
 
-    `more` may have the fields `where` and `figures`.
+    Args:
+        check: Stable name of the check.
+        good: Whether what was found is ok.
+        found: What was found, with figures and units.
+        wanted: What would be ok, and why.
+        fix: What to do if it is not ok. It is left out of a verdict that is ok.
+        bad: The status if it is not ok: one of STATUSES, mostly FATAL or WARNING.
+        **more: The fields `where` and `figures` of the verdict, if it has them.
     """
     if good:
         return Verdict(check=check, status=OK, found=found, wanted=wanted, **more)
@@ -68,14 +75,20 @@ def as_json(verdicts: Iterable[Verdict]) -> str:
 
 
 def as_text(verdicts: Iterable[Verdict]) -> str:
-    """Return verdicts as text for a terminal: each is a line of aligned columns. No line is wrapped.
+    """Return the verdicts of several checks as text for a terminal, each a line of aligned columns.
 
-    Below a verdict that is not ok, further lines say what was wanted and what to do:
+    No line is wrapped. Below a verdict that is not ok, further lines say what was wanted and what to do:
 
         ok     memory  64 GiB
         fatal  disk    2 GiB
                wanted: 100 GiB
                do: free some space
+
+    Args:
+        verdicts: The verdicts, in the order in which they are shown.
+
+    Returns:
+        The text, with a line feed at the end of each line; empty without verdicts.
     """
     shown = list(verdicts)  # because an iterator could be gone through only once
     status_width = _widest(verdict.status for verdict in shown)

@@ -33,10 +33,16 @@ class _Lines(logging.FileHandler):
 
 
 def _open_lines(path: Path, *, append: bool) -> _Lines:
-    """Return a logging handler that writes each record as a line of the log file at `path`.
+    """Return a logging handler that writes each record as a line of a log file.
 
-    The file and its folder are created if they are missing. Raises ValueError if the file exists and `append` is False,
-    or if it cannot be created or opened.
+    The file and its folder are created if they are missing.
+
+    Args:
+        path: Path of the log file.
+        append: Whether the file may exist already, and is written on at its end.
+
+    Raises:
+        ValueError: The file exists and `append` is False, or it cannot be created or opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,10 +60,15 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Open the log of a run for writing. If `path` is None, nothing is ever written.
+        """Open the log of a run for writing.
 
-        With `append`, the file may exist already, and lines are added to it. Without, it must be new, because results
-        are never overwritten. Raises ValueError if it is not, or if it cannot be opened.
+        Args:
+            path: Path of the log file; None for a rank that writes no log, so that nothing is ever written.
+            append: Whether lines are added to a file that may exist. Otherwise the file must be new, because results
+                are never overwritten.
+
+        Raises:
+            ValueError: The file exists and `append` is False, or it cannot be created or opened.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
@@ -81,12 +92,24 @@ class RunLog:
         self._lines.info("%s", line)
 
     def event(self, point: schema.Point[V], value: V, where: object = None) -> None:
-        """Write an event that is a point in time; `where` is its metadata, of the point's type."""
+        """Write an event that is a point in time as a line of the log.
+
+        Args:
+            point: Which event it is: an entry of `runlog/schema.py`, which says its key and types.
+            value: The value of the event, of the type that `point` declares.
+            where: What stands beside the value (its metadata), of the dataclass that `point` declares; None if it
+                declares none.
+        """
         assert isinstance(where, point.metadata or type(None)), point.key
         self._mllogger.event(point.key, schema.as_json(value), schema.as_json(where))
 
     def mark(self, mark: schema.Mark, where: object = None) -> None:
-        """Write the start or the end of an interval; `where` is its metadata, of the mark's type."""
+        """Write the start or the end of an interval as a line of the log.
+
+        Args:
+            mark: Which start or end it is: an entry of `runlog/schema.py`, such as RUN_STOP.
+            where: Its metadata, of the dataclass that `mark` declares; None if it declares none.
+        """
         assert isinstance(where, mark.metadata or type(None)), mark.key
         write = self._mllogger.start if mark.event_type == "INTERVAL_START" else self._mllogger.end
         write(mark.key, None, schema.as_json(where))
@@ -104,10 +127,18 @@ class RunLog:
 
 @contextlib.contextmanager
 def open_log(path: Path | None) -> Iterator[RunLog]:
-    """Create the log of a run at `path`, and close it at the end of the `with` block.
+    """Create the log of a run for a `with` block, and close it at the end of the block.
 
-    An exception in the block is logged as the end of the run, and raised again. If `path` is None, nothing is written.
-    Raises ValueError if the log cannot be created.
+    An exception in the block is logged as the end of the run, and raised again.
+
+    Args:
+        path: Path of the log file, which must be new; None for a rank that writes no log.
+
+    Yields:
+        The log, to write to.
+
+    Raises:
+        ValueError: The log exists already, or cannot be created.
     """
     log = RunLog(path)
     try:
@@ -124,11 +155,19 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 
 
 def close_for_dead(path: Path, reason: str) -> str:
-    """Write the end that a killed rank 0 could not write to the log at `path`, and return why the run ended.
+    """Write the end of the log of a run that was killed before it could write this itself.
 
-    The end says that the run was aborted for `reason`, which is also returned. A log that has its end already stays as
-    it is, and the reason that it states is returned, if any. A log that does not exist is not created. Raises OSError
-    if the log cannot be read or written.
+    A log that has its end already stays as it is. A log that does not exist is not created.
+
+    Args:
+        path: Path of the log.
+        reason: Why the run was aborted. The end of the log states it.
+
+    Returns:
+        Why the run ended: the reason that the log states, if it had its end already and states one; else `reason`.
+
+    Raises:
+        OSError: The log cannot be read or written.
     """
     if not path.is_file():
         return reason
