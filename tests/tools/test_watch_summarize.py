@@ -104,9 +104,10 @@ def test_the_slowest_rank_of_a_step_that_is_done_again_after_a_resume_is_the_one
     (tmp_path / "result_0.txt").write_text(BEGUN + "".join(ranks))
     shown = text(watch.View(tmp_path).look(), NOW_S)
     assert "data wait 0.200 s (rank 3 on dgx1; median 0.100 s)" in shown
-    ranks.append(event("rank_times", times | {"data_wait_rank": 4, "data_wait_median_s": None}, step=22))
+    half_known = {"data_wait_rank": 4, "compute_most_s": 0.3, "compute_rank": 5, "compute_host": "dgx1"}
+    ranks.append(event("rank_times", times | half_known, step=22))
     (tmp_path / "result_0.txt").write_text(BEGUN + "".join(ranks))
-    assert "data wait 0.200 s (rank 4 on dgx1; median -)" in text(watch.View(tmp_path).look(), NOW_S)
+    assert "compute 0.300 s (rank 5 on dgx1; median -)" in text(watch.View(tmp_path).look(), NOW_S)
 
 
 def test_the_end_of_a_run(tmp_path):
