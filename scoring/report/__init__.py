@@ -37,8 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the report in each requested form: CSV, JSON, HTML, Markdown. By default Markdown is printed.
 
-    Returns the exit status: 1 if a group of runs has a problem, which is then printed on stderr, else 0. The problem is
-    that the group has no figure, or not the one that the protocol asks for.
+    Args:
+        args: Options of the command line (see `add_arguments`).
+
+    Returns:
+        The exit status: 1 if a group of runs has a problem, which is then printed on stderr, else 0. The problem is
+        that the group has no figure, or not the one that the protocol asks for.
+
+    Raises:
+        InputError: The logs or the options cannot be used.
     """
     _refuse_to_print_several_forms(args)
     report = _build_report(args)
@@ -62,10 +69,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _build_report(args: argparse.Namespace) -> Report:
-    """Read the runs that the command line names, and return their report.
+    """Read the runs that the command line names, and return the content of their report.
 
-    Raises InputError for logs or findings that cannot be used, for --runs without --protocol, and for an output file
-    that is the log of a run.
+    Args:
+        args: Options of the command line (see `add_arguments`).
+
+    Raises:
+        InputError: Logs or findings cannot be used, --runs is given without --protocol, or an output file is the log of
+            a run.
     """
     logs: list[GivenLog] = []
     for log_or_folder, records_of_it in read_systems(args, args.logs):
@@ -108,8 +119,12 @@ def _refuse_to_overwrite_logs(args: argparse.Namespace, records: Sequence[Record
 def command_words(args: argparse.Namespace) -> list[str]:
     """Return the words after `report` on its command line, so that the page can show how to repeat it.
 
-    These are the logs, and then each option that was given with its value, such as "--html", "report.html". --json is
-    left out, because it does not change the page.
+    Args:
+        args: Options of the command line (see `add_arguments`).
+
+    Returns:
+        The logs, and then each option that was given with its value, such as "--html", "report.html". --json is left
+        out, because it does not change the page.
     """
     words = list(args.logs)
     for name, value in vars(args).items():
@@ -122,9 +137,16 @@ def command_words(args: argparse.Namespace) -> list[str]:
 
 
 def _write(file: str, text: str) -> None:
-    """Write the text of a report to a file; `-` stands for standard output.
+    """Write the text of a report to a file.
 
-    Raises InputError if the file's folder does not exist.
+    An existing regular file is replaced only when the new one is complete, so an interrupted write leaves the old one.
+
+    Args:
+        file: Path of the file; `-` stands for standard output.
+        text: The report in one of its forms.
+
+    Raises:
+        InputError: The file's folder does not exist.
     """
     if file == "-":
         sys.stdout.write(text)
@@ -149,7 +171,16 @@ def _replace_whole_file(path: Path, text: str) -> None:
 
 
 def values(report: Report) -> JsonObject:
-    """Return all of a report as plain values, as `report --json` prints them; None stands for what is not known."""
+    """Return all of a report as plain values, as `report --json` prints them.
+
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The verdict, the groups of repeated runs, the scaling tables, the published tables, and warnings of settings
+        that differ within a table. `headline` is the index of the group whose figure the page shows first. None stands
+        for what is not known.
+    """
     checks = [check.as_dict() for check in report.checks]
     return {
         "verdict": {"status": report.verdict.status, "text": report.verdict.text, "checks": checks},
@@ -181,8 +212,12 @@ def _curve_values(curve: Curve) -> JsonObject:
 def _group_values(group: Group) -> JsonObject:
     """Return a group of repeated runs as plain values for JSON: its figure, the parts of a step, and each run.
 
-    `score` is the figure, or None. `problem` says why there is none, or why it is not the one that the protocol asks
-    for; it is None for a group without a problem.
+    Args:
+        group: The repeated runs.
+
+    Returns:
+        The values. `score` is the figure, or None. `problem` says why there is none, or why it is not the one that the
+        protocol asks for; it is None for a group without a problem.
     """
     step_time = None
     if group.step_time is not None:
@@ -199,8 +234,12 @@ def _group_values(group: Group) -> JsonObject:
 def _run_values(run: ReportedRun) -> JsonObject:
     """Return a run as plain values for JSON: what its log says, its figure, and the verdict of the compliance check.
 
-    None stands for what is not known. `first_line` and `last_line` are the first and the last line of the log that the
-    figure comes from, and `quality_line` is that of the last evaluation.
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The values; None for what is not known. `first_line` and `last_line` are the first and the last line of the log
+        that the figure comes from, and `quality_line` is that of the last evaluation.
     """
     record = run.record
     fields: JsonObject = {"run": run.number}

@@ -60,10 +60,13 @@ class Cell(NamedTuple):
 
 
 def table(caption: str, rows: Sequence[Sequence[Cell]], id: str | None = None) -> Table:
-    """Make a table of at least one row, each a list of cells.
+    """Make a table of the page from rows of cells.
 
-    The cells of the first row say the head of each column, and whether its values are numbers, which are set flush
-    right. With `id`, texts of the page can link to the table by `href`.
+    Args:
+        caption: Caption of the table.
+        rows: At least one row. The cells of the first row say the head of each column, and whether its values are
+            numbers, which are set flush right.
+        id: Name by which texts of the page can link to the table; None if none does.
     """
     first_row = rows[0]
     return Table(
@@ -146,9 +149,15 @@ class QuotedLine(NamedTuple):
 
 
 def link_to_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
-    """Return the text `shown` as a link to a line of a run's log, which the page quotes.
+    """Return a text as a link to a line of a run's log, which the page quotes.
 
-    If `shown` is None, the text is `line 12`. If no line is known, `shown` is returned as plain text.
+    Args:
+        run: The run.
+        line: Number of the line, counted from 1; None if it is not known.
+        shown: The text; None for the text "line 12".
+
+    Returns:
+        The link. Without a known line, or with one that the log does not have, `shown` as plain text, empty for None.
     """
     if line is None or not 1 <= line <= run.record.lines:
         return shown or ""
@@ -178,14 +187,17 @@ def run_link(run: ReportedRun) -> Text:
 
 
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
-    """Return the field `name` of a run's record as text for the page, marked with where its value comes from.
+    """Return a field of a run's record as text for the page, marked with where its value comes from.
 
     - from an option: "16 (from the command line)"
     - from the description of the system: "16 (systems/DGXA100.json)"
     - from the log: the value as a link to its line, or as plain text if the line is not known
     - no value: "not said"
 
-    `shown` replaces the value in the text.
+    Args:
+        run: A run of the report.
+        name: Name of the field of the run's `Record`, such as "devices".
+        shown: Text to show in place of the value; None for the value itself.
     """
     record = run.record
     value = getattr(record, name)
@@ -209,8 +221,12 @@ def _with_source(text: str, source: str) -> Inline:
 def linked_lines(block: object) -> Iterator[QuotedLine]:
     """Yield each log line that a part of the page links to, as often as it is linked to.
 
-    `block` is a block, a list of blocks, or any value inside a block. Only a Text can be a link. Dataclasses, lists and
-    tuples are searched for the texts inside them.
+    Args:
+        block: A block of the page, a list of blocks, or any value inside a block. Dataclasses, lists and tuples are
+            searched for the texts inside them; only a `Text` can be a link.
+
+    Yields:
+        The number of the run and the number of the line in its log.
     """
     if isinstance(block, Text):
         if block.run is not None and block.line is not None:

@@ -49,7 +49,12 @@ def _with_unit(value: float, unit: str) -> str:
 def link_to_runs(group: Group, text: str) -> Inline:
     """Return a text about a group's runs as a link to the table of runs, or to the log if there is a single run.
 
-    A single run without a figure has no line to link to, so its text is plain.
+    Args:
+        group: A group of repeated runs.
+        text: The text.
+
+    Returns:
+        The link. A single run without a figure has no line to link to, so its text is plain.
     """
     if len(group.runs) > 1:
         return Text(text=text, href="runs")
@@ -115,7 +120,11 @@ class _Start(NamedTuple):
 def _dates(runs: Sequence[ReportedRun]) -> Inline:
     """Return the day on which the runs began, or the first and the last day: "2024-05-01 to 2024-05-03".
 
-    Days are in UTC, each a link to a line of a log that says it. The text is "not said" without a valid time.
+    Args:
+        runs: The runs of the report.
+
+    Returns:
+        Days in UTC, each a link to a line of a log that says it; "not said" if no log has a valid time.
     """
     starts = _starts_in_order(runs)
     if not starts:
@@ -207,10 +216,15 @@ class Tile(NamedTuple):
 
 
 def tiles(report: Report) -> list[Tile]:
-    """Return the tiles of the page: the few values that it shows large. All are of the headline group.
+    """Return the few values that the page shows large, on tiles.
 
-    These are the figure and its number of runs, or a tile that says why there is no figure; then the time to train,
-    unless it is the figure, and the quality. The last two are left out if the logs do not have them.
+    Args:
+        report: The content of the report. All values are of one group of runs, `report.headline`: of those with a
+            figure, the group with most devices.
+
+    Returns:
+        The figure and its number of runs, or one tile that says why there is no figure; then the time to train, unless
+        it is the figure, and the quality. The last two are left out if the logs do not have them.
     """
     group = report.headline
     name_prefix = f"{group.name}: " if len(report.groups) > 1 else ""
@@ -227,12 +241,15 @@ def tiles(report: Report) -> list[Tile]:
 
 
 def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
-    """Return the tile of a group's figure, whose text is its interval and any doubt about its times.
+    """Return the tile of a group's figure, whose text is its 95 % interval and any doubt about its times.
 
     - with an interval: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
     - without one: "95 % interval none: fewer than 10 windows of one run."
 
-    `name_prefix` begins the text: the group's name with a colon and a space, or empty.
+    Args:
+        group: A group of repeated runs.
+        score: Figure of the group.
+        name_prefix: Begins the text: the group's name with a colon and a space, or empty.
     """
     interval = score.interval_method  # how the interval was made, or "none: " and why there is none
     if score.interval_95:
@@ -254,7 +271,12 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 
 
 def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
-    """Return a day as a link to the log line of the last start on that day. `starts` are in ascending order."""
+    """Return a day as a link to the log line of the last start on that day.
+
+    Args:
+        day: A day in UTC, such as "2024-05-01", on which a run started.
+        starts: Starts of the runs, in ascending order.
+    """
     starts_on_day = [start for start in starts if day_of(start.unix_s) == day]
     last_start = starts_on_day[-1]
     return link_to_line(last_start.run, last_start.line, day)
@@ -263,11 +285,12 @@ def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
 def _time_tile(group: Group) -> Tile | None:
     """Return the tile of a group's time to train: the median time from run_start to run_stop, without failed runs.
 
-    There is no such tile (None) in three cases:
+    Args:
+        group: A group of repeated runs.
 
-    - the runs measured throughput alone
-    - the time to train is the group's figure, which has a tile of its own
-    - no run has a time, apart from failed ones
+    Returns:
+        The tile. None if the runs measured throughput alone, if the time to train is the group's figure, which has a
+        tile of its own, or if no run has a time, apart from failed ones.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
@@ -290,10 +313,17 @@ def _run_times_s(runs: Sequence[ReportedRun]) -> list[float]:
 
 
 def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:
-    """Return which runs a time to train is of, as the end of a sentence; "" if there is only one run.
+    """Return which runs a time to train is of, as the end of a sentence.
 
-    - 3 runs count, none failed -> ", median of 3 runs"
-    - 3 runs count, 2 failed -> ", median of 3 runs that ended with success, of 5"
+    3 runs that count give ", median of 3 runs". With 2 failed ones, they give ", median of 3 runs that ended with
+    success, of 5".
+
+    Args:
+        counted_runs: Number of runs that count, at least 1.
+        failed_runs: Number of runs with a time that failed.
+
+    Returns:
+        The words; "" if there is only one run.
     """
     is_only_run = counted_runs == 1 and failed_runs == 0
     if is_only_run:
@@ -326,7 +356,11 @@ def _final_quality(run: ReportedRun) -> float:
 
 
 def tables(report: Report) -> list[Table]:
-    """Return the tables of the first screen: the runs, the systems if there are several, and any warnings."""
+    """Return the tables of the first screen: the runs, the systems if there are several, and any warnings.
+
+    Args:
+        report: The content of the report.
+    """
     caption = "Each run under the protocol, and the lines that its figure comes from"
     unit_by_run = _unit_by_run(report.groups)
     rows = [_cells_of_run(run, unit_by_run.get(run.number, "")) for run in report.runs]
@@ -351,7 +385,12 @@ def _unit_by_run(groups: Sequence[Group]) -> dict[int, str]:
 
 
 def _cells_of_run(run: ReportedRun, unit: str) -> list[Cell]:
-    """Return the row of a run in the table of runs. `unit` is that of its figure, such as "images/s" or "minutes"."""
+    """Return the row of a run in the table of runs.
+
+    Args:
+        run: A run of the report.
+        unit: Unit of the run's figure, such as "images/s" or "minutes"; empty if it has none.
+    """
     return [
         Cell("run", blocks.run_link(run)),
         Cell("figure", _figure(run, unit), numeric=True),
@@ -402,8 +441,14 @@ def _windows(run: ReportedRun) -> Inline:
 def _where(warning: Verdict, report: Report) -> Inline:
     """Return links to the run and the line that a warning is about: "run 2, line 17".
 
-    A warning that is not about a single line has the run alone. One about the figures of some of the systems has their
-    runs, and one about all figures nothing.
+    Args:
+        warning: The warning. Its `figures` have "file" and "line", which are None if it is not about a single run or
+            line.
+        report: The content of the report.
+
+    Returns:
+        The links. A warning that is not about a single line has the run alone. One about the figures of some of the
+        systems has their runs, and one about all figures nothing.
     """
     file = warning.figures["file"]  # None if the warning is not about a single run
     line = warning.figures["line"]

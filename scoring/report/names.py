@@ -15,6 +15,10 @@ def name_of_group(record: Record, *, name_machine: bool) -> str:
 
     For example "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp". What the record does not say is left
     out.
+
+    Args:
+        record: One of the runs, as its log describes it.
+        name_machine: Whether the name also says on which machine the runs were made.
     """
     parts = []
     if record.model:
@@ -35,10 +39,13 @@ def name_of_group(record: Record, *, name_machine: bool) -> str:
 
 
 def with_own_names(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups, each with a name that no other group has.
+    """Return the groups of repeated runs, each with a name that no other group has.
 
     Groups of equal names get more words, until they can be told apart: the framework, the mode, the folder of their
     logs, and at last the numbers of their runs.
+
+    Args:
+        groups: The groups with their names so far.
     """
     named = list(groups)
     for describe in (_framework_of, _mode_of, _folder_of, _numbers_of_runs):
@@ -47,7 +54,13 @@ def with_own_names(groups: Sequence[Group]) -> list[Group]:
 
 
 def _with_more_in_equal_names(groups: Sequence[Group], describe: Callable[[Group], str]) -> list[Group]:
-    """Return the groups; the words of `describe` are added to equal names if they differ between these groups."""
+    """Return the groups, with more words in equal names where the words tell these groups apart.
+
+    Args:
+        groups: Groups of repeated runs.
+        describe: Returns the words for a group, such as its framework. They are added to an equal name if they differ
+            between the groups of that name.
+    """
     groups_of_name = Counter(group.name for group in groups)
     groups_of_name_and_words = Counter((group.name, describe(group)) for group in groups)
     with_more = []

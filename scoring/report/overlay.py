@@ -36,7 +36,13 @@ def figures(report: Report) -> list[Figure | Paragraph]:
 def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
     """Return a plot of the runs' throughput over time, with a vertical axis that starts at 0.
 
-    If no log has rates, a sentence says so instead.
+    Args:
+        report: The content of the report.
+        runs: The runs with rates. Only those whose axes are those of the first one are drawn, and at most
+            MOST_OVERLAID.
+
+    Returns:
+        The plot. If no log has rates, a sentence that says so.
     """
     drawn_runs = _with_points_on_same_axes(runs)
     if not drawn_runs:
@@ -53,8 +59,15 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
 def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
     """Return the plot of the measured windows alone, on a vertical axis that does not start at 0.
 
-    Without the warm-up and the room down to 0, small differences between the windows can be seen. The plot is the only
-    item of the list. The list is empty if no window was measured.
+    Without the warm-up and the room down to 0, small differences between the windows can be seen. A window is the steps
+    between two printed rows of a log.
+
+    Args:
+        report: The content of the report.
+        runs: The runs with rates.
+
+    Returns:
+        A list with the plot. It is empty if no window was measured.
     """
     measured_parts = [_measured_part(drawn) for drawn in runs]
     drawn_runs = _with_points_on_same_axes(measured_parts)  # leaves out the runs without a measured point
@@ -82,6 +95,9 @@ def _with_points_on_same_axes(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
 
     The horizontal axis counts seconds, steps or rows, and rates are of all devices or of one. A run is left out if it
     differs in either from the first run with points.
+
+    Args:
+        runs: Runs with the points of their throughput, which may be none.
     """
     with_points = [drawn for drawn in runs if drawn.points]
     if not with_points:
@@ -110,8 +126,11 @@ def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
 def _draw_function(report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool) -> Callable[[Plot], None]:
     """Return the function that draws a plot of the runs' throughput. It is called when the page is written as HTML.
 
-    If not `starts_at_zero`, the vertical axis only spans the rates of the runs and the score. The score is a dashed
-    line, which only a report with a single group of runs has.
+    Args:
+        report: The content of the report. If it has a single group of repeated runs, and their score is a throughput,
+            the score is a dashed line.
+        drawn_runs: Runs with the points to draw, at least one. All have the same axes.
+        starts_at_zero: Whether the vertical axis begins at 0. Otherwise it only spans the rates and the score.
     """
     first = drawn_runs[0]  # all have its axis unit and its unit of rates
     return functools.partial(

@@ -79,11 +79,14 @@ class Plot:
             self.legend.append(entry)
 
     def draw_series(self, style_index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
-        """Draw a line through points (x, y), and add it to the legend.
+        """Draw a line through points, and add it to the legend.
 
-        `style_index` is the number of the line in the plot, from 0, which chooses its look. `style` has arguments of
-        matplotlib's `plot` that replace this look on the drawing, but not in the legend. A value beyond GREATEST_DRAWN
-        becomes a gap.
+        Args:
+            style_index: Number of the line in the plot, from 0, which chooses its colour, marker and dash.
+            label: Text of the line in the legend.
+            points: Pairs (x, y). A value beyond GREATEST_DRAWN becomes a gap.
+            style: Arguments of matplotlib's `plot`, such as `linewidth=2.4`, that replace this look on the drawing, but
+                not in the legend.
         """
         chosen = _style_of_series(style_index)
         most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
@@ -107,7 +110,9 @@ class Plot:
     def name_axes(self, *, x: str, y: str) -> None:
         """Write the names of both axes and the numbers at their ticks.
 
-        The name `y` stands above the vertical axis, as horizontal text from the left edge of the drawing.
+        Args:
+            x: Name of the horizontal axis.
+            y: Name of the vertical axis, which stands above it as horizontal text, from the left edge of the drawing.
         """
         self.axes.set_xlabel(x)
         self._label_ticks()
@@ -177,10 +182,13 @@ class _SeriesStyle(NamedTuple):
 
 
 def _style_of_series(style_index: int) -> _SeriesStyle:
-    """Return the look of a line by its number in the plot, from 0.
+    """Return the look of a line by its number in the plot.
 
     A round is one line of each colour of SERIES_COLORS. The next round has the same colours and markers, but another
     dash, and every second round has hollow markers. So no two of the first 32 lines look the same.
+
+    Args:
+        style_index: Number of the line, from 0.
     """
     round_number = style_index // len(SERIES_COLORS)
     index_in_round = style_index % len(SERIES_COLORS)
@@ -198,9 +206,14 @@ def _drawable(y: float) -> float:
 
 
 def _tick_label(value: float, _: object) -> str:
-    """Return the label of a tick, without rounding: on a short axis ticks may differ in their last digits alone.
+    """Return the label of a tick on an axis, hardly rounded and in k or M from 100,000 on.
 
-    1,500,000 -> "1.5 M", 1,000,200 -> "1.0002 M", 250,000 -> "250 k", 12,000 -> "12,000", 0.5 -> "0.5"
+    On a short axis, ticks may differ in their last digits alone. 1,500,000 gives "1.5 M", 1,000,200 gives "1.0002 M",
+    250,000 gives "250 k", 12,000 gives "12,000" and 0.5 gives "0.5".
+
+    Args:
+        value: Place of the tick.
+        _: Number of the tick, which matplotlib gives as well; not used.
     """
     size = abs(value)
     if size >= 1e6:

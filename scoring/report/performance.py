@@ -28,9 +28,14 @@ class _Straggler(NamedTuple):
 
 
 def performance(report: Report) -> Table:
-    """Return the table of where time and memory go in the measured windows, with a row for each group of runs.
+    """Return the table of where time and memory go in the measured windows, a row for each group of repeated runs.
 
-    Its last column is the scaling efficiency. It is left out if no system was run on several numbers of devices.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The table. Its last column, the scaling efficiency, is left out if no system was run on several numbers of
+        devices or nodes.
     """
     efficiency_by_first_run = _efficiency_by_first_run(report.scaling)
     has_efficiencies = bool(efficiency_by_first_run)
@@ -92,8 +97,12 @@ def _data_wait(group: Group) -> Inline:
 def _rate_of_a_device(group: Group) -> Inline:
     """Return a group's throughput per device in images/s.
 
-    Without a score that is a throughput, the text is "not measured". If the score is the throughput of all devices, and
-    their number is not known, it is DEVICES_NOT_SAID.
+    Args:
+        group: A group of repeated runs.
+
+    Returns:
+        The rate; "not measured" without a score that is a throughput. If the score is the throughput of all devices,
+        and their number is not known, it is "devices not said".
     """
     score = group.score
     if score is None:
@@ -115,9 +124,16 @@ def _memory(group: Group) -> Inline:
 
 
 def _slowest_rank_in_words(group: Group) -> Inline:
-    """Return which rank is the slowest and by how much: "rank 3 on node07 computes 12.4% longer"; or "not measured".
+    """Return which rank is the slowest and by how much: "rank 3 on node07 computes 12.4% longer".
 
-    A rank may be slow in computing or in waiting for its input. The longer lag behind the median rank is returned.
+    A rank, one process of a distributed run, may be slow in computing or in waiting for its input. The one with the
+    longer lag behind the median rank is named.
+
+    Args:
+        group: A group of repeated runs.
+
+    Returns:
+        The words; "not measured" if no window has the times of the ranks.
     """
     computing = _straggler_of_group(group, "compute", "computes")
     waiting = _straggler_of_group(group, "data_wait", "waits for its input")
@@ -134,9 +150,15 @@ def _lag_of(straggler: _Straggler) -> float:
 
 
 def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler | None:
-    """Return the rank that is most often the slowest in a group's measured windows; None if no window has ranks' times.
+    """Return the rank that is most often the slowest in a group's measured windows, with words on it.
 
-    `kind` is the time to compare, and `verb` names it in the text.
+    Args:
+        group: A group of repeated runs.
+        kind: Time to compare: "compute" or "data_wait".
+        verb: Words for this time, such as "computes".
+
+    Returns:
+        The rank; None if no window has the times of the ranks.
     """
     slowest = most_often_slowest(group.measured, kind)
     if slowest is None:
@@ -159,7 +181,11 @@ def _efficiency(group: Group, efficiency: float | None) -> Inline:
 def runs_in_order(report: Report) -> Table | None:
     """Return the table of the runs in the order in which they started, with their hosts.
 
-    Returns None unless at least two logs say when their run started.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The table; None unless at least two logs say when their run started.
     """
     started = [run for run in report.runs if run.record.run_start_s is not None]
     if len(started) < 2:

@@ -45,7 +45,11 @@ def _matplotlib() -> Any:
 
 
 def drawn(figure: Figure) -> Plot:
-    """Draw a figure of the page, and return the plot with its SVG and legend."""
+    """Draw a figure of the page, and return the plot with its SVG and its legend.
+
+    Args:
+        figure: The figure, with the function that draws it.
+    """
     canvas = _matplotlib().figure.Figure()
     drawing = Plot(figure=canvas, axes=canvas.add_axes((0, 0, 1, 1)))
     drawing.size()
@@ -67,9 +71,15 @@ def throughput(
 ) -> None:
     """Draw the throughput of one or several runs over time, a line for each.
 
-    `axis_unit` is what the horizontal axis counts: "s", "step" or
-    "row". `level` is a figure to draw as a dashed line, or None. If not `starts_at_zero`, the vertical axis only spans
-    the rates and the level.
+    Args:
+        drawing: The plot to draw on.
+        runs: The runs with their points, at least one run, each with at least one point.
+        axis_unit: What the horizontal axis counts: "s", "step" or "row". Seconds are shown as minutes or hours if there
+            are many.
+        rate_unit: Unit of the throughput, such as "images/s".
+        level: A figure to draw as a dashed horizontal line; None for no such line.
+        starts_at_zero: Whether the vertical axis begins at 0, and the horizontal one at 0 or before. Otherwise the
+            vertical axis only spans the rates and the level.
     """
     axis = _shown_axis(axis_unit, longest=max(run.points[-1].end for run in runs))
     is_single = len(runs) == 1  # then the title of the plot names the run
@@ -111,9 +121,12 @@ class _ShownAxis(NamedTuple):
 
 
 def _shown_axis(axis_unit: str, longest: float) -> _ShownAxis:
-    """Return the horizontal axis for points whose starts and ends count `axis_unit`: "s", "step" or "row".
+    """Return the horizontal axis of a plot over time, with its name and its unit.
 
-    `longest` is the end of the axis in `axis_unit`. Seconds are shown in a larger unit if there are many.
+    Args:
+        axis_unit: What the starts and ends of the points count: "s", "step" or "row".
+        longest: End of the axis in `axis_unit`. From 300 s on, seconds are shown as minutes, and from 3 hours on as
+            hours.
     """
     if axis_unit != "s":
         return _ShownAxis(axis_unit, 1.0)
@@ -124,8 +137,13 @@ def _shown_axis(axis_unit: str, longest: float) -> _ShownAxis:
 def _draw_run(drawing: Plot, run: RunOfPlot, axis: _ShownAxis, *, shaded: bool) -> None:
     """Draw a run's rates over time: its measured points as a line with its label, the others grey and hollow.
 
-    A point is drawn in the middle between its start and its end. With `shaded`, the background of each measured part is
-    shaded.
+    A point is drawn in the middle between its start and its end.
+
+    Args:
+        drawing: The plot to draw on.
+        run: The run with its points, its label and the number of its colour and marker.
+        axis: The horizontal axis, which may be in minutes of points that count seconds.
+        shaded: Whether the background of each measured part is shaded.
     """
     for stretch in stretches(run.points):  # successive points, all of them measured or none
         middles = [(axis.place((point.start + point.end) / 2), point.images_per_s) for point in stretch]
@@ -156,7 +174,13 @@ def lines(
 ) -> None:
     """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
-    `x` and `y` name the axes. `target` is a value to reach, drawn as a dashed level; None if there is none.
+    Args:
+        drawing: The plot to draw on.
+        series: Label and points (x, y) of each line.
+        x: Name of the horizontal axis.
+        y: Name of the vertical axis.
+        target: Value to reach, drawn as a dashed level; None if there is none.
+        starts_at_zero: Whether the vertical axis begins at 0.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -184,9 +208,16 @@ def scaling(
 ) -> None:
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
-    `y` names the vertical axis, which is logarithmic for throughput and starts at 0 for efficiency. The look of a
-    curve, its colour and marker, has a number. Ours have the numbers from 0 on, the published ones those from
-    `first_published_style` on, so that a published curve looks the same in both plots.
+    Args:
+        drawing: The plot to draw on.
+        ours: Label and points (devices, value) of each of our curves. Their colours and markers have the numbers from 0
+            on.
+        published: Label and points of each published curve.
+        y: Name of the vertical axis.
+        is_logarithmic: Whether the vertical axis is logarithmic, as for throughput. Otherwise it starts at 0, for an
+            efficiency in percent, and has a line at 100.
+        first_published_style: Number of the colour and marker of the first published curve. If it is the same in both
+            plots, so is the look of the curve.
     """
     drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
     for style_index, (label, points) in enumerate(ours):
@@ -213,10 +244,14 @@ def _device_counts_of(series: Series) -> list[float]:
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
-    """Let the vertical axis be logarithmic, with room below and above the values, and with two ticks or more.
+    """Make the vertical axis logarithmic, with room below and above the values, and with two ticks or more.
 
     The fewer decades the axis spans, the more ticks it has in each. On a short axis the ticks are as on a linear one,
     because multiples of powers of ten may all lie beyond it.
+
+    Args:
+        drawing: The plot.
+        values: All values that are drawn, above 0, at least one.
     """
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
@@ -237,9 +272,12 @@ def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
 
 
 def _set_device_counts(drawing: Plot, device_counts: Sequence[float]) -> None:
-    """Let the horizontal axis be logarithmic to base 2, with ticks at the device counts, or at some if there are many.
+    """Make the horizontal axis logarithmic to base 2, with ticks at device counts.
 
-    `device_counts` are in ascending order. A single one stands in the middle of the axis.
+    Args:
+        drawing: The plot.
+        device_counts: The numbers of devices that are drawn, in ascending order. If there are many, only some have a
+            tick. A single one stands in the middle of the axis.
     """
     from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -256,6 +294,9 @@ def _thinned_out(device_counts: Sequence[float]) -> list[float]:
     """Return at most MOST_TICKS of the device counts, always with the first and the last one.
 
     Every other count is left out until the rest fits.
+
+    Args:
+        device_counts: Numbers of devices, in ascending order.
     """
     ticks = list(device_counts)
     while len(ticks) > MOST_TICKS:

@@ -59,11 +59,14 @@ SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # options of the 
 
 
 def compliance(report: Report) -> Section:
-    """Return the section on what `python -m compliance check` found in the runs.
+    """Return the section of the report on what `python -m compliance check` found in the runs.
 
-    It begins with a sentence on each run: the verdict, or that the run was not checked. Then come a table of the errors
-    and warnings of all runs, or a sentence that the check found none, and a folded table of the notes, if there are
-    any.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The section: a sentence on each run, with its verdict or that it was not checked; then a table of the errors and
+        warnings of all runs, or a sentence that there are none; then a folded table of the notes, if there are any.
     """
     parts: list[Block] = []
     notes = []
@@ -128,7 +131,12 @@ def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell
 def provenance(report: Report) -> Section:
     """Return the section on each run's log, code, machine and configuration, from the header of its log.
 
-    A section of the header that is equal in several runs is shown for the first only, and the others refer to that run.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The section. If several runs have an equal part of the header, such as the hardware, it is shown for the first
+        run only, and the others refer to that run.
     """
     first_run_by_content: dict[str, int] = {}
     parts: list[Block] = []
@@ -148,10 +156,15 @@ def _as_key(name: str, content: Any) -> str:
 
 
 def _header_section(run: ReportedRun, name: str, first_run: int) -> list[Block]:
-    """Return the section `name` of a log's header as a folded table; for `hardware` also tables of the GPUs' links.
+    """Return one section of a log's header as a folded table; for the hardware also tables of the links of the GPUs.
 
-    `first_run` is the number of the first run with an equal section. For a later run, the result is only a sentence
-    that refers to the first.
+    Args:
+        run: A run whose log has the section.
+        name: Name of the section, such as "hardware" or "config".
+        first_run: Number of the first run with an equal section.
+
+    Returns:
+        The parts of the page. For a run other than the first, only a sentence that refers to the first.
     """
     title = TITLES_OF_SECTIONS[name]
     link = link_to_line(run, run.header_lines.get(name), "header")
@@ -167,7 +180,12 @@ def _header_section(run: ReportedRun, name: str, first_run: int) -> list[Block]:
 def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return what is known of a run as (name, value) pairs: its log, settings, seed, code and data.
 
-    A value that a line of the log says is a link to that line. What could not be read in the log stands at the end.
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The pairs, such as ("devices", "8"). A value that a line of the log says is a link to that line. What could not
+        be read in the log stands at the end.
     """
     record = run.record
     facts: list[tuple[str, Inline]] = [
@@ -186,9 +204,14 @@ def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return which code and container image a run used, as (name, value) pairs; empty if its log does not say it.
+    """Return which code and container image a run used, as (name, value) pairs.
 
-    Each value is a link to the line of the log's header that says it.
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The commit, whether there were uncommitted changes, the hash of the lock file and the image digest. Each is a
+        link to the line of the log's header that says it. Empty if the header does not describe the source.
     """
     source = section(run.record, "source")
     if not source:
@@ -208,8 +231,12 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return which files a run read its data from, as (title, value) pairs: a pair for each set of files.
 
-    The value is the set's passport: its number of files, its size and its SHA-256. A set that the log's header does not
-    describe has no pair.
+    Args:
+        run: A run of the report.
+
+    Returns:
+        Pairs such as ("training data", "50,000 files, 6,744,924,160 bytes, SHA-256 1f2e..."). A set that the log's
+        header does not describe has no pair.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
@@ -232,9 +259,12 @@ def _passport_in_words(passport: schema.Passport) -> str:
 
 
 def _header_table(section_name: str, content: Any) -> Table:
-    """Return the content of a section of the log's header as a table of names and values.
+    """Return the content of a section of a log's header as a table of names and values.
 
-    The table of the configuration also has what set each value, such as the environment.
+    Args:
+        section_name: Name of the section, such as "packages". The table of "config" also has what set each value, such
+            as the environment.
+        content: The section, as parsed from JSON.
     """
     rows: list[list[Inline]] = []
     if section_name == "config" and isinstance(content, dict):
@@ -248,11 +278,14 @@ def _header_table(section_name: str, content: Any) -> Table:
 
 
 def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
-    """Return the plain values inside a nested JSON value, each with the path to it. `path` is the path to `content`.
+    """Return the plain values inside a nested JSON value, each with the path to it.
 
-    {"gpus": [{"name": "A100"}], "cores": 64} -> [("gpus[0].name", "A100"), ("cores", "64")]
+    {"gpus": [{"name": "A100"}], "cores": 64} gives [("gpus[0].name", "A100"), ("cores", "64")]. A list of plain values
+    counts as one value, and so does an empty dict.
 
-    A list of plain values counts as one value, and so does an empty dict.
+    Args:
+        content: The JSON value.
+        path: Path to `content` from the outermost value; empty for the outermost value itself.
     """
     is_list_of_containers = isinstance(content, list) and any(isinstance(item, dict | list) for item in content)
     values: list[tuple[str, str]] = []
@@ -272,9 +305,14 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """Return the section with the commands that reproduce what the report shows, each with a sentence on it.
+    """Return the section of the report with the shell commands that reproduce what the report shows.
 
-    `command` has the words after `report` on the command line. Commands name logs by their paths below `report.folder`.
+    The commands repeat runs of this project, check MLPerf logs, score each group of runs, and write the report. Logs
+    below `report.folder` are named by their paths in it.
+
+    Args:
+        report: The content of the report.
+        command: Words after `report` on the command line that wrote this report.
     """
     shown = []
     if report.folder:
@@ -294,9 +332,13 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 
 
 def _command_to_repeat(run: ReportedRun) -> Paragraph:
-    """Return a paragraph with the shell command that repeats a run of ours, after a checkout of its commit if known.
+    """Return a paragraph with the shell command that repeats a run of this project.
 
-    A log may hold anything, so its values are quoted for the shell.
+    The command checks out the run's commit first, if the log says it. A log may hold anything, so its values are quoted
+    for the shell.
+
+    Args:
+        run: A run whose log has the setting DGXSYSTEM, which run_and_time.sh needs.
     """
     variables = _variables_to_repeat(run)
     exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in variables.items())
@@ -314,7 +356,10 @@ def _command_to_repeat(run: ReportedRun) -> Paragraph:
 def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
     """Return the words of a command, quoted for a shell and without the folders of this machine.
 
-    A path below `folder` becomes relative to it. Of any other absolute path only the file's name is left.
+    Args:
+        words: The words, some of which may be paths.
+        folder: Folder of the logs, ending in `/`; may be empty. A path below it becomes relative to it. Of any other
+            absolute path only the file's name is left.
     """
     shown = []
     for word in words:
@@ -325,10 +370,13 @@ def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
 
 
 def _variables_to_repeat(run: ReportedRun) -> dict[str, object]:
-    """Return the environment variables that repeat a run of ours.
+    """Return the environment variables that repeat a run of this project, by name.
 
-    These are DGXSYSTEM, the variables that the user had set in the environment, without those of NOT_REPEATED, and SEED
-    if the log says the seed.
+    They are DGXSYSTEM, the variables that the user had set in the environment, and SEED if the log says the seed. Some
+    of the user's variables are left out, such as the name of the log file (see NOT_REPEATED).
+
+    Args:
+        run: A run whose log has the setting DGXSYSTEM, which run_and_time.sh needs.
     """
     config = config_of(run.record)
     variables: dict[str, object] = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
@@ -345,7 +393,10 @@ def _variables_to_repeat(run: ReportedRun) -> dict[str, object]:
 def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> Paragraph:
     """Return a paragraph with the shell command that makes the figure of a group of repeated runs.
 
-    `command` has the words of the report's own command line.
+    Args:
+        group: The repeated runs.
+        report: The content of the report.
+        command: Words of the report's own command line, of which some options are copied.
     """
     words = [run.record.file for run in group.runs]
     words += ["--protocol", report.protocol.name]
@@ -356,7 +407,14 @@ def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> P
 
 
 def _options_to_copy(command: Sequence[str]) -> list[str]:
-    """Return those of the report's options that `score` must have too, which are SCORE_OPTIONS, each with its value."""
+    """Return those of the report's options that the command `score` must have too, each with its value.
+
+    Args:
+        command: Words of the report's command line, such as ["a.txt", "--skip", "2"].
+
+    Returns:
+        The words of the options of SCORE_OPTIONS, such as ["--skip", "2"].
+    """
     options: list[str] = []
     for index, word in enumerate(command):
         if word in SCORE_OPTIONS:
@@ -366,10 +424,14 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 
 
 def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
-    """Return the options that tell `score` what a group's logs do not say, such as "--devices", "16".
+    """Return the options that tell the command `score` what a group's logs do not say, such as ["--devices", "16"].
 
-    The record has these values from the description of a submission's system, or from the report's own --devices and
-    --batch. These options cannot be copied, because they may have a number for each of several systems.
+    These options are not copied from the report's command line, because they may have a number for each of several
+    systems there.
+
+    Args:
+        record: First run of the group. The description of a submission's system, or the report's own --devices and
+            --batch, may have given it its number of devices and its batch.
     """
     options: list[str] = []
     devices_are_described = bool(record.described_by)
@@ -387,7 +449,11 @@ def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
 def log_lines(report: Report, rest_of_page: Sequence[object]) -> Section:
     """Return the section that quotes, run by run, the lines of the logs that the rest of the page links to.
 
-    `rest_of_page` has the other parts of the page: blocks, or lists of blocks. The logs are read again.
+    The logs are read again.
+
+    Args:
+        report: The content of the report.
+        rest_of_page: The other parts of the page: blocks, or lists of blocks.
     """
     lines_by_run: dict[int, set[int]] = {run.number: set() for run in report.runs}  # line numbers by the run's number
     for run_number, line in blocks.linked_lines(rest_of_page):
@@ -406,7 +472,12 @@ def _quoted_lines(run: ReportedRun, line_numbers: set[int]) -> Lines:
 
 
 def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
-    """Read the wanted lines of a log, and return their texts by line number, each cut after LINE_BYTES bytes."""
+    """Read the wanted lines of a log, and return their texts by line number, each cut after LINE_BYTES bytes.
+
+    Args:
+        file: Path of the log.
+        wanted: Line numbers, counted from 1. A line that the log does not have is left out.
+    """
     texts = {}
     last_wanted = max(wanted, default=0)
     with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]

@@ -12,10 +12,15 @@ from scoring.report.content import NOT_MEASURED, Report, ReportedRun, shared_tar
 
 
 def figure(report: Report) -> Figure | Paragraph:
-    """Return the plot of the quality after each evaluation, with a table of all evaluations.
+    """Return the plot of the quality after each evaluation, such as the accuracy, with a table of all evaluations.
 
-    The plot has a line for each run and each measure, such as accuracy. If they all train to the same target, it is a
-    horizontal line. If the logs have no evaluations, a sentence is returned that says so.
+    The plot has a line for each run and each measure. If all runs train to the same target, it is a horizontal line.
+
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The plot. If the logs have no evaluations, a sentence that says so.
     """
     runs = [run for run in report.runs if run.record.quality]
     if not runs:
@@ -39,7 +44,10 @@ def figure(report: Report) -> Figure | Paragraph:
 def _caption(measures: Sequence[str], series: Sequence[plots.NamedPoints], target: float | None) -> str:
     """Return the caption of the plot: "accuracy, first and last: run 1 0.01 to 0.76; target 0.759."
 
-    Without a target the last part is left out.
+    Args:
+        measures: Names of what the evaluations measured.
+        series: Label and points of each line of the plot.
+        target: Quality that all runs train to; None leaves the last part out.
     """
     first_and_last = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
     caption = f"{' and '.join(measures)}, first and last: {first_and_last}"
@@ -64,8 +72,13 @@ def _short_name(measure: str) -> str:
 def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
     """Return the lines of the plot, each as its label and its points: one line for each run and each measure.
 
-    The label is "run 1", or "run 1 accuracy" if there are several measures. A measure that a run does not have makes no
-    line.
+    Args:
+        runs: The runs with evaluations.
+        measures: Names of what the evaluations measured, such as "accuracy".
+
+    Returns:
+        The lines. The label is "run 1", or "run 1 accuracy" if there are several measures. A measure that a run does
+        not have makes no line.
     """
     series: list[plots.NamedPoints] = []
     for run in runs:
@@ -83,6 +96,10 @@ def _points_of_measure(run: ReportedRun, measure: str) -> list[tuple[float, floa
     """Return the epoch and the value of each evaluation of a run by one measure.
 
     If the log does not name the epoch, the number of the evaluation in the run is used, counted from 1.
+
+    Args:
+        run: A run of the report.
+        measure: Name of what the evaluations measured, such as "accuracy".
     """
     points = []
     for evaluation_number, quality in enumerate(run.record.quality, 1):

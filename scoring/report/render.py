@@ -39,7 +39,9 @@ class ShownCheck(NamedTuple):
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     """Return the content of a report's page, by the names that the templates use for its parts.
 
-    `command` has the words after `report` on the command line, for the page to show.
+    Args:
+        report: The content of the report.
+        command: Words after `report` on the command line, for the page to show.
     """
     parts_with_links = {
         "facts": brief.facts(report),
@@ -74,7 +76,12 @@ def _summary(report: Report) -> dict[str, Any]:
 
 
 def _sections(report: Report, command: Sequence[str]) -> list[Section]:
-    """Return the folded sections of the page, in their order. `command` is shown in the last one."""
+    """Return the folded sections of the page, in their order.
+
+    Args:
+        report: The content of the report.
+        command: Words after `report` on the command line, which the last section shows.
+    """
     return [
         speed.throughput(report),
         speed.step_time(report),
@@ -117,10 +124,12 @@ def _code(value: object) -> Markup:
 
 
 def _environment(folder: str, finalize: Callable[[object], object]) -> jinja2.Environment:
-    """Return the jinja2 environment that renders the templates of a folder, `html` or `markdown`.
+    """Return the jinja2 environment that renders the templates of a folder.
 
-    Each value that a template shows is first given to `finalize`, which makes it printable. What `finalize` returns is
-    then escaped for HTML, unless it is Markup, the type of text that needs no escaping.
+    Args:
+        folder: Folder of the templates: "html" or "markdown".
+        finalize: Called with each value that a template shows, to make it printable. What it returns is then escaped
+            for HTML, unless it is Markup, the type of text that needs no escaping.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
@@ -154,6 +163,9 @@ def html(page: Mapping[str, Any]) -> str:
     """Return the report's page as the text of one self-contained HTML file: it needs no scripts and no other files.
 
     The text does not show where the logs are on this machine.
+
+    Args:
+        page: Content of the page, as `page` returns it.
     """
     text = _html_templates().get_template("page.html").render(page=page)
     folder_in_text = str(escape(_as_html(page["folder"])))  # as the templates write each value
@@ -161,17 +173,22 @@ def html(page: Mapping[str, Any]) -> str:
 
 
 def html_by_template(page: Mapping[str, Any], template: Path) -> str:
-    """Return another page than the report's as the text of one HTML file; `template` is the file of its template.
+    """Return another page than the report's as the text of one HTML file.
 
-    The template names its values as `page.NAME`. It may include the report's blocks.html and page.css.
+    Args:
+        page: Values of the page. The template names them as `page.NAME`.
+        template: File of the template. It may include the report's blocks.html and page.css.
     """
     return _html_templates().from_string(template.read_text("utf-8")).render(page=page)
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:
-    """Return the page as Markdown, without plots and most folded parts.
+    """Return the report's page as Markdown, without plots and most folded parts.
 
     The text does not show where the logs are on this machine.
+
+    Args:
+        page: Content of the page, as `page` returns it.
     """
     text = _markdown_templates().get_template("page.md").render(page=page)
     folder_in_text = markdown(page["folder"])  # as the template writes each value
@@ -181,8 +198,10 @@ def markdown_text(page: Mapping[str, Any]) -> str:
 def _without_folder(text: str, folder_in_text: str) -> str:
     """Remove the path of the logs' folder from the text of a page, which is made to be passed on to others.
 
-    `folder_in_text` is `Report.folder`, a path that ends in `/`, as the text has it. If it is empty, the text is
-    returned as it is.
+    Args:
+        text: The page.
+        folder_in_text: The folder, a path that ends in `/`, as the text has it. If it is empty, the text is returned as
+            it is.
     """
     if not folder_in_text:
         return text

@@ -26,12 +26,18 @@ _UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^
 
 
 def for_page(svg: str, name: str, title: str, *, description: str) -> str:
-    """Return matplotlib's SVG of the figure `name`, changed so that it can stand in the page.
+    """Return matplotlib's SVG of a plot, changed so that it can stand in the page.
 
     - Ids differ between the plots of a page: in the figure "loss", `url(#clip)` becomes `url(#loss-clip)`.
     - Colours are the page's variables: `#010101` becomes `var(--ink)`.
     - Text keeps its size, and takes the font of the page.
     - The `<svg>` tag is a new one, followed by the title and the description, which screen readers read.
+
+    Args:
+        svg: Text of matplotlib's SVG.
+        name: Name of the plot, such as "loss", which no other plot of the page has.
+        title: Title of the plot.
+        description: The plot in words.
     """
     drawing = _METADATA.sub("", svg)
     drawing = _with_ids_of(name, drawing)

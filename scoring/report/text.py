@@ -37,12 +37,21 @@ def number(value: float) -> str:
 
 
 def short_percent(share: float) -> str:
-    """Return a share as a percentage, with two decimals below 10 % and one above."""
+    """Return a share as a percentage, with two decimals below 10 % and one above: 0.0312 gives "3.12%".
+
+    Args:
+        share: The share, where 1 means 100 %.
+    """
     return percent(share, decimals=2 if abs(share) < 0.1 else 1)
 
 
 def efficiency_in_words(efficiency: float) -> str:
-    """Return a scaling efficiency as a percentage; words instead if it is too high to be explained by noise."""
+    """Return a scaling efficiency as a percentage; words instead if it is too high to be explained by noise.
+
+    Args:
+        efficiency: Speedup over a smaller number of devices, divided by how many times as many devices there are: 0.9
+            means 90 %.
+    """
     if efficiency > MAX_PLAUSIBLE_RATIO:
         return "no figure: at most 100 %"
     return short_percent(efficiency)

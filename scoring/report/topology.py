@@ -22,7 +22,14 @@ _LinkMatrix = tuple[_LinksOfDevice, ...]  # a row for each device of a node
 def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
     """Return tables of how the GPUs of a run's nodes are linked. Nodes with equal links share a table.
 
-    A cell is the link between two devices, such as "NV12" or "SYS". If no links are known, a sentence says so.
+    A cell is the link between two devices, as nvidia-smi names it: "NV12" for NVLinks, "SYS" for a link between
+    sockets.
+
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The tables. If no links are known, a sentence that says so.
     """
     hosts_by_matrix = _hosts_by_link_matrix(run)
     if not hosts_by_matrix:
@@ -40,7 +47,11 @@ def tables_of_gpu_links(run: ReportedRun) -> list[Block]:
 def _hosts_by_link_matrix(run: ReportedRun) -> dict[_LinkMatrix, list[str]]:
     """Return the names of the nodes that have the same links between their devices, by the matrix of these links.
 
-    Nodes whose links the log does not say are left out.
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The names by the matrix, which has a row for each device. Nodes whose links the log does not say are left out.
     """
     hosts_by_matrix: dict[_LinkMatrix, list[str]] = {}
     for node in nodes_of(run.record):
@@ -51,13 +62,17 @@ def _hosts_by_link_matrix(run: ReportedRun) -> dict[_LinkMatrix, list[str]]:
 
 
 def _link_matrix(topology: Any) -> _LinkMatrix:
-    """Return how the devices of a node are linked, from what a log says of the node: a row for each device.
+    """Return how the devices of a node are linked, with a row for each device.
 
-    {"devices": ["GPU0", "GPU1"], "links": [["X", "NV12"], ["NV12", "X"]]} gives
-    (("GPU0", "X", "NV12"), ("GPU1", "NV12", "X")).
+    {"devices": ["GPU0", "GPU1"], "links": [["X", "NV12"], ["NV12", "X"]]} gives (("GPU0", "X", "NV12"), ("GPU1",
+    "NV12", "X")).
 
-    The result is empty if `topology` has another form, if a row does not have one link to each device, or if there are
-    more than MOST_DEVICES devices.
+    Args:
+        topology: What a log says of the node, which may be anything.
+
+    Returns:
+        The rows. Empty if `topology` has another form, if a row does not have one link to each device, or if there are
+        more than MOST_DEVICES devices.
     """
     matrix: list[_LinksOfDevice] = []
     try:

@@ -24,14 +24,21 @@ def applies(check: Verdict) -> bool:
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the status of the whole report, which is the worst one of the checks that apply, and a sentence on it.
+    """Return the status of the whole report, the worst one of the checks that apply, and a sentence on it.
+
+    From the worst to the best:
 
     - fatal: "This result does not stand"
     - unknown: "Not yet shown to be publishable"
     - a warning: "The result stands", or that the figure must be measured again if it is not steady
     - ok: "The result stands"
 
-    After "publishable" and after "stands" the checks with warnings are named: ", with warnings about provenance".
+    Args:
+        checks: The checks of the report. Those whose text begins with "not applicable" are ignored.
+
+    Returns:
+        The status and the sentence. After "publishable" and "The result stands" it names the checks with warnings: ",
+        with warnings about provenance".
     """
     applying = [check for check in checks if applies(check)]
     statuses = {check.status for check in applying}
@@ -51,7 +58,11 @@ def overall(checks: Sequence[Verdict]) -> Overall:
 def next_steps(checks: Sequence[Verdict]) -> list[str]:
     """Return what to do about the checks of a report, each step once.
 
-    If there is nothing to do, a sentence says what the result can be used for.
+    Args:
+        checks: The checks of the report; each may have a text `fix` on what to do.
+
+    Returns:
+        The steps. If there is nothing to do, one sentence on what the result can be used for.
     """
     steps = list(dict.fromkeys(check.fix for check in checks if check.fix))
     if steps:
@@ -65,7 +76,12 @@ def next_steps(checks: Sequence[Verdict]) -> list[str]:
 def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield the verdicts on a report: compliance, cut logs, ends of training, figures, and origin of the runs.
 
-    Cut logs and ends of training have a verdict only if there is something to say.
+    Args:
+        groups: Groups of repeated runs, each with its figure or the problem that prevents it.
+        protocol: Rules by which runs become a figure.
+
+    Yields:
+        The verdicts. There is one on cut logs, and one on the ends of training, only if there is something to say.
     """
     runs = runs_of(groups)
     yield _judge_compliance(runs)
@@ -76,7 +92,12 @@ def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
 
 
 def _numbers_in_words(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
-    """Return which of the `runs` `some` are, in words: "run 2", "runs 2, 3", "the run" or "all 3 runs"."""
+    """Return which runs of a report are meant, in words: "run 2", "runs 2, 3", "the run" or "all 3 runs".
+
+    Args:
+        some: The runs that are meant.
+        runs: All runs of the report.
+    """
     if len(some) == len(runs):
         return "the run" if len(runs) == 1 else f"all {len(runs)} runs"
     noun = "run" if len(some) == 1 else "runs"
@@ -89,12 +110,15 @@ def _verdict_that_does_not_apply(check: str, why: str) -> Verdict:
 
 
 def _judge_compliance(runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on whether the runs passed the compliance check.
+    """Return the verdict on whether the runs passed the compliance check, which compares their logs with the rules.
 
     - fatal: a run failed it
     - unknown: none failed, but a run that needs the check was not checked
     - ok: all runs that were checked passed, and no other run needs the check
     - not applicable: no run was checked, and none needs to be
+
+    Args:
+        runs: The runs of the report. Only MLPerf logs of training runs need the check.
     """
     checked = [run for run in runs if run.findings]
     failed = [run for run in runs if run.findings and run.findings["verdict"] == "fail"]
@@ -135,10 +159,16 @@ def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _judge_ends_of_training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how the training runs ended: on the failed ones if there are any, else on the final quality.
+    """Yield a verdict on how the training runs ended: on the failed ones if there are any, else on final quality.
 
-    A run counts if it trained and its log says how it ended. Nothing is yielded if no run counts, or if none failed but
-    one of them has no evaluation.
+    A run counts if it trained and its log says how it ended.
+
+    Args:
+        groups: Groups of repeated runs.
+        protocol: Rules by which runs become a figure; they may say how many runs are dropped.
+
+    Yields:
+        One verdict, or none: if no run counts, or if none failed but one of them has no evaluation.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
@@ -162,11 +192,17 @@ class _Failures(NamedTuple):
 
 
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
-    """Return the verdict on the `failed` runs, which ended without success.
+    """Return the verdict on the runs that ended without success.
 
     - fatal: in one of the groups, more runs failed than the benchmark's rules allow
     - else unknown: in one of the groups runs failed, and it is not known how many may fail
     - else a warning
+
+    Args:
+        failed: Training runs that ended without success, at least one.
+        groups: All groups of repeated runs of the report.
+        protocol: Rules by which runs become a figure. They decide how many runs may fail if no round of MLPerf has the
+            benchmark.
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
@@ -187,11 +223,17 @@ def _count_failures(group: Group) -> int:
 
 
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
-    """Return how many runs of a group may fail; None if that is unknown.
+    """Return how many runs of a group of repeated runs may fail.
 
     A result drops some of its slowest runs, and a failed run counts as one of these. How many are dropped is a rule of
     the MLPerf round. A log does not say its round, so the number is known only if all rounds with this benchmark agree.
-    For a benchmark of no round, the protocol decides.
+
+    Args:
+        group: The repeated runs.
+        protocol: Rules by which runs become a figure. They decide for a benchmark that no round has.
+
+    Returns:
+        The number of runs; None if the rounds disagree.
     """
     run_count = len(group.runs)
     submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
@@ -207,10 +249,14 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
 
 
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the lowest final quality of the `trained` runs: fatal if it is below their target, else ok.
+    """Return the verdict on the lowest final quality of the training runs: fatal if below their target, else ok.
 
-    Without a target that all of them share, the quality is compared with none, and the verdict is ok. `runs` are all
-    runs of the report.
+    Args:
+        trained: The training runs, which ended with success. Each has an evaluation.
+        runs: All runs of the report.
+
+    Returns:
+        The verdict. If the runs do not share a known target, the quality is compared with none, and the verdict is ok.
     """
     lowest = min((run.record.quality[-1] for run in trained), key=_value_of)
     target = shared_target(trained)
@@ -231,7 +277,14 @@ def _value_of(quality: Quality) -> float:
 
 
 def _dropped_by_protocol(runs: int, protocol: Protocol) -> int:
-    """Return how many of the slowest of these runs the protocol drops: 1 if it can take the olympic mean, else 0."""
+    """Return how many of the slowest runs a protocol drops: 1 if it can take the olympic mean, else 0.
+
+    An olympic mean leaves out the best and the worst run.
+
+    Args:
+        runs: Number of runs.
+        protocol: Rules by which runs become a figure, with the number of runs that they ask for.
+    """
     least_runs = max(protocol.runs, LEAST_RUNS_FOR_OLYMPIC_MEAN)
     if protocol.over_runs == "olympic_mean" and runs >= least_runs:
         return 1
@@ -239,9 +292,14 @@ def _dropped_by_protocol(runs: int, protocol: Protocol) -> int:
 
 
 def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield the verdict "measurement" on the problems and warnings of all groups' figures.
+    """Yield the verdict "measurement" on the problems and warnings of all groups' figures, and maybe "steadiness".
 
-    Warnings that a figure is not steady make a verdict of their own, "steadiness". Without any it is left out.
+    Args:
+        groups: Groups of repeated runs, each with its figure or the problem that prevents it.
+
+    Yields:
+        The verdict "measurement". After it, only if a warning says that a figure is not steady, the verdict
+        "steadiness".
     """
     problems = [group.problem for group in groups if group.problem]
     names_of_other_warnings: set[str] = set()
@@ -262,8 +320,9 @@ def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
 def _judge_measurement(problems: Sequence[str], warning_checks: Sequence[str]) -> Verdict:
     """Return the verdict on how the figures were measured: fatal with problems, a warning with warnings, else ok.
 
-    `problems` are sentences on why a group does not have the figure that the protocol asks for. `warning_checks` are
-    the names of the warnings, each once.
+    Args:
+        problems: Sentences on why a group of runs does not have the figure that the protocol asks for.
+        warning_checks: Names of the warnings about the figures, such as "too_few_runs", each once.
     """
     if problems:
         fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
@@ -284,6 +343,9 @@ def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
     - unknown: a log does not say its system or its date, so that the figures cannot be published. If a log also lacks
       its organisation or commit, the same verdict names these. They make no verdict alone.
     - a warning: the source tree of a run had uncommitted changes
+
+    Args:
+        runs: The runs of the report.
     """
     missing = [name for name in ("system", "date", "organisation", "commit") if _is_missing_in_a_log(name, runs)]
     if "system" in missing or "date" in missing:
