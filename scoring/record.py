@@ -419,7 +419,11 @@ def _epochs_between(before: Window, row: Window) -> int:
 
 
 def config_of(record: Record) -> dict[str, JsonObject]:
-    """Return the resolved configuration in our own logs: each name with its value and origin. Empty for other logs."""
+    """Return the settings of a run of this project by their names, each with its value and its origin.
+
+    Args:
+        record: What the log of the run says. For other programs' logs the result is empty.
+    """
     return {str(name): entry for name, entry in section(record, "config").items() if isinstance(entry, dict)}
 
 
@@ -454,7 +458,11 @@ def section(record: Record, name: str) -> JsonObject:
 
 
 def nodes_of(record: Record) -> list[JsonObject]:
-    """Return the nodes that the header of our own logs describes. The list is empty for other logs."""
+    """Return the nodes that the header of a log describes, each with its GPUs or its CPU.
+
+    Args:
+        record: What the log says. For other programs' logs the result is empty.
+    """
     return nodes_of_header(record.header)
 
 

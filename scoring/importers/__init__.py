@@ -99,7 +99,12 @@ def recognise(path: str | os.PathLike[str]) -> str:
 
 
 def _sign_of_row(format: type[FormatReader]) -> RowSign:
-    """Return how a line is recognised as a row of `format`, which may have its own text and pattern for that."""
+    """Return how a line is recognised as a row of training figures of one log format.
+
+    Args:
+        format: Class of the format. It may have a text and a pattern for recognition only, or else those of its rows
+            count.
+    """
     return RowSign(text=format.row_clue or format.row_marker, pattern=format.recognised_by or format.row_pattern)
 
 
@@ -327,7 +332,13 @@ def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int,
 
 
 def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
-    """Return the first MOST_RUNS_SHOWN runs of a log of so many lines: `1: lines 1 to 311; 2: lines 312 to 640`."""
+    """Return the first runs of a log in words, for an error: `1: lines 1 to 311; 2: lines 312 to 640`.
+
+    Args:
+        runs: First and last line of each run. At most MOST_RUNS_SHOWN are named. None as the last line stands for the
+            end of the log.
+        lines: Number of lines of the log.
+    """
     texts = []
     for number, (first_line, last_line) in enumerate(runs[:MOST_RUNS_SHOWN], 1):
         end = lines if last_line is None else last_line
@@ -336,7 +347,14 @@ def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
 
 
 def _further_runs_in_words(runs: Sequence[Span]) -> str:
-    """Return how many runs there are beyond MOST_RUNS_SHOWN, and what to do; an empty text if there are none."""
+    """Return how many runs of a log an error does not name, and what to do if several ranks wrote the log.
+
+    Args:
+        runs: All runs of the log, of which the error names MOST_RUNS_SHOWN.
+
+    Returns:
+        The text, or an empty text if the error names all runs.
+    """
     if len(runs) <= MOST_RUNS_SHOWN:
         return ""
     # If several ranks write their rows into one log, the step number goes back again and again, and each time another
@@ -442,7 +460,15 @@ def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] 
 
 
 def read_records(args: argparse.Namespace) -> list[Record]:
-    """Return the record of each log on the command line, read by the options of `add_log_options`."""
+    """Return what each log on the command line says.
+
+    Args:
+        args: Options of the command: `logs`, and those that `add_log_options` adds.
+
+    Raises:
+        InputError: A log cannot be scored as a single run.
+        OSError: A log cannot be opened.
+    """
     records = []
     for path in args.logs:
         record = read_record(
@@ -453,7 +479,18 @@ def read_records(args: argparse.Namespace) -> list[Record]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the record of each log, as JSON or as lines of text. Returns the exit code 0."""
+    """Print what each log on the command line says, as JSON or as lines of text.
+
+    Args:
+        args: Options of the command: `logs`, `json`, and those that `add_log_options` adds.
+
+    Returns:
+        The exit status, always 0.
+
+    Raises:
+        InputError: A log cannot be scored as a single run.
+        OSError: A log cannot be opened.
+    """
     records = read_records(args)
     if args.json:
         sys.stdout.writelines(_json_text(records))

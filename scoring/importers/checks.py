@@ -31,7 +31,11 @@ CLOCK_CHECKS = (
 
 
 def checks_of_record(record: Record) -> list[Check]:
-    """Return the results of all comparisons in CHECKS. A comparison for which the log lacks a figure gives none."""
+    """Return the results of all comparisons in CHECKS, each between two ways in which a log states one figure.
+
+    Args:
+        record: What the log says. A comparison for which it lacks a figure gives no result.
+    """
     checks = []
     for compare in CHECKS:
         check = compare(record)
@@ -41,7 +45,11 @@ def checks_of_record(record: Record) -> list[Check]:
 
 
 def has_second_clock(record: Record) -> bool:
-    """Return whether a check of the record compares its times with a second clock."""
+    """Return whether a check compares the times in a log with a second clock, such as that of the time stamps.
+
+    Args:
+        record: What the log says, with its checks.
+    """
     return any(check.what in CLOCK_CHECKS for check in record.checks)
 
 
@@ -70,7 +78,12 @@ def _check_of_ratio(
 
 
 def _is_plausible(ratio: float, rounding: float) -> bool:
-    """Return whether a ratio of two figures can be true. If not, one of the figures is wrong and none is believed."""
+    """Return whether two figures of a log may differ by a factor. If not, one of the figures is wrong.
+
+    Args:
+        ratio: One figure divided by the other.
+        rounding: By how much rounded digits may change the ratio.
+    """
     return 1 / MAX_PLAUSIBLE_RATIO - rounding <= ratio <= MAX_PLAUSIBLE_RATIO + rounding
 
 
@@ -147,12 +160,20 @@ def _check_time_stamps(record: Record) -> Check | None:
 
 
 def _seconds_by_stamps(gaps: Sequence[Gap]) -> float:
-    """Return the sum of the gaps by the clock: of each, the later row's time stamp less the earlier one's."""
+    """Return the sum of gaps between printed rows by their time stamps, in seconds.
+
+    Args:
+        gaps: The gaps. Each has the later row's time stamp less the earlier one's.
+    """
     return math.fsum(gap.clock_s for gap in gaps)
 
 
 def _seconds_by_rows(gaps: Sequence[Gap]) -> float:
-    """Return the sum of the gaps by the rows: of each, the later row's own time, or its images / its rate."""
+    """Return the sum of gaps between printed rows by the rows' own figures, in seconds.
+
+    Args:
+        gaps: The gaps. Each has the seconds that its later row states, or else the images / the rate of that row.
+    """
     return math.fsum(gap.row_s for gap in gaps)
 
 
@@ -172,7 +193,11 @@ def _rounding_of_stamps_s(pauses: int, stamp_resolution_s: float) -> float:
 
 
 def _names_of_own_figures(record: Record) -> tuple[str, str]:
-    """Return the name of the check of time stamps, and in words the rows' own figures that it compares with them."""
+    """Return the name of the check of time stamps, and in words which figures of the rows it compares with them.
+
+    Args:
+        record: What the log says. Its last row shows whether rows print step times; the first may lack them.
+    """
     prints_step_times = record.windows[-1].seconds is not None  # of the last row: the first may not say its seconds
     if prints_step_times:
         return "time", "their step times"
@@ -180,7 +205,11 @@ def _names_of_own_figures(record: Record) -> tuple[str, str]:
 
 
 def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
-    """Return how many seconds the last digit of the time stamps stands for."""
+    """Return how many seconds the last digit of a log's time stamps stands for: 1 or 0.01.
+
+    Args:
+        gaps: Gaps between printed rows. If all are whole seconds by the time stamps, the result is 1.
+    """
     has_whole_seconds = all(gap.clock_s.is_integer() for gap in gaps)  # False for an infinite time
     return 1.0 if has_whole_seconds else 0.01  # logs with fractions of a second print two digits or more
 
@@ -277,7 +306,11 @@ def _check_epoch_summaries(record: Record) -> Check | None:
 
 
 def _mean_rate_of_summaries(epochs: Sequence[Window]) -> float:
-    """Return the mean images/s of epochs by their summaries: sum of (seconds x printed rate) / sum of seconds."""
+    """Return the mean images/s of epochs by their summaries: sum of (seconds x printed rate) / sum of seconds.
+
+    Args:
+        epochs: The summaries. Each has seconds and a rate.
+    """
     # The condition in the sum is for the type checker: all of these epochs have both figures.
     images = math.fsum(epoch.seconds * epoch.printed_rate for epoch in epochs if epoch.seconds and epoch.printed_rate)
     return images / total(epochs, "seconds")
@@ -287,6 +320,9 @@ def _mean_rate_of_rows(rows: Sequence[Window]) -> float:
     """Return the mean of the rates that rows print: sum of steps / sum of (steps / printed rate).
 
     A row has steps x batch images and takes steps x batch / rate seconds. The batch is constant and cancels out.
+
+    Args:
+        rows: The rows. Each has a number of steps and a rate.
     """
     # The condition in the sum is for the type checker: all of these rows have both figures.
     steps_over_rates = math.fsum(row.steps / row.printed_rate for row in rows if row.steps and row.printed_rate)
@@ -294,13 +330,21 @@ def _mean_rate_of_rows(rows: Sequence[Window]) -> float:
 
 
 def _summaries_with_rates(record: Record) -> list[Window]:
-    """Return the summaries of epochs that state seconds and a rate. Of several for one epoch the last counts."""
+    """Return the summaries that a log prints of its epochs, if they state seconds and a rate.
+
+    Args:
+        record: What the log says. Of several summaries of one epoch the last counts.
+    """
     by_epoch = {summary.epoch: summary for summary in record.epochs if summary.seconds and summary.printed_rate}
     return list(by_epoch.values())
 
 
 def _rows_with_rates(record: Record) -> list[Window]:
-    """Return the rows that print a step and a rate, and whose number of steps is known. Rows of whole epochs do not."""
+    """Return the rows that print a step and a rate, and whose number of steps is known.
+
+    Args:
+        record: What the log says. Rows that are whole epochs print no step and are left out.
+    """
     rows = []
     for window in record.windows:
         if window.step is not None and window.steps and window.printed_rate:
@@ -365,7 +409,11 @@ def _check_printed_rates(record: Record) -> Check | None:
 
 
 def _seconds_at_printed_rates(rows: Sequence[Window]) -> float:
-    """Return how long the images of all rows would take, those of each row at the rate that it prints."""
+    """Return how many seconds the images of all rows would take, those of each row at the rate that it prints.
+
+    Args:
+        rows: The rows. Each has images and a rate.
+    """
     # The condition in the sum is for the type checker: all of these rows have both figures.
     return math.fsum(row.images / row.printed_rate for row in rows if row.images and row.printed_rate)
 
@@ -407,7 +455,14 @@ def _check_batch(record: Record) -> Check | None:
 
 
 def _batch_of_row(row: Window) -> float:
-    """Return the batch of one device that a row implies, its rate x step time; 0 if it does not print both."""
+    """Return the batch size of one device that a printed row implies: its rate x step time.
+
+    Args:
+        row: The row, whose rate must be that of one device.
+
+    Returns:
+        The batch size, or 0 if the row does not print both.
+    """
     return (row.printed_rate or 0.0) * (row.printed_step_time_s or 0.0)
 
 

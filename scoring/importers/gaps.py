@@ -42,7 +42,15 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
 
 
 def _images_of_rate(record: Record, window: Window) -> float | None:
-    """Return the images that the printed rate of a row counts: of all devices, or of one; None if they are unknown."""
+    """Return the number of images in a row of training figures that the printed rate of the row counts.
+
+    Args:
+        record: What the log says: whether a rate is of all devices, and the batch size of one device.
+        window: The row.
+
+    Returns:
+        The images of all devices, or those of one device. None if they are not known.
+    """
     if record.rate_scope == "global":
         return window.images
     if window.steps and record.batch_per_device:
@@ -133,5 +141,9 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
 
 
 def _excess_s(gap: Gap) -> float:
-    """Return by how many seconds a gap is longer by the clock than by its row."""
+    """Return by how many seconds a gap between printed rows is longer by the time stamps than by its later row.
+
+    Args:
+        gap: The gap.
+    """
     return gap.clock_s - gap.row_s

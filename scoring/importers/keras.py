@@ -64,7 +64,14 @@ class Keras(FormatReader):
             self.facts_by_name[name] = Fact(value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row. The closing line states the time of each row, which the windows then get."""
+        """Read a line after the first row of training figures that is not such a row itself.
+
+        The closing line of the log prints the time stamp of each row. All rows in `windows` then get their stamps.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
         super().read_after_first_row(line, text)
         stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
         if stamps:

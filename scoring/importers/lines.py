@@ -107,9 +107,12 @@ class Lines:
         self._start.words.add(word)
 
     def note_possible_start(self, number: int) -> None:
-        """Note that a run may begin on line `number`, unless no row came since the last noted start.
+        """Note that a training run may begin on a line, unless no row of figures came since the last noted start.
 
         It counts as a run only once `confirm_run` is called.
+
+        Args:
+            number: Number of the line in the log, from 1.
         """
         if self._start.has_row:
             self._start = _PossibleStart(number)
@@ -149,7 +152,11 @@ class Lines:
         return list(zip(first_lines, last_lines, strict=True))
 
     def _has_start_within(self, restart: Restart) -> bool:
-        """Return whether a run's noted start is behind the earlier row of a restart, and not behind the later one."""
+        """Return whether a training run has a noted start between two rows at which the step counter goes back.
+
+        Args:
+            restart: The two rows. A start on the line of the later one counts, too.
+        """
         return any(restart.line_before < start <= restart.line_after for start in self._first_lines)
 
     def texts(self) -> Iterator[str]:
@@ -212,7 +219,12 @@ class Lines:
             yield [self._tagged_line(number, text) for number, text in block]
 
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
-        """Return a line without mpirun's tags. Note its number in `ranks` if it has the first tag of a rank."""
+        """Return a line without the rank tags of mpirun, and note in `ranks` which line has the first tag of a rank.
+
+        Args:
+            number: Number of the line in the log, from 1.
+            text: The line.
+        """
         tag = _first_tag(text)
         if tag is None:
             return TaggedLine(number, text, None)
@@ -221,7 +233,11 @@ class Lines:
 
 
 def _first_tag(text: str) -> re.Match[str] | None:
-    """Return the match of the first of mpirun's tags in a line, with the rank as its group, or None without a tag."""
+    """Return the match of the first rank tag of mpirun in a line, or None if it has none.
+
+    Args:
+        text: The line, such as `[1,3]<stdout>: loss 0.5`. Group 1 of the match is the rank, here 3.
+    """
     may_have_tag = "]<std" in text  # faster than the pattern
     return _RANK_TAG.search(text) if may_have_tag else None
 
@@ -264,13 +280,22 @@ def _is_repeated(line: TaggedLine, kept_rank: int | None, marker: str) -> bool:
 
 
 def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
-    """Return the lowest rank that prints a line with `marker`, or None if no rank does."""
+    """Return the lowest rank that prints a row of training figures, or None if no rank does.
+
+    Args:
+        lines: Lines of the log, each with the rank that wrote it or None.
+        marker: Text that stands in every row.
+    """
     ranks = [line.rank for line in lines if line.rank is not None and marker in line.text]
     return min(ranks, default=None)
 
 
 def _start_word(text: str) -> str | None:
-    """Return the first of START_WORDS that the line holds, or None if it holds none."""
+    """Return the text in a line that a training tool prints as it starts, or None if the line holds none.
+
+    Args:
+        text: The line. If it holds several such texts, the first one in START_WORDS counts.
+    """
     for word in START_WORDS:
         if word in text:
             return word

@@ -150,24 +150,42 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
 
 
 def _is_usable(rate: Rate) -> bool:
-    """Return whether a rate has positive images/s, or is of our own program, which also logs images and time."""
+    """Return whether a logged rate counts: it has positive images/s, or this project's program logged it.
+
+    The event of this project's program also has the images and the time of the epoch.
+
+    Args:
+        rate: The rate.
+    """
     return _is_own(rate) or positive_amount(rate.images_per_s) is not None
 
 
 def _own_rate(rates_of_epoch: Sequence[Rate]) -> Rate | None:
-    """Return the last rate of an epoch that our own program logged, or None without one."""
+    """Return the last rate of an epoch that this project's program logged, or None if there is none.
+
+    Args:
+        rates_of_epoch: All rates that are logged for the epoch.
+    """
     own_rates = [rate for rate in rates_of_epoch if _is_own(rate)]
     return own_rates[-1] if own_rates else None
 
 
 def _foreign_rate(rates_of_epoch: Sequence[Rate]) -> Rate | None:
-    """Return the first rate of an epoch that another submitter's program logged, or None without one."""
+    """Return the first rate of an epoch that another program than this project's logged, or None if there is none.
+
+    Args:
+        rates_of_epoch: All rates that are logged for the epoch.
+    """
     foreign_rates = [rate for rate in rates_of_epoch if not _is_own(rate)]
     return foreign_rates[0] if foreign_rates else None
 
 
 def _is_own(rate: Rate) -> bool:
-    """Return whether a rate is of the event that only our own program logs, not of another submitter's program."""
+    """Return whether this project's program logged a rate, by the name of the event.
+
+    Args:
+        rate: The rate.
+    """
     return rate.key == schema.EPOCH_THROUGHPUT.key
 
 

@@ -75,7 +75,11 @@ class Launch(FormatReader):
         return Fact(processes_of_node.value * nodes, processes_of_node.line)
 
     def _count_in(self, name: str) -> Fact | None:
-        """Return the fact `name` as a whole number, with its line; None if the log does not state it."""
+        """Return a value that the log states as a whole number, with its line, or None if the log does not state it.
+
+        Args:
+            name: Name of the value. Its text must consist of digits.
+        """
         fact = self.facts_by_name.get(name)
         return None if fact is None else Fact(int(fact.value), fact.line)
 

@@ -66,7 +66,12 @@ def _path_with(path: Sequence[Key], key: Key) -> list[Key]:
 
 
 def _is_precision_switch(path: str, name: str) -> bool:
-    """Return whether a key is a switch of precision: by its `name` at any place, or as an item of the section `AMP`."""
+    """Return whether a key of the printed configuration says in which precision the run computes.
+
+    Args:
+        path: Keys from the root to this one, such as "AMP.level". Every key in the section `AMP` counts.
+        name: The key itself, such as "use_amp". Some names count at any place.
+    """
     return name in _PRECISION_SWITCHES or path.startswith("AMP.")
 
 
@@ -92,7 +97,11 @@ class Totals(NamedTuple):
         return RowTime(steps, seconds, plausible_wait_s(self._wait_since(before), seconds))
 
     def _wait_since(self, before: "Totals") -> float | None:
-        """Return the seconds of waiting that came after the earlier totals `before`, or None if none are printed."""
+        """Return the seconds of waiting for input that came after earlier totals, or None if none are printed.
+
+        Args:
+            before: The earlier totals. If their wait is None, it counts as 0.
+        """
         if self.wait_s is None:
             return None
         wait_before_s = 0.0 if before.wait_s is None else before.wait_s
@@ -278,7 +287,12 @@ class Dygraph(Launch):
 
 
 def _is_later_in_epoch(last: RowPosition, position: RowPosition) -> bool:
-    """Return whether a row is of the same epoch as the row before, and of a later step."""
+    """Return whether a printed row is of the same epoch as the row before, and of a later step.
+
+    Args:
+        last: Epoch and step of the row before.
+        position: Epoch and step of the row.
+    """
     return position.epoch == last.epoch and position.step > last.step
 
 
@@ -338,7 +352,14 @@ class Static(Dygraph):
         return totals.since(totals_before)
 
     def step_time_of_row(self, row: Columns) -> float | None:
-        """Return the mean step time of a row's averages, as exactly as the row shows it, or None if it is absurd."""
+        """Return the mean step time of the steps that a row averages, in seconds, as exactly as the row shows it.
+
+        Args:
+            row: Values of the row by column, as printed. It must have a positive "time".
+
+        Returns:
+            The time, or None if it is absurdly small or large.
+        """
         return plausible(self._mean_step_s(row))
 
     def _mean_step_s(self, row: Columns) -> float:
@@ -360,7 +381,12 @@ class Static(Dygraph):
         return printed_s
 
     def _totals_of_row(self, position: RowPosition, row: Columns) -> Totals:
-        """Return the total time, and the total wait for input in it, of all steps that a row's averages cover."""
+        """Return how many steps a row averages, their total time, and the total wait for input in it.
+
+        Args:
+            position: Epoch and step of the row.
+            row: Values of the row by column, as printed. It must have a positive "time".
+        """
         steps = self.meters.averaged_steps(position.step)
         mean_wait_s = number(row["wait"])
         total_wait_s = None
@@ -369,9 +395,13 @@ class Static(Dygraph):
         return Totals(steps, self._mean_step_s(row) * steps, total_wait_s)
 
     def _were_averages_reset(self, last: RowPosition, position: RowPosition) -> bool:
-        """Return whether the program reset its averages between the `last` row and this one.
+        """Return whether the program reset its averages between two successive rows.
 
-        It does so as an epoch begins, which also shows in a step that does not go up, and at `reset_step`.
+        It does so at the start of an epoch, which also shows in a step that does not go up, and at `meters.reset_step`.
+
+        Args:
+            last: Epoch and step of the first of the two rows.
+            position: Epoch and step of the second.
         """
         if not _is_later_in_epoch(last, position):
             return True

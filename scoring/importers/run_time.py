@@ -48,7 +48,11 @@ def rows_of_epochs(record: Record) -> list[Window]:
 
 
 def _is_whole_epoch(window: Window) -> bool:
-    """Return whether a row has an epoch but no step, and has images, seconds and a time stamp."""
+    """Return whether a row of training figures is a whole epoch, with its images, seconds and time stamp.
+
+    Args:
+        window: The row. One that prints a step is no whole epoch.
+    """
     is_epoch = window.step is None and window.epoch is not None
     return is_epoch and bool(window.images and window.end_s and window.seconds)
 
@@ -73,7 +77,11 @@ def run_rate(record: Record) -> RunRate | None:
 
 
 def rate_by_durations(rows: Sequence[Window]) -> float:
-    """Return the images/s of the epochs in `rows` by the durations that the log states: images / sum of durations."""
+    """Return the images/s of epochs by the durations that the log states: images / sum of durations.
+
+    Args:
+        rows: The epochs. Each has images and seconds.
+    """
     return total(rows, "images") / total(rows, "seconds")
 
 
@@ -166,7 +174,12 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span
 
 
 def _training_seconds(images: int, rows: Sequence[Window]) -> float:
-    """Return how long training so many images takes, as the epochs in `rows` do it: images / rate by durations."""
+    """Return how many seconds training a number of images takes at the rate of the log's epochs.
+
+    Args:
+        images: The number of images.
+        rows: The epochs. Each has images and seconds.
+    """
     return images * total(rows, "seconds") / total(rows, "images")
 
 
@@ -188,7 +201,12 @@ def _evaluated_s(evaluations: Sequence[Span], longest_s: float, rows: Sequence[W
 
 
 def _is_within_an_epoch(moment_s: float, rows: Sequence[Window]) -> bool:
-    """Return whether a moment lies within the duration of one of the epochs in `rows`, which are in order."""
+    """Return whether a moment lies within one of the epochs of a log.
+
+    Args:
+        moment_s: The moment, in seconds since the origin of the time stamps.
+        rows: The epochs, in order. Each has seconds and a time stamp, which is that of its end.
+    """
     epochs_ended = bisect.bisect(rows, moment_s, key=_end_s)
     if epochs_ended == len(rows):
         return False
@@ -235,17 +253,29 @@ def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
 
 
 def _span_of_rows(rows: Sequence[Window]) -> Span:
-    """Return the time from the beginning of the first epoch in `rows` to the end of the last one."""
+    """Return the time from the beginning of the first epoch to the end of the last one.
+
+    Args:
+        rows: The epochs, in order. Each has seconds and a time stamp, which is that of its end.
+    """
     return Span(_begin_s(rows[0]), _end_s(rows[-1]))
 
 
 def _begin_s(row: Window) -> float:
-    """Return when the epoch of a row began, in seconds since the origin of the time stamps."""
+    """Return when an epoch began, in seconds since the origin of the time stamps.
+
+    Args:
+        row: The epoch. It has seconds and a time stamp, which is that of its end.
+    """
     assert row.seconds is not None  # `rows_of_epochs` returns only rows that have it
     return _end_s(row) - row.seconds
 
 
 def _end_s(row: Window) -> float:
-    """Return when the epoch of a row ended, in seconds since the origin of the time stamps."""
+    """Return when an epoch ended, in seconds since the origin of the time stamps.
+
+    Args:
+        row: The epoch, which has a time stamp.
+    """
     assert row.end_s is not None  # `rows_of_epochs` returns only rows that have it
     return row.end_s

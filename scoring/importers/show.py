@@ -63,9 +63,12 @@ def _fact_text(record: Record, name: str) -> str:
 
 
 def _windows_text(record: Record) -> str:
-    """Return in words how many windows there are, on which lines, and what their rates are means over.
+    """Return in words how many rows of figures a log has, on which lines, and what their rates are means over.
 
-    Example: `240, lines 12 to 480; each of its own steps; rates of all devices`.
+    An example is `240, lines 12 to 480; each of its own steps; rates of all devices`.
+
+    Args:
+        record: What the log says.
     """
     lines = f", lines {record.windows[0].line} to {record.windows[-1].line}" if record.windows else ""
     mean_over = "running averages of the epoch" if record.cumulative else "each of its own steps"
@@ -74,7 +77,11 @@ def _windows_text(record: Record) -> str:
 
 
 def _check_result(check: Check) -> str:
-    """Return the word for the result of a check."""
+    """Return the word for the result of a check: `checked`, `DISAGREE`, or `NOT CHECKED` if nothing was compared.
+
+    Args:
+        check: The check.
+    """
     if check.one_sided:
         return "NOT CHECKED"
     return "checked" if check.agree else "DISAGREE"

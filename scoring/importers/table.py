@@ -110,7 +110,11 @@ class FormatReader:
             self.facts_by_name.setdefault(name, Fact(value, line))
 
     def value(self, name: str) -> Any:
-        """Return the value of the fact `name`, or None if the log does not state it."""
+        """Return a value that the log states, such as the number of devices, or None if it does not state it.
+
+        Args:
+            name: Name of the value: a field of the record, such as "devices", or a word of the log's format.
+        """
         return self.facts_by_name[name].value if name in self.facts_by_name else None
 
     def set_if_unset_from(self, field: str, name: str) -> None:
@@ -127,7 +131,11 @@ class FormatReader:
             self.set_if_unset(field, source.value, source.line)
 
     def line_of(self, name: str) -> int:
-        """Return the line that states the fact `name`, which must be set."""
+        """Return the line of the log that states a value, or 0 if no line states it.
+
+        Args:
+            name: Name of the value, which must be set.
+        """
         return self.facts_by_name[name].line
 
     def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
@@ -155,7 +163,11 @@ class FormatReader:
             self.checks.append(Check(what=name, ways=ways, agree=places_agree))
 
     def note_problem(self, text: str) -> None:
-        """Record a text that could not be read as it stands. Only the first MAX_PROBLEMS are kept."""
+        """Record that something in the log could not be read as it stands.
+
+        Args:
+            text: What is wrong, with the line. Only the first MAX_PROBLEMS texts are kept.
+        """
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
 
@@ -215,7 +227,15 @@ class FormatReader:
         self.set_if_unset(name, value, line)
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Learn what the first row says of its program. This does nothing; a format may override it."""
+        """Learn from the first row of training figures how its program counts steps, and the like.
+
+        This does nothing, but a format may override it.
+
+        Args:
+            text: The row as it is printed.
+            position: Epoch and step of the row.
+            row: Values of the row by column, as printed.
+        """
 
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row of training figures that is not such a row itself.
@@ -290,7 +310,14 @@ class FormatReader:
         self.set_if_unset("framework", self.framework)
 
     def name_of_precision(self, word: str) -> str | None:
-        """Return the record's name for a precision that the log calls `word`, or None if `word` names none."""
+        """Return the name that a record uses for a precision, such as "amp".
+
+        Args:
+            word: The precision in the words of the log, such as "float16".
+
+        Returns:
+            The name, or None if the word names no precision that the format knows.
+        """
         return dict(self.precision_names).get(word)
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
@@ -332,7 +359,13 @@ class FormatReader:
         return RowTime(steps, seconds, wait_s)
 
     def step_time_of_row(self, row: Columns) -> float | None:
-        """Return the step time that a row prints, or None. Formats override this if a row shows it more exactly."""
+        """Return the seconds of a training step that a row prints, or None if it prints none that can be true.
+
+        Formats override this method if a row shows the time more exactly.
+
+        Args:
+            row: Values of the row by column, as printed.
+        """
         return positive(row.get("time"))
 
     def read(self) -> None:
@@ -417,7 +450,13 @@ class FormatReader:
         self._last_step_wanted = integer(row.get("of"))
 
     def _is_skipped(self, position: RowPosition, row: Columns) -> bool:
-        """Return whether a row has no positive figure in the `required_column`, or repeats the last row's position."""
+        """Return whether a printed row adds nothing to the training figures and is to be skipped.
+
+        Args:
+            position: Epoch and step of the row. A row with those of the last row is skipped.
+            row: Values of the row by column, as printed. A row without a positive figure in `required_column` is
+                skipped.
+        """
         if self.required_column is not None and positive(row[self.required_column]) is None:
             return True
         return position == self.last_position
@@ -434,16 +473,26 @@ class FormatReader:
         self.truncated = self.last_position.step + steps_per_row <= self._last_step_wanted
 
     def _search_for_evidence(self, line: int, text: str, *, is_row: bool) -> None:
-        """Search a line for words that show images, and lines before training and the first rows for other evidence."""
+        """Search a line for signs of what the samples of the log are, and of half-precision training.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+            is_row: Whether it is a row of training figures. Only lines before the first row and the first WATCHED_ROWS
+                rows are searched for anything but images.
+        """
         rows_before = len(self.windows)
         is_before_rows = not is_row and rows_before == 0
         is_among_first_rows = is_row and rows_before < WATCHED_ROWS
         self.evidence.search(line, text, may_configure=is_before_rows or is_among_first_rows)
 
     def _values_by_column(self, values: Values) -> Columns:
-        """Return a row's values by the names of their columns.
+        """Return the values of a printed row by the names of their columns.
 
         If a name stands twice in `columns`, for two forms of a figure, its first value that is not empty counts.
+
+        Args:
+            values: The values in the order of `columns`. None stands for what the row does not print.
         """
         row: Columns = {}
         for name, value in zip(self.columns.split(), values, strict=True):
@@ -451,7 +500,15 @@ class FormatReader:
         return row
 
     def _require_image_unit(self, line: int, unit: str | None) -> None:
-        """Raise InputError if the row on `line` prints a rate in `unit` per second that is not of images."""
+        """Raise an error if a row prints a rate that is not of images, as tokens/s.
+
+        Args:
+            line: Number of the line in the log.
+            unit: Unit of the rate without `/s`, such as "samples". None if the row prints none.
+
+        Raises:
+            InputError: The unit counts something other than images or samples.
+        """
         if unit and not _IMAGE_UNIT.match(unit):
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
 
@@ -492,7 +549,12 @@ class FormatReader:
 
 
 def _is_copy(window: Window, last: Window) -> bool:
-    """Return whether a window has the same epoch, step, seconds and printed rate as the last one."""
+    """Return whether a row of figures is a copy of the last one: same epoch, step, seconds and printed rate.
+
+    Args:
+        window: The row. Without a step it is no copy.
+        last: The last row.
+    """
     if window.step is None:
         return False
     is_same_step = window.step == last.step and (window.epoch or 0) == (last.epoch or 0)
@@ -500,7 +562,12 @@ def _is_copy(window: Window, last: Window) -> bool:
 
 
 def _goes_back(window: Window, last: Window) -> bool:
-    """Return whether a window has an earlier epoch than the last one, or an earlier step of the same epoch."""
+    """Return whether a row has an earlier epoch than the last one, or an earlier step of the same epoch.
+
+    Args:
+        window: The row.
+        last: The last row. If one of the two has no step, the result is False.
+    """
     if window.step is None or last.step is None:
         return False
     # Without epochs, the steps count through the whole run.
@@ -508,7 +575,11 @@ def _goes_back(window: Window, last: Window) -> bool:
 
 
 def _position_of(row: Columns) -> RowPosition:
-    """Return the epoch and the step that a row prints. Every row prints its step."""
+    """Return the epoch and the step that a row of training figures prints.
+
+    Args:
+        row: Values of the row by column, as printed. It must have a "step". The epoch is None if it is not printed.
+    """
     step = row["step"]
     assert step is not None  # the pattern of each format needs it
     return RowPosition(integer(row.get("epoch")), int(step))

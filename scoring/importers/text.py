@@ -68,9 +68,11 @@ class RowPattern:
 
 
 def field(before: str, after: str = "") -> re.Pattern[str]:
-    """Return a pattern whose group is a number between the patterns `before` and `after`.
+    """Return a pattern that finds a number between two texts. The number is the group of the pattern.
 
-    The search is fast if `before` starts with plain text.
+    Args:
+        before: Pattern of what stands before the number. The search is fast if it starts with plain text.
+        after: Pattern of what stands behind it.
     """
     return re.compile(before + NUMBER + after)
 
@@ -112,7 +114,14 @@ def rows(
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
-    """Return the Rows of a line that holds `row_marker`: one for each printed row, or one without values."""
+    """Return each row of training figures that one line holds, or the line without values if it holds no whole row.
+
+    Args:
+        number: Number of the line in the log.
+        line: The line, which holds `row_marker`.
+        row_marker: Text that stands in every row.
+        pattern: Pattern of a row.
+    """
     texts = _cut_at_rows(line, row_marker, pattern.head)
     return [Row(number, text, pattern.search(text)) for text in texts]
 
@@ -172,7 +181,14 @@ def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
 
 
 def _is_first_half(row: Row, head: re.Pattern[str]) -> bool:
-    """Return whether a line has the head of a row but lacks its fields, which may then stand on a later line."""
+    """Return whether a line has the beginning of a row of training figures, but lacks some of its figures.
+
+    These may then stand on a later line.
+
+    Args:
+        row: The line, with its values or None.
+        head: Pattern of the beginning of a row.
+    """
     return row.values is None and len(row.text) < MAX_ROW_CHARS and head.search(row.text) is not None
 
 
@@ -187,20 +203,33 @@ def total(windows: Iterable[Window], field: str) -> float:
 
 
 def lines_in_words(windows: Sequence[Window]) -> str:
-    """Return the lines of the log from the first window to the last one: `lines 12 to 480`, or `line 12` of one."""
+    """Return the lines of the log from the first window to the last one: `lines 12 to 480`, or `line 12` of one.
+
+    Args:
+        windows: Rows of training figures or epochs, at least one.
+    """
     if windows[0].line == windows[-1].line:
         return f"line {windows[0].line}"
     return f"lines {windows[0].line} to {windows[-1].line}"
 
 
 def steps_as_weights(windows: Sequence[Window]) -> list[int]:
-    """Return the weight of each window in a mean over time: its steps, or 1 for all if a window lacks its steps."""
+    """Return the weight of each window in a mean over time: its number of steps.
+
+    Args:
+        windows: Rows of training figures. If one of them lacks its number of steps, all weights are 1.
+    """
     steps = [window.steps for window in windows if window.steps]
     return steps if len(steps) == len(windows) else [1] * len(windows)
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the mean of `values` with `weights`. (statistics.fmean takes weights only from Python 3.11 on.)"""
+    """Return the weighted mean of some values. (statistics.fmean takes weights only from Python 3.11 on.)
+
+    Args:
+        values: The values.
+        weights: One weight for each value. Their sum must not be 0.
+    """
     return math.fsum(map(operator.mul, values, weights)) / math.fsum(weights)
 
 
@@ -243,7 +272,14 @@ def moment_s(text: str | None) -> float | None:
 
 
 def number(text: str | None) -> float | None:
-    """Return the number that `text` prints, which may be NaN, or None if it prints none ("None", "-", garbled)."""
+    """Return the number that a text prints, which may be NaN or infinite.
+
+    Args:
+        text: The text, or None.
+
+    Returns:
+        The number, or None if the text is None or prints no number, as "-" or a garbled one.
+    """
     try:
         return float(text or "")
     except ValueError:
@@ -251,17 +287,32 @@ def number(text: str | None) -> float | None:
 
 
 def positive(text: str | None) -> float | None:
-    """Return a printed rate or time, or None if `text` cannot be one (0, negative, nan, inf, absurd, garbled, None)."""
+    """Return a printed rate or time, or None if the text cannot be one.
+
+    Args:
+        text: The text. None, 0, negative, nan, inf, absurdly small or large numbers and garbled text cannot be one.
+    """
     return plausible(number(text))
 
 
 def plausible(value: float | None) -> float | None:
-    """Return `value` if it can be a rate or a time, else None (0, negative, nan, inf, absurd, None)."""
+    """Return a number if it can be a rate or a time, else None.
+
+    Args:
+        value: The number. None, 0, negative, nan, inf, and absurdly small or large numbers cannot be one.
+    """
     return value if value is not None and _LEAST < value < _MOST else None
 
 
 def integer(text: str | None) -> int | None:
-    """Return the whole number that `text` prints, or None if `text` is None, has another form or over 9 digits."""
+    """Return the whole number that a text prints.
+
+    Args:
+        text: The text, such as "128", or None.
+
+    Returns:
+        The number. None if the text is None, has anything but digits in it or has over 9 of them.
+    """
     if text is None or not text.isascii() or not text.isdigit() or len(text) >= 10:
         return None
     return int(text)

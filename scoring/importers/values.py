@@ -9,20 +9,34 @@ MOST = 10**15  # every count, time and number of images is below this
 
 
 def positive_amount(value: Any) -> float | None:
-    """Return `value` as a time, a rate or a number of images, or None if it is not a number from 1e-9 to MOST."""
+    """Return a logged value as a time, a rate or a number of images.
+
+    Args:
+        value: Any JSON value.
+
+    Returns:
+        The value as a float, or None if it is not a number between 1e-9 and MOST.
+    """
     as_real = real(value)
     return as_real if as_real is not None and 1e-9 < as_real < MOST else None
 
 
 def positive_whole(value: Any) -> int | None:
-    """Return `value` as a whole number above 0, or None if it is not one."""
+    """Return a logged value as a whole number above 0, or None if it is not one.
+
+    Args:
+        value: Any JSON value. A float counts as whole if nothing is behind its point: 3.0 gives 3.
+    """
     return whole_or_zero(value) or None
 
 
 def whole_or_zero(value: Any) -> int | None:
-    """Return `value` as a whole number from 0 to MOST, or None if it is not one.
+    """Return a logged value as a whole number from 0 up to MOST, or None if it is not one.
 
-    A float counts as whole if nothing is behind its point: 3.0 -> 3. The number of a first epoch may be 0.
+    The number of a first epoch may be 0.
+
+    Args:
+        value: Any JSON value. A float counts as whole if nothing is behind its point: 3.0 gives 3.
     """
     as_real = real(value)
     if as_real is None or as_real != int(as_real) or not 0 <= as_real < MOST:

@@ -21,7 +21,11 @@ def complete_windows(record: Record) -> None:
 
 
 def _complete_first_window(record: Record) -> None:
-    """Set the steps and seconds of the first window if it has no steps and the second window shows them."""
+    """Set the steps and seconds of the first row of a log, if it has no steps and the second row shows them.
+
+    Args:
+        record: What the log says. Its first window is changed.
+    """
     if len(record.windows) < 2:
         return
     first, second = record.windows[:2]

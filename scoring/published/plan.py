@@ -184,7 +184,11 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
 
 
 def _shrunk_campaign(campaign: Campaign) -> Campaign:
-    """Return a campaign with tiny runs on CPU ranks in place of its own, and a protocol for their few steps."""
+    """Return a campaign with tiny runs on the CPU in place of its own, and a protocol for their few steps.
+
+    Args:
+        campaign: The campaign, whose runs measure the figures of a published report again.
+    """
     return replace(
         campaign,
         protocol=_shrunk_protocol(campaign.protocol),
@@ -194,7 +198,15 @@ def _shrunk_campaign(campaign: Campaign) -> Campaign:
 
 
 def _throughputs_of(published: Sequence[Published], framework: str) -> list[Published]:
-    """Return the published throughputs of a framework, whatever its version. Raises ValueError if there are none."""
+    """Return the published throughputs of a framework, whatever its version.
+
+    Args:
+        published: All figures of a report.
+        framework: Beginning of the framework's name, such as "Paddle".
+
+    Raises:
+        ValueError: There are none.
+    """
     rows = [row for row in select(published, metric="throughput") if row.framework.startswith(framework)]
     if not rows:
         raise ValueError(f"published.csv has no throughput of {framework}")
@@ -214,7 +226,11 @@ def _warm_up_steps(protocol: Protocol, environment: dict[str, str]) -> int:
 
 
 def _shrunk_protocol(protocol: Protocol) -> Protocol:
-    """Return the protocol for one shrunk run, with its few steps of warm-up and of measurement."""
+    """Return the protocol for one tiny run on the CPU, with its few steps of warm-up and of measurement.
+
+    Args:
+        protocol: The protocol of full-size runs. It says which steps of a run count, and how they become one figure.
+    """
     # A shrunk run prints a row for each step, so that `skip` is the same number in windows and in steps.
     shrunk = replace(protocol, skip=int(SHRUNK_EXPORTS["WARMUP_STEPS"]), runs=1)
     if protocol.take_steps:
@@ -223,7 +239,15 @@ def _shrunk_protocol(protocol: Protocol) -> Protocol:
 
 
 def _ask_nvidia_smi(field: str) -> list[str]:
-    """Return a field of nvidia-smi, such as `name`, for each GPU; empty without a driver that knows the field."""
+    """Return what nvidia-smi says of each GPU.
+
+    Args:
+        field: What to ask for, such as "name".
+
+    Returns:
+        A text for each GPU. The list is empty without nvidia-smi, or if it fails, as for a field that the driver does
+        not know.
+    """
     if not shutil.which("nvidia-smi"):
         return []
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]

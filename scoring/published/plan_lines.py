@@ -82,7 +82,11 @@ def _lines_of_job(job: Job, state: str, expected: ExpectedTime) -> Iterator[str]
 
 
 def _state(job: Job) -> str:
-    """Return the state of a job: `done`, `skip` if this machine cannot do its missing trials, or `run` if it can."""
+    """Return the state of a benchmark run: "done", "skip" if this machine cannot do its missing trials, or "run".
+
+    Args:
+        job: The run with its trials.
+    """
     if not job.missing:
         return "done"
     return "skip" if job.skipped else "run"

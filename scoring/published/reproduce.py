@@ -196,7 +196,12 @@ def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], publis
 
 
 def _is_within_tolerance(value: float, published: Published) -> bool:
-    """Return whether a figure differs from the published one by at most TOLERANCE, as a share of the published one."""
+    """Return whether a figure differs from the published one by at most TOLERANCE, as a share of the published one.
+
+    Args:
+        value: The figure.
+        published: The published figure.
+    """
     return abs(value / published.value - 1) <= TOLERANCE
 
 
@@ -324,7 +329,12 @@ def _fields_to_compare(log: Record, report: Published) -> list[str]:
 
 
 def _is_half_precision(precision: str | None) -> bool:
-    """Return whether a precision is half precision, mixed (`amp_o1`) or pure (`fp16`)."""
+    """Return whether a precision is half precision, mixed or pure.
+
+    Args:
+        precision: The precision, such as "amp_o1" (mixed), "fp16" (pure) or "fp32". None, if it is not known, is not
+            half.
+    """
     return str(precision).startswith(("amp", "fp16"))
 
 
@@ -395,7 +405,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _is_unrecorded_fault(figure: JsonObject) -> bool:
-    """Return whether a figure could not be recomputed, or is not borne out and published.csv does not note that."""
+    """Return whether a figure could not be recomputed, or is not borne out and published.csv does not note that.
+
+    Args:
+        figure: The figure, as `reproduction_of` returns it.
+    """
     # `as_recorded` is always False for a figure that could not be recomputed.
     return figure["verdict"] in (NOT_BORNE_OUT, NOT_RECOMPUTED) and not figure["as_recorded"]
 

@@ -191,7 +191,13 @@ class _Distance(NamedTuple):
 
 
 def _distance(row: Published, batch: int, devices: int) -> _Distance:
-    """Return the distance of a row from a batch per device and a number of devices."""
+    """Return how far a published throughput is from a wanted batch size and number of devices.
+
+    Args:
+        row: The throughput. It must state its batch size and devices.
+        batch: Wanted images of a step on one device.
+        devices: Wanted number of devices.
+    """
     assert row.batch_per_device and row.devices
     return _Distance(abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices)
 
@@ -244,7 +250,11 @@ def systems_by_devices(rows: Iterable[Published]) -> list[list[Published]]:
 
 
 def _sorted_by_devices(row_by_devices: Mapping[int, Published]) -> list[Published]:
-    """Return the rows by ascending number of devices, which are the keys of `row_by_devices`."""
+    """Return published figures by ascending number of devices.
+
+    Args:
+        row_by_devices: The figures by their number of devices.
+    """
     return [row_by_devices[devices] for devices in sorted(row_by_devices)]
 
 
@@ -359,19 +369,33 @@ def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
 
 
 def _may_be_of_model(row: Published, model: str) -> bool:
-    """Return whether a row is of this model, or may be: `resnet50`, which leaves its version open, may be v1.5."""
+    """Return whether a published figure is of a model, or may be because it leaves the version of its model open.
+
+    Args:
+        row: The published figure. One of "resnet50" is taken to be of "resnet50_v1.5", for example.
+        model: The model.
+    """
     return row.model == model or _model_with_version(row.model) == model
 
 
 def _may_have_precision(row: Published, precision: str) -> bool:
-    """Return whether a row is of this precision, or may be: `amp`, which leaves its level open, may be `amp_o1`."""
+    """Return whether a published figure is of a precision, or may be because it leaves its level of AMP open.
+
+    Args:
+        row: The published figure. One of "amp" may be of "amp_o1", for example.
+        precision: The precision.
+    """
     if row.precision == "amp":
         return precision in ("amp", "amp_o1", "amp_o2")
     return row.precision == precision
 
 
 def _model_with_version(model: str) -> str:
-    """Return the version that UNVERSIONED assumes for a published model; the model itself if it says its version."""
+    """Return the version that a published model is taken for, or the model itself if it names its version.
+
+    Args:
+        model: Name of the model. "resnet50" gives "resnet50_v1.5".
+    """
     if model not in UNVERSIONED:
         return model
     version, _ = UNVERSIONED[model]
@@ -379,7 +403,11 @@ def _model_with_version(model: str) -> str:
 
 
 def note(figure: Published) -> str:
-    """Return the caveats of a figure in one text; empty if there are none."""
+    """Return the caveats of a published figure in one text, or an empty text if there are none.
+
+    Args:
+        figure: The published figure. Its own note counts, and that it leaves the version of its model open.
+    """
     caveats = [figure.note] if figure.note else []
     if figure.model in UNVERSIONED:
         _, unsaid = UNVERSIONED[figure.model]

@@ -71,14 +71,22 @@ def published_row_by_framework(campaign: Campaign, cell: Published, metric: str)
 
 
 def _first_of_framework(rows: Sequence[Published], framework: str) -> Published | None:
-    """Return the first row of a framework, whose name may have a version behind it; None without such a row."""
+    """Return the first published figure of a framework, or None if there is none.
+
+    Args:
+        rows: Published figures.
+        framework: Beginning of the framework's name, such as "Paddle"; a version may stand behind it.
+    """
     return next((row for row in rows if row.framework.startswith(framework)), None)
 
 
 def _kind_of_precision(row: Published) -> str:
-    """Return the kind of a row's precision, its first three letters: `amp_o2` -> `amp`.
+    """Return the kind of a figure's precision, which is its first three letters: "amp_o2" gives "amp".
 
     The level of AMP does not count, because many reports do not say which level they used.
+
+    Args:
+        row: The published figure. The result is an empty text if it states no precision.
     """
     return (row.precision or "")[:3]
 
@@ -198,7 +206,11 @@ def _row_of_cell(
 
 
 def _records_of(ours: Score | str) -> Sequence[Record]:
-    """Return the records of the logs that our score was made from; none if there is no score."""
+    """Return what the logs say that our score was made from.
+
+    Args:
+        ours: Our score, or a text that says why there is none. Then the result is empty.
+    """
     return ours.records if isinstance(ours, Score) else ()
 
 
@@ -225,7 +237,14 @@ def _speedup_and_memory_columns(
 def _speedup_columns(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the columns `speedup`, which is ours, and `speedup_published`, which has one for each framework."""
+    """Return the columns `speedup`, which is ours, and `speedup_published`, which has one for each framework.
+
+    Args:
+        campaign: The runs that measure the report's figures again.
+        cell: The published throughput of the row.
+        ours: Our score of the same conditions, or a text that says why there is none.
+        our_value_on_one_device: Our throughput on one device, or None if there is none.
+    """
     return {
         "speedup": _our_speedup(ours, our_value_on_one_device),
         "speedup_published": published_figure_by_framework(campaign, cell, "speedup"),
@@ -233,7 +252,13 @@ def _speedup_columns(
 
 
 def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Record]) -> JsonObject:
-    """Return the columns of GPU memory in MiB: the most of our runs, and the published one of the first framework."""
+    """Return the columns of GPU memory in MiB: the most of our runs, and the published one of the first framework.
+
+    Args:
+        campaign: The runs that measure the report's figures again.
+        cell: The published throughput of the row.
+        records: What the logs of our runs say.
+    """
     published = published_figure_by_framework(campaign, cell, "gpu_memory")
     return {
         "gpu_memory_mib": _most_memory_mib(records),
@@ -242,7 +267,15 @@ def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Recor
 
 
 def _our_speedup(ours: Score | str, our_value_on_one_device: float | None) -> float | None:
-    """Return our throughput as a multiple of ours on one device; None if one of the two is missing or 0."""
+    """Return our throughput as a multiple of our throughput on one device.
+
+    Args:
+        ours: Our score, or a text that says why there is none.
+        our_value_on_one_device: Our throughput on one device, or None if there is none.
+
+    Returns:
+        The speedup, or None if one of the two is missing or 0.
+    """
     if not isinstance(ours, Score) or not ours.value or not our_value_on_one_device:
         return None
     return ours.value / our_value_on_one_device
@@ -308,7 +341,11 @@ def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, fl
 
 
 def _notes_on_ours(ours: Score | str) -> list[str]:
-    """Return how our interval was made and each warning once, or why there is no figure."""
+    """Return how our confidence interval was made and each warning once, or why there is no figure.
+
+    Args:
+        ours: Our score, or a text that says why there is none.
+    """
     if isinstance(ours, str):
         return [ours]
     warned = dict.fromkeys(f"{warning.check}: {warning.found}" for warning in ours.warnings)
@@ -352,12 +389,24 @@ def _note_on_figure(row: Published) -> str:
 
 
 def _head_of_note(metric: str, printed: str) -> str:
-    """Return the words with which a note on a published figure begins: `published throughput 2450:`."""
+    """Return the words with which a note on a published figure begins: `published throughput 2450:`.
+
+    Args:
+        metric: What the figure is of, such as "throughput".
+        printed: The figure as it is printed, such as "2450".
+    """
     return f"published {metric} {printed}:"
 
 
 def _most_memory_mib(records: Sequence[Record]) -> float | None:
-    """Return the most GPU memory that any run took; None if a run does not say it, or there are no runs."""
+    """Return the most GPU memory that any of our runs took, in MiB.
+
+    Args:
+        records: What the logs of the runs say.
+
+    Returns:
+        The memory. None if a run does not say it, or if there are no runs.
+    """
     most: list[float] = []
     for record in records:
         used = [window.gpu_memory_mib for window in record.windows if window.gpu_memory_mib is not None]
@@ -398,7 +447,11 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
 
 
 def _note_numbers(rows: Sequence[JsonObject]) -> dict[str, int]:
-    """Return {text of a note: its number on the page, from 1} for all notes of the rows. Equal notes share a number."""
+    """Return the number of each note on the page, from 1, by its text.
+
+    Args:
+        rows: Rows of all tables, as `table_rows` returns them. Equal notes share a number.
+    """
     numbers: dict[str, int] = {}
     for row in rows:
         for note in row["notes"]:
