@@ -26,11 +26,19 @@ def main() -> int:
 
 
 def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
-    """Run a module's `main(job, origins, **options)` on this rank, for the job that the environment describes.
+    """Run the `main` of a module on this rank, for the job that the environment describes; return the exit status.
 
-    `origins` tells who set each of the job's values. With `checks_precision` a GPU that lacks the job's precision is
-    refused. Returns the exit status: 0, 2 for a ValueError, which is for what a user did wrong, 130 after SIGINT, or 1
-    for any other error. An error ends all other ranks, too.
+    It is called as `main(job, origins, **options)`, where `origins` tells who set each value of the job. An error is
+    printed and ends all other ranks, too.
+
+    Args:
+        module: Dotted name of the module, as "harness.train". It may load Paddle, which needs the settings that are put
+            into the environment here.
+        checks_precision: Whether to refuse a GPU that cannot compute in the job's precision.
+        options: Further arguments for `main`.
+
+    Returns:
+        0; 2 for a ValueError, which is for what a user did wrong; 130 after SIGINT; 1 for any other error.
     """
     try:
         job, origins = env.read()
@@ -50,9 +58,12 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
 
 
 def _load_with_paddle(module: str) -> ModuleType:
-    """Load a module, which loads Paddle; SIGTERM then ends this process at once, as before.
+    """Load a module, which loads Paddle, and keep SIGTERM ending this process at once, as without Paddle.
 
     Paddle reads its settings from the environment while it is loaded, so they must be there by now.
+
+    Args:
+        module: Dotted name of the module.
     """
     loaded = importlib.import_module(module)
     # Paddle's handler would print a C++ stack when mpirun sends SIGTERM to this rank because another one failed.
@@ -61,9 +72,17 @@ def _load_with_paddle(module: str) -> ModuleType:
 
 
 def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
-    """Put the settings of Paddle, CUDA and MPI into the environment, check this node's GPUs, redirect native output.
+    """Prepare this process to load Paddle: set the environment of the libraries, and check this node's GPUs.
 
-    Raises ValueError or RunError as `_usable_gpus` does.
+    What libraries print on stdout goes to stderr from then on, if mpirun started this process.
+
+    Args:
+        job: The settings of the job.
+        checks_precision: Whether to refuse a GPU that cannot compute in the job's precision.
+
+    Raises:
+        ValueError: A GPU is missing, or cannot compute in the job's precision.
+        RunError: NVML, the library that tells of the GPUs, hangs.
     """
     env.export(env.runtime(job))
     if env.is_rank():
@@ -80,10 +99,16 @@ DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hang
 
 
 def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
-    """Return the GPUs of this node that the job computes on.
+    """Return the GPUs of this node that the job computes on: the first DGXNGPU that CUDA shows this process.
 
-    Raises ValueError for a GPU that is missing or, with `checks_precision`, cannot compute in the job's precision.
-    Raises RunError if NVML hangs.
+    Args:
+        job: The settings of the job.
+        checks_precision: Whether to refuse a GPU that cannot compute in the job's precision. CUDA's libraries would
+            silently compute in another one.
+
+    Raises:
+        ValueError: A GPU is missing, or cannot compute in the job's precision.
+        RunError: NVML, the library that tells of the GPUs, hangs.
     """
     host = socket.gethostname()
     wanted = job.cluster.dgxngpu
@@ -111,9 +136,18 @@ def _smallest_memory_gib(gpus: Sequence[nvidia.Gpu]) -> float:
 
 
 def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
-    """Raise ValueError where the job asks for TF32 or the knob `resnet_unit`, and a GPU of `host` cannot compute it.
+    """Make sure that a GPU has what the job's settings ask for: TF32, or the kernel of the option `resnet_unit`.
 
-    `resnet_unit` runs a fused kernel of cuDNN for compute capabilities 8.0 to 8.9. TF32 needs 8.0 or higher.
+    `resnet_unit` runs a fused kernel of cuDNN for compute capabilities 8.0 to 8.9. TF32 needs 8.0 or higher. A GPU
+    whose capability is not known is taken to have both.
+
+    Args:
+        gpu: The GPU.
+        job: The settings of the job.
+        host: Name of this machine, for the message.
+
+    Raises:
+        ValueError: The job asks for one that the GPU does not have.
     """
     if gpu.capability is None:  # NVML does not tell it: the GPU is taken to have both
         return
@@ -129,7 +163,12 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
 
 
 def _abort(error: Exception, code: int) -> int:
-    """Print an error as one line on stderr, have MPI end all other ranks, and return the exit status `code`."""
+    """Print an error as one line on stderr, have MPI end all other ranks, and return an exit status.
+
+    Args:
+        error: The error that ends this rank.
+        code: The exit status. The other ranks end with it, too.
+    """
     from mpi4py import MPI
 
     sys.stderr.write(f"error: {message_of(error)}\n")  # at once: two ranks write into one file

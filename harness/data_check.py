@@ -26,10 +26,16 @@ Facts = dict[str, Any]
 
 
 def describe_data_set(job: Job) -> dict[str, Facts]:
-    """Return a description of each part ("train" and "val") of the job's data set, by its name, for tools.doctor.
+    """Return a description of each part, "train" and "val", of the job's data set, for tools.doctor.
 
-    A part that a run could not read is described by {"error": "why"} alone. If both can be read, the notes of "train"
-    also say what is odd about them.
+    All files are looked at without decoding, and up to SAMPLED samples of each part are decoded.
+
+    Args:
+        job: The settings of the job; DATADIR must be set.
+
+    Returns:
+        {part: its description}. A part that a run could not read has {"error": "why"} alone. If both parts can be read,
+        the "notes" of "train" also say what is odd about the two.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
@@ -56,9 +62,17 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
 def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
     """Return a description of a part of a data set: its name, its size, a digest, and what is wrong with it.
 
-    Some samples, chosen by the `seed`, are decoded. `undecodable` says which of their files is the first that cannot
-    be. If all can, `label_fault` says which label is the first that is wrong. Either is empty if it has none to name.
-    If there is no fault, a note says what is doubtful about the labels.
+    Args:
+        part: "train" or "val".
+        data_module: The workload's module of its data, as paddle_rn50.data.
+        samples: The samples of the part.
+        contents: Names, sizes and labels of its files.
+        seed: Decides which samples are decoded.
+
+    Returns:
+        A dictionary. "undecodable" names the first of the decoded files that cannot be decoded. If all can be,
+        "label_fault" says which label is the first that is wrong. Both are empty if there is nothing to name; then
+        "notes" may doubt the labels.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
@@ -85,16 +99,25 @@ def _show_on_stderr(line: str) -> None:
 
 
 def _choose_samples(count: int, seed: int) -> list[int]:
-    """Return the sorted numbers of up to SAMPLED of `count` samples: the first, the last and others by the seed."""
+    """Return the sorted numbers of up to SAMPLED samples: the first, the last and others drawn by chance.
+
+    Args:
+        count: Number of all samples.
+        seed: Seed of the draw.
+    """
     drawn = np.random.default_rng(seed).choice(count, min(count, SAMPLED), replace=False)
     chosen = dict.fromkeys([0, count - 1, *drawn.tolist()])  # each once
     return sorted(list(chosen)[:SAMPLED])
 
 
 def _first_undecodable(samples: Any, chosen: list[int]) -> str:
-    """Say which file of the chosen samples is the first that cannot be read or decoded, and why; empty if all can be.
+    """Say which file of some samples is the first that cannot be read or decoded, and why; empty if all can be.
 
-    `chosen` are the samples' numbers. Files are decoded as training would decode them on a CPU.
+    Files are decoded by DALI, as training would decode them on a CPU.
+
+    Args:
+        samples: The samples of a part of the data set.
+        chosen: Numbers of the samples to look at.
     """
     decoder = Decoder("cpu", None)
     with _quiet_stderr():
@@ -113,9 +136,15 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
 
 
 def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
-    """Say what is wrong with the first of the chosen samples whose label is no class; empty if there is none.
+    """Say what is wrong with the first of some samples whose label is no class; empty if there is none.
 
-    Only labels that are files, as in segmentation, are looked at: numbers were checked when their list was read.
+    Only labels that are files, as in segmentation, are looked at: labels that are numbers were checked when their list
+    was read.
+
+    Args:
+        data_module: The workload's module of its data. It has a function `label_fault` if labels are files.
+        samples: The samples of a part of the data set.
+        chosen: Numbers of the samples to look at.
     """
     label_fault = getattr(data_module, "label_fault", None)
     if label_fault is None:  # labels are numbers
@@ -128,7 +157,13 @@ def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str
 
 
 def _doubts_about_labels(data_module: Any, samples: Any, chosen: list[int]) -> list[str]:
-    """Return a sentence if the labels of the chosen samples, as files, leave nothing to learn; else no sentence."""
+    """Return a sentence if the labels of some samples, as files, leave nothing to learn; else no sentence.
+
+    Args:
+        data_module: The workload's module of its data. It has a function `label_doubt` if labels are files.
+        samples: The samples of a part of the data set.
+        chosen: Numbers of the samples to look at. Their labels have no fault.
+    """
     label_doubt = getattr(data_module, "label_doubt", None)
     if label_doubt is None:  # labels are numbers
         return []

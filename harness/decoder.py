@@ -34,6 +34,9 @@ class Decoder:
         """Build a DALI pipeline that takes one encoded image at a time, and outputs its shape and its pixels.
 
         The workloads' own pipelines begin with the same two operators, so this one fails at an image where they would.
+
+        Returns:
+            The built pipeline. Its input is called "encoded".
         """
         from nvidia.dali import Pipeline, fn, types
 
@@ -56,7 +59,14 @@ class Decoder:
 
 
 def reason(error: str) -> str:
-    """Take DALI's reason out of an error of many lines: without its stack, source lines and assertions."""
+    """Take the reason out of an error message of DALI, which has many lines: stack, source lines and assertions.
+
+    Args:
+        error: The message.
+
+    Returns:
+        One line without a full stop.
+    """
     match = REASON.search(error)
     text = match["reason"] if match else error
     text = ASSERTION.sub("", SOURCE_LINE.sub("", text))

@@ -22,10 +22,14 @@ LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable of the environment that looks like a misspelt variable of the job.
+    """Return a warning for each variable of the environment that looks like a misspelt setting.
 
     BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
     leaves out the value, which may be a secret.
+
+    Args:
+        environ: Environment variables. Names much like one of fewer than LEAST_LETTERS letters, as MODEL like MODE, are
+            not warned of.
     """
     variables = names()
     # Names much like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
@@ -44,7 +48,11 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 
 
 def _warnings_on_data(job: Job) -> list[str]:
-    """Return a warning where two settings say where the images come from: synthetic ones, and a folder."""
+    """Return a warning if two settings say where the images come from: synthetic ones, and a folder.
+
+    Args:
+        job: The settings of the job.
+    """
     if job.data.is_synthetic and job.data.folder:
         return [f"DATA=synthetic: an epoch is as long as DATADIR={job.data.folder} says, and no image of it is read"]
     return []
@@ -64,7 +72,11 @@ def table() -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    """Read the command line: one of four options must be given, and says what is printed."""
+    """Read the command line; one of --json, --shell, --launch and --table must be given, and says what is printed.
+
+    Returns:
+        A true or false value for each of the four options.
+    """
     says = "Print the job that this environment and its system's config file describe."
     parser = Parser(prog="python -m harness.describe", description=says)
     form = parser.add_mutually_exclusive_group(required=True)
@@ -78,7 +90,14 @@ def _arguments() -> argparse.Namespace:
 
 
 def _refuse_result_file(environ: Mapping[str, str]) -> None:
-    """Raise ValueError where the user, and not the trial loop, has set RESULT_FILE."""
+    """Refuse an environment in which the user, and not the loop over the trials, has set RESULT_FILE.
+
+    Args:
+        environ: The user's environment.
+
+    Raises:
+        ValueError: RESULT_FILE is set and not empty.
+    """
     if environ.get("RESULT_FILE"):
         raise ValueError(
             f"RESULT_FILE={environ['RESULT_FILE']!r}: the trial loop names each log: unset it, and set LOGDIR to the "
@@ -102,7 +121,11 @@ class _Described(NamedTuple):
 def _describe(given: dict[str, str]) -> _Described:
     """Return the job that an environment and its system's config file describe.
 
-    Raises ValueError as `env.resolve` and `env.read` do.
+    Args:
+        given: The environment.
+
+    Raises:
+        ValueError: The system has no config file, or that fails, or a value is wrong.
     """
     environ = env.resolve(given)
     job, origins = env.read(environ)
@@ -110,10 +133,14 @@ def _describe(given: dict[str, str]) -> _Described:
 
 
 def _describe_for_user(given: dict[str, str]) -> _Described:
-    """Return the job as `_describe` does, and check what only the environment of a user can have wrong.
+    """Return the job that a user's environment describes, and check what only such an environment can have wrong.
 
-    Raises ValueError, too, if the user has set RESULT_FILE, or if a path that the job names is not usable on this
-    machine.
+    Args:
+        given: The user's environment.
+
+    Raises:
+        ValueError: A value or the system's config file is wrong, the user has set RESULT_FILE, or a path that the job
+            names is not usable on this machine.
     """
     _refuse_result_file(given)
     described = _describe(given)
@@ -163,7 +190,12 @@ def main() -> int:
 
 
 def _print_described(described: _Described, args: argparse.Namespace) -> None:
-    """Print a described job in the form that the command line asks for."""
+    """Print a described job in the form that the command line asks for.
+
+    Args:
+        described: The job, with the environment that it is from.
+        args: The options: --json prints each value with its origin, --launch and --shell the variables to export.
+    """
     if args.json:
         print_to_reader(json.dumps(described.origins, indent=1))
     elif args.launch:

@@ -42,8 +42,15 @@ class _Digit(NamedTuple):
 def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
     """Make the folder of an embedded data set, unless it is there already, and return it.
 
-    `write` fills a temporary folder, which is then renamed. So several processes may do this at once, and none sees the
-    folder half filled. Raises ValueError where it cannot be written.
+    A temporary folder is filled and then renamed. So several processes may do this at once, and none sees the folder
+    half filled.
+
+    Args:
+        folder: The folder to make.
+        write: Function that fills the folder whose path it gets.
+
+    Raises:
+        ValueError: The folder cannot be written.
     """
     if folder.is_dir():
         return folder
@@ -62,7 +69,15 @@ def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
 
 
 def _rename_unless_there(partial: Path, folder: Path) -> None:
-    """Give the finished folder its name; another process may have been first, with the same files."""
+    """Give a finished folder its name; another process may have been first, with the same files.
+
+    Args:
+        partial: The finished folder under its temporary name.
+        folder: The name that it gets. If a folder is there already, that is kept.
+
+    Raises:
+        OSError: The folder cannot be renamed, and there is none of that name.
+    """
     try:
         partial.rename(folder)
     except OSError:
@@ -71,9 +86,11 @@ def _rename_unless_there(partial: Path, folder: Path) -> None:
 
 
 def digits() -> Digits:
-    """Return the images and labels of the handwritten digits in `digits.txt`, and the split that it gives them.
+    """Return the images and labels of the 1,797 handwritten digits in `digits.txt`, and the file's fixed split.
 
-    Images and labels are in the order of their numbers, from 0. The split is two lists of such numbers.
+    Returns:
+        Images [1797, 8, 8] and labels [1797] in the order of their numbers, from 0. The split is two lists of such
+        numbers.
     """
     in_file = _digits_in_file()
     by_number = sorted(in_file, key=lambda digit: digit.number)

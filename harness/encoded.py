@@ -59,9 +59,12 @@ class Segment(NamedTuple):
 
 
 def fault(content: bytes) -> str:
-    """Say why `content` is no whole encoded image, as "it is truncated: ..."; return an empty text where it is one.
+    """Say why some bytes are no whole encoded image, as "it is truncated: ..."; an empty text if they are one.
 
     JPEG, PNG and WebP are checked by their structure, which takes no decoding. A file of any other kind is decoded.
+
+    Args:
+        content: All bytes of the file.
     """
     if not content:
         return "it is empty"
@@ -79,6 +82,9 @@ def _jpeg_fault(content: bytes) -> str:
 
     A whole JPEG has a frame, which tells its kind; then one scan or several, each with pixels behind it; and an end
     marker.
+
+    Args:
+        content: All bytes of the file, which begin with a JPEG's start marker.
     """
     has_single_scan = False  # as its frame tells
     scan_has_begun = False
@@ -99,9 +105,12 @@ def _jpeg_fault(content: bytes) -> str:
 
 
 def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> str:
-    """Say why a segment of the JPEG `content` is damaged, cut off or not supported; return an empty text if it is not.
+    """Say why a segment of a JPEG is damaged, cut off or not supported; return an empty text if it is not.
 
-    `scan_has_begun` says whether a scan, and so pixels, came before the segment.
+    Args:
+        segment: Kind and place of the segment.
+        content: All bytes of the JPEG.
+        scan_has_begun: Whether a scan, and so pixels, came before the segment.
     """
     if segment.kind == START_OF_IMAGE:  # the picture's own lies before its segments
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
@@ -119,7 +128,12 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
 
 
 def _frame_fault(frame: Segment, content: bytes) -> str:
-    """Say that a JPEG's frame has no size of the picture, or not 8 bits a channel; empty if it has."""
+    """Say that the frame of a JPEG lacks the picture's size, or has not 8 bits a channel; empty if it is in order.
+
+    Args:
+        frame: Kind and place of the frame's segment.
+        content: All bytes of the JPEG.
+    """
     if frame.end < frame.start + LEAST_FRAME:
         return f"its segment at byte {frame.start} has no size of the picture"
     bits = content[frame.start + BITS_IN_FRAME]
@@ -129,10 +143,14 @@ def _frame_fault(frame: Segment, content: bytes) -> str:
 
 
 def _ends_with_marker(content: bytes, scan_start: int) -> bool:
-    """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG whose only scan begins at `scan_start`.
+    """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG with only one scan.
 
     To search through the whole scan would take 20 times as long. Without that, a picture that was cut off passes if
     another one follows it in the file.
+
+    Args:
+        content: All bytes of the JPEG.
+        scan_start: Where the pixels of its only scan begin; no earlier byte is looked at.
     """
     # Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own.
     tail_start = max(scan_start, len(content) - JPEG_TAIL)
@@ -144,6 +162,12 @@ def _segments(content: bytes) -> Iterator[Segment]:
 
     A segment is a marker (the byte FF and a byte for its kind), two bytes of length, and its content. A picture's start
     and its end are markers alone. The pixels behind a scan's segment are passed over.
+
+    Args:
+        content: All bytes of the JPEG.
+
+    Yields:
+        Kind and place of each segment. Its end may lie beyond a file that was cut off.
     """
     # Among pixels FF is followed by 00 or the kind of a restart, which JPEG_MARKER does not match.
     marker = JPEG_MARKER.search(content, len(JPEG_START))
@@ -159,9 +183,12 @@ def _segments(content: bytes) -> Iterator[Segment]:
 
 
 def _segment_length(content: bytes, start: int) -> int:
-    """Return the length of a JPEG's segment behind its marker, which two bytes from `start` on tell.
+    """Return the length of a JPEG's segment behind its marker, in bytes; the two bytes that tell it count, too.
 
-    They count themselves. Where the file ends before or within them the length is one that goes beyond its end.
+    Args:
+        content: All bytes of the JPEG.
+        start: Place of the two bytes. If the file ends before or within them, the length is one that goes beyond its
+            end.
     """
     length_bytes = content[start : start + 2]
     if len(length_bytes) < 2:
@@ -170,7 +197,11 @@ def _segment_length(content: bytes, start: int) -> int:
 
 
 def jpeg_size(content: bytes) -> tuple[int, int] | None:
-    """Return height and width in pixels of a JPEG, by the frame before its pixels; None where it has no whole frame."""
+    """Return (height, width) of a JPEG in pixels, by the frame before its pixels; None if it has no whole frame.
+
+    Args:
+        content: The bytes of the JPEG; its beginning up to the frame is enough.
+    """
     for segment in _segments(content):
         if segment.kind in FRAMES and segment.start + 9 <= len(content):
             height, width = struct.unpack_from(">HH", content, segment.start + 5)
@@ -181,9 +212,12 @@ def jpeg_size(content: bytes) -> tuple[int, int] | None:
 
 
 def is_cmyk_without_mark(content: bytes) -> bool:
-    """Tell whether a file is a JPEG of CMYK without Adobe's marker.
+    """Tell whether a file is a JPEG of CMYK without the marker of Adobe.
 
     The marker says that 0 is full ink. Without it DALI takes 0 for no ink, as TensorFlow does, and Pillow for full ink.
+
+    Args:
+        content: All bytes of the file. It need not be a JPEG.
     """
     if not content.startswith(JPEG_START):
         return False
@@ -221,7 +255,14 @@ class PngChunk(NamedTuple):
 
 
 def png_chunks(content: bytes) -> Iterator[PngChunk]:
-    """Yield the chunks of a PNG in their order; the last one may reach beyond the end of a file that is cut."""
+    """Yield the chunks of a PNG in their order; the last one may reach beyond the end of a file that is cut.
+
+    Args:
+        content: All bytes of the PNG.
+
+    Yields:
+        Kind and place of each chunk.
+    """
     position = len(PNG_START)
     while position + PNG_CHUNK_EXTRA <= len(content):
         (length,) = struct.unpack_from(">I", content, position)
@@ -241,11 +282,13 @@ def _webp_fault(content: bytes) -> str:
 
 
 def _fault_by_decoding(content: bytes) -> str:
-    """Say why Pillow cannot decode an image of a rarer kind: it may be truncated. Return an empty text if it can.
+    """Say why Pillow cannot decode an image of a rarer kind; return an empty text if it can.
 
-    A TIFF of colours that DALI would mistake has a fault, too.
+    A TIFF of colours that DALI would mistake has a fault, too. An image of a kind that Pillow does not know gives an
+    empty text, because DALI may know it.
 
-    An image of a kind that Pillow does not know gives an empty text, too, because DALI may know it.
+    Args:
+        content: All bytes of the file.
     """
     try:
         with Image.open(io.BytesIO(content)) as opened:
@@ -260,10 +303,13 @@ def _fault_by_decoding(content: bytes) -> str:
 
 
 def _tiff_fault(opened: TiffImagePlugin.TiffImageFile) -> str:
-    """Say that a TIFF's numbers are no RGB or grey; empty if they are.
+    """Say that DALI would mistake the colours of a TIFF; return an empty text if it would not.
 
     DALI takes three or more numbers of a pixel for RGB, and one of 8 bits or more for grey whose 0 is black. JPEG data
     in YCbCr are made RGB on the way.
+
+    Args:
+        opened: The image as Pillow has opened it.
     """
     colours = opened.tag_v2.get(TIFF_COLOURS)
     is_wide = opened.mode != "1"  # more than a bit a pixel

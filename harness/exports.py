@@ -22,6 +22,11 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
         JOB_SECRETS:   secrets, which the shell unsets
         JOB_DROPPED:   settings of NCCL's network between nodes, which the shell unsets in a job of one node; the list
                        is left out if it would be empty
+
+    Args:
+        environ: The environment with what the config file adds.
+        set_by_config: The variables in it that the environment did not have, or had with another value.
+        origins: The value of each setting of the job, with who set it.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(variables_of_job["DGXNNODES"])
@@ -47,6 +52,11 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
     JOB_GIVEN:   names of the variables that the user has set and the launcher hands to the nodes
     JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
     JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
+
+    Args:
+        user_environ: The user's environment.
+        set_by_config: The variables that the config file adds to it or changes.
+        job: The settings of the job.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
     names_of_settings = names()
@@ -68,7 +78,12 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
 
 
 def _paths(job: Job) -> str:
-    """Return the files and folders that a job names, one a line, as "DATADIR=/data"."""
+    """Return the files and folders that a job names, one a line, as "DATADIR=/data".
+
+    Args:
+        job: The settings of the job. A setting that is empty is left out, and so is the usual DATA_CACHE, which an
+            image has.
+    """
     lines = []
     for variable in PATHS:
         path = job.value(variable)

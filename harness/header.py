@@ -18,8 +18,16 @@ from runlog.writer import RunLog
 def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, seed: int, resumed: bool) -> None:
     """Write what the log says of a run before its programs are built; every rank must call this.
 
-    That is the preamble, then the seed, the sizes, the optimizer's hyperparameters and the run's summary. `resumed`
-    tells that the run goes on from a checkpoint.
+    That is the preamble, then the seed, the sizes, the optimizer's hyperparameters and the run's summary.
+
+    Args:
+        log: The log of the run. Only that of rank 0 is written to a file.
+        job: The settings of the job.
+        origins: The value of each setting with who set it.
+        ranks: This process among the ranks of the job.
+        task: The model, the data set and the schedule.
+        seed: Seed of the run.
+        resumed: Whether the run goes on from a checkpoint.
     """
     recipe = task.workload.recipe
     knobs = job.model.knobs
@@ -41,10 +49,18 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
-    """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
+    """Write the beginning of the log: what runs, on what machines, and who submits it; every rank must call this.
 
-    `origins` has the job's variables with who set each; the `recipe` is a frozen dataclass. If the job asks for it,
-    each node's page cache is flushed. Every rank must call this: the ranks exchange what they know of their nodes.
+    The ranks exchange what they know of their nodes. If the job asks for it, each node's page cache is flushed. The
+    last line is the event `init_start`.
+
+    Args:
+        log: The log of the run. Only that of rank 0 is written to a file.
+        job: The settings of the job.
+        origins: The value of each setting with who set it.
+        ranks: This process among the ranks of the job.
+        recipe: The hyperparameters, a dataclass that may hold others.
+        dataset: Name, sizes and digests of the data set.
     """
     nodes = provenance.gather_nodes(ranks.comm)
     hardware = schema.Hardware(nodes=nodes, device=job.cluster.device, math_mode=job.model.precision)
@@ -58,7 +74,15 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
 
 
 def _write_header(log: RunLog, job: Job, settings: Origins, hardware: schema.Hardware, dataset: schema.Dataset) -> None:
-    """Write the sections of the header: format, code, settings, libraries, packages, machines and data set."""
+    """Write the sections of the header: format, code, settings, libraries, packages, machines and data set.
+
+    Args:
+        log: The log of the run.
+        job: The settings of the job, with the commit and digest of the image.
+        settings: Every setting and hyperparameter, with its value and who set it.
+        hardware: The machines of the job.
+        dataset: Name, sizes and digests of the data set.
+    """
     source = provenance.source(job.submission.source_commit, job.submission.image_digest)
     log.section(schema.LOG, schema.Format())
     log.section(schema.SOURCE, source)
@@ -80,9 +104,16 @@ def _write_submission(log: RunLog, job: Job) -> None:
 
 
 def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.CacheState]:
-    """Flush the page cache of each node if the job says so; return for each node whether and by whom it was done.
+    """Flush the page cache of each node if the job says so; every rank must call this.
 
-    The first rank of a node does it. Every rank must call this.
+    The first rank of each node does it.
+
+    Args:
+        data: Settings of the data, with CLEAR_CACHES and the launcher that has flushed already, if any.
+        ranks: This process among the ranks of the job.
+
+    Returns:
+        For each node whether it was done, and by whom or why not.
     """
     WATCHDOG.beat("flushing the page cache and building the programs")
     done = None
@@ -93,10 +124,16 @@ def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.Cach
 
 
 def _flat(prefix: str, value: Any, origin: str) -> Origins:
-    """Return the fields of a dataclass, and of dataclasses within it, as the log lists settings: name, value, origin.
+    """Return the fields of a dataclass, and of dataclasses within it, in the form in which the log lists settings.
 
-    With the prefix "RECIPE" the field `momentum` of the field `optimizer` is {"RECIPE.optimizer.momentum": {"value":
-    0.9, "origin": "paddle_rn50/config.py"}}; all have the same `origin`.
+    With the prefix "RECIPE" the field `momentum` of the field `optimizer` becomes:
+
+        {"RECIPE.optimizer.momentum": {"value": 0.9, "origin": "paddle_rn50/config.py"}}
+
+    Args:
+        prefix: Beginning of each name, before a dot.
+        value: The dataclass.
+        origin: The file that the values are from; all get it.
     """
     flat: Origins = {}
     for field in fields(value):
@@ -113,6 +150,10 @@ def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
     """Return what a score must know of a run: its devices, batch, precision, mode, data, framework and model.
 
     It is logged before the run starts, so that the log of a run that is cut off has it, too.
+
+    Args:
+        job: The settings of the job.
+        resumed: Whether the run goes on from a checkpoint.
     """
     return schema.RunSummary(
         devices=job.cluster.world_size,
@@ -132,10 +173,17 @@ def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
 def optimizer_events(
     schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float
 ) -> list[tuple[schema.Point[Any], Any]]:
-    """Return the optimizer's name and hyperparameters as the log's events: pairs of an event and its value.
+    """Return the optimizer's name and hyperparameters as events of the log.
 
-    A hyperparameter's event has one name for SGD and another for LARS. `optimizer` and `warmup_epochs` are the
-    recipe's; `schedule` has the learning rates for the run's global batch.
+    The event of a hyperparameter has one name for SGD and another for LARS.
+
+    Args:
+        schedule: The learning rates for the run's global batch.
+        optimizer: The recipe's optimizer, with its kind, "sgd" or "lars", and its momentum and weight decay.
+        warmup_epochs: Epochs in which the learning rate rises, as the recipe says.
+
+    Returns:
+        Pairs of an event and its value.
     """
     kind = KINDS[optimizer.kind]
     hyperparameters = {

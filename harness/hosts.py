@@ -9,10 +9,15 @@ from runlog.digits import counted
 
 
 def hosts_of_file(path: Path) -> list[str]:
-    """Return the names of the hosts that the user's HOSTFILE at `path` lists, in its order.
+    """Return the names of the hosts that a user's file lists, in its order.
 
-    A line names a host by its first word: `node1 slots=8 # rack 2` -> `node1`. Raises ValueError if the file cannot be
-    read, names no host, or has a malformed name.
+    A line names a host by its first word: `node1 slots=8 # rack 2` -> `node1`.
+
+    Args:
+        path: The file, which HOSTFILE names.
+
+    Raises:
+        ValueError: The file cannot be read, names no host, or has a malformed name.
     """
     hosts = []
     for line in _text_of_file(path).splitlines():
@@ -29,7 +34,14 @@ def hosts_of_file(path: Path) -> list[str]:
 
 
 def _text_of_file(path: Path) -> str:
-    """Return the text of a host file. Raises ValueError, which names the variable HOSTFILE, if it cannot be read."""
+    """Return the text of a file that lists hosts.
+
+    Args:
+        path: The file, which HOSTFILE names.
+
+    Raises:
+        ValueError: The file cannot be read. The message names HOSTFILE.
+    """
     try:
         named_files.require_file_if_present(path)
         return path.read_text(encoding="utf-8-sig")  # without the mark that Windows puts first
@@ -42,7 +54,11 @@ def _text_of_file(path: Path) -> str:
 
 
 def named_twice(hosts: list[str]) -> str:
-    """Say which hosts are named more than once, and what to do; return an empty text where none is."""
+    """Say which hosts are named more than once, and what to do; return an empty text if none is.
+
+    Args:
+        hosts: Names of hosts.
+    """
     twice = sorted({host for host in hosts if hosts.count(host) > 1})
     if not twice:
         return ""
@@ -50,10 +66,16 @@ def named_twice(hosts: list[str]) -> str:
 
 
 def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
-    """Return the names of the job's nodes, the first node first: those in HOSTFILE, else those in HOSTS.
+    """Return the names of the job's nodes, the first node first: those in the file HOSTFILE, else those in HOSTS.
 
-    The list is empty if neither is set. Raises ValueError if HOSTFILE cannot be read, names a host twice, or names more
-    or fewer hosts than DGXNNODES says.
+    Args:
+        cluster: Settings of the nodes.
+
+    Returns:
+        The names. An empty list if neither HOSTFILE nor HOSTS is set.
+
+    Raises:
+        ValueError: HOSTFILE cannot be read, names a host twice, or names more or fewer hosts than DGXNNODES says.
     """
     if not cluster.hostfile:
         return [host for host in cluster.hosts.split(",") if host]

@@ -25,7 +25,14 @@ MKL_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what
 
 
 def mkl_settings(proc_cpuinfo: str) -> dict[str, str]:
-    """Return the variables that make MKL take its fast path on an AMD CPU, by the text of /proc/cpuinfo; else none."""
+    """Return the variable that makes MKL take its fast path on an AMD CPU; none on any other CPU.
+
+    Args:
+        proc_cpuinfo: Text of /proc/cpuinfo.
+
+    Returns:
+        {"MKL_DEBUG_CPU_TYPE": "7"} if the CPU has AVX-512, {"MKL_DEBUG_CPU_TYPE": "5"} if not, or {}.
+    """
     if "AuthenticAMD" not in proc_cpuinfo:
         return {}
     _, _, from_flags = proc_cpuinfo.partition("\nflags")
@@ -40,9 +47,17 @@ def of_network(environ: Mapping[str, str]) -> list[str]:
 
 
 def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
-    """Return JOB_DROPPED, the names that `load_job` of launch/common.sh unsets; nothing where it would be empty.
+    """Return a variable that lists the names which a shell is to unset for a job, as {"JOB_DROPPED": "NCCL_IB_HCA"}.
 
-    These are the variables of NCCL's network, for a job of one node.
+    They are the variables of NCCL's network between nodes, for a job of one node. `load_job` of launch/common.sh unsets
+    them.
+
+    Args:
+        environ: Environment variables.
+        nodes: Number of nodes of the job.
+
+    Returns:
+        The variable. {} if the job has several nodes, or there is no such name.
     """
     names = of_network(environ)
     if nodes > 1 or not names:
@@ -51,10 +66,15 @@ def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
 
 
 def names_to_forward(environ: Mapping[str, str], *more_prefixes: str, nodes: int) -> list[str]:
-    """List the variables of `environ` that set up libraries, and that a job hands to its nodes and into containers.
+    """List the variables that set up libraries, and that a job hands to its nodes and into containers.
 
-    Their names begin with one of FORWARDED or of `more_prefixes`. Secrets are left out. If the job has one node, the
-    settings of NCCL's network between nodes are left out, too: with them NCCL could find no interface there.
+    Secrets are left out. If the job has one node, the settings of NCCL's network between nodes are left out, too: with
+    them NCCL could find no interface there.
+
+    Args:
+        environ: Environment variables.
+        more_prefixes: Beginnings of names that count as well as those in FORWARDED.
+        nodes: Number of nodes of the job.
     """
     left_out = of_network(environ) if nodes == 1 else []
     names = []
@@ -70,5 +90,8 @@ def secrets(environ: Mapping[str, str]) -> str:
     """Return the names of the variables that hold secrets, with spaces between.
 
     `load_job` of launch/common.sh unsets them, so that no process of a job has them.
+
+    Args:
+        environ: Environment variables. Those whose names have a word such as TOKEN or PASSW are taken for secrets.
     """
     return " ".join(name for name in environ if SECRET.search(name) and name.isidentifier())

@@ -19,9 +19,18 @@ class Line(NamedTuple):
 
 
 def lines(list_file: Path) -> list[Line]:
-    """Return the lines of a list file that are not blank, each with its place, as "train_list.txt:7", for messages.
+    """Return the lines of a list file that are not blank, each with its place for messages.
 
-    Raises ValueError if every line is blank, or the file is UTF-16 or binary, and OSError if it cannot be read.
+    Args:
+        list_file: A text file with a sample in each line. A UTF-8 mark at its start is passed over.
+
+    Returns:
+        The lines without blanks at their ends. The place is as "train_list.txt:7", with the path as given.
+
+    Raises:
+        ValueError: Every line is blank, the file is UTF-16 or binary, or the path is that of a folder, a pipe or a
+            device.
+        OSError: The file cannot be read.
     """
     named_files.require_file_if_present(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)
@@ -71,7 +80,11 @@ class Folders:
         return not self.fault(path)
 
     def fault(self, path: str) -> str:
-        """Say why a path, absolute or relative to the root, is no file; an empty text where it is one."""
+        """Say why a path is no file, as "is absent"; return an empty text if it is one.
+
+        Args:
+            path: A path, absolute or relative to the root.
+        """
         folder, slash, name = path.rpartition("/")
         is_in_root_folder = bool(slash) and not folder  # as /a.jpg
         if is_in_root_folder:
@@ -85,10 +98,13 @@ class Folders:
         return self.fault(path) == _ABSENT
 
     def relative(self, path: str) -> str:
-        """Return a path from a list relative to the root: `/data/val/1.jpg` becomes `val/1.jpg` if the root is /data.
+        """Return a path from a list relative to the root: "/data/val/1.jpg" becomes "val/1.jpg" if the root is /data.
 
         Backslashes, as in `val\\1.jpg` of a list from Windows, become slashes if that gives the path of a file, and
-        nothing is at the path as written: on Linux a file's name may hold backslashes.
+        nothing is at the path as written: on Linux the name of a file may hold backslashes.
+
+        Args:
+            path: The path as the list has it.
         """
         as_written = path.removeprefix(f"{os.fspath(self._root)}/")
         with_slashes = as_written.replace("\\", "/")
@@ -100,9 +116,13 @@ class Folders:
 
     @staticmethod
     def _faults_in(folder: Path) -> dict[str, str]:
-        """Map each name in a folder to the reason why it is no file, as "is a folder, not a file"; to "" for a file.
+        """Map each name in a folder to the reason why it is no file, or to "" if it is one.
 
-        A folder that is absent has no names.
+        Args:
+            folder: The folder. One that is absent has no names.
+
+        Returns:
+            {name: reason}, as {"a.jpg": "", "old": "is a folder, not a file"}.
         """
         faults: dict[str, str] = {}
         if not folder.is_dir():

@@ -13,11 +13,18 @@ ANY_PORT = 9  # no packet is sent to it
 
 
 def node_address(cluster: ClusterSettings, node: int) -> str:
-    """Return the IPv4 address at which the other nodes reach this one, which is number `node` in HOSTS, from 0.
+    """Return the IPv4 address at which the other nodes of the job reach this one.
 
     A single node has 127.0.0.1. Else it is the address of this node's name in HOSTS. If this node takes that name for
-    the loopback, 127.x.x.x, it is the address from which this node reaches another one. Raises RunError if a name that
-    is needed is unknown, if there is no way to the other node, or if that address is the loopback, too.
+    the loopback, 127.x.x.x, it is the address from which this node reaches another one.
+
+    Args:
+        cluster: Settings of the nodes; HOSTS names all of them, unless there is only one.
+        node: Number of this node in HOSTS, from 0.
+
+    Raises:
+        RunError: A name that is needed is unknown, there is no way to the other node, or the address is still the
+            loopback.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -45,7 +52,11 @@ def _is_loopback(address: str) -> bool:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the name of the network interface that has an address; None where none has it."""
+    """Return the name of this machine's network interface that has an address, as "eth0"; None if none has it.
+
+    Args:
+        address: An IP address, as "10.0.0.5".
+    """
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in addresses):
             return name
@@ -53,7 +64,14 @@ def interface_of(address: str) -> str | None:
 
 
 def _address_towards(host: str) -> str:
-    """Return the address of this node from which it would reach `host`. Raises OSError where it finds no way there."""
+    """Return the IPv4 address of this node from which it would reach another machine; nothing is sent.
+
+    Args:
+        host: Name or address of the other machine.
+
+    Raises:
+        OSError: There is no way to it, or its name is unknown.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, ANY_PORT))  # sends nothing: the kernel chooses the way and so the address
         address, _ = probe.getsockname()
@@ -61,9 +79,15 @@ def _address_towards(host: str) -> str:
 
 
 def _interface_to_other_nodes(cluster: ClusterSettings, node: int) -> str | None:
-    """Return the name of the network interface at which the other nodes reach this one, number `node` in HOSTS.
+    """Return the name of the network interface at which the other nodes of the job reach this one.
 
-    None if the job has one node, or if HOSTS does not name all or does not lead to an interface of this node.
+    Args:
+        cluster: Settings of the nodes.
+        node: Number of this node in HOSTS, from 0.
+
+    Returns:
+        The name, as "eth0". None if the job has one node, or if HOSTS does not name all nodes or does not lead to an
+        interface of this one.
     """
     are_all_nodes_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
     if cluster.dgxnnodes == 1 or not are_all_nodes_named:
@@ -77,8 +101,15 @@ def _interface_to_other_nodes(cluster: ClusterSettings, node: int) -> str | None
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
     """Return the variable that tells NCCL the network interface of this node, as {"NCCL_SOCKET_IFNAME": "=eth0"}.
 
-    Without it NCCL may choose a bridge of containers. `node` is this node's number in HOSTS. Returns {} if no two nodes
-    are connected by NCCL, as on CPUs, or if HOSTS does not lead to an interface of this node.
+    Without it NCCL may choose a bridge of containers.
+
+    Args:
+        cluster: Settings of the nodes and their device.
+        node: Number of this node in HOSTS, from 0.
+
+    Returns:
+        The variable. {} if no two nodes are connected by NCCL, as on CPUs, or if HOSTS does not lead to an interface of
+        this node.
     """
     interface = _interface_to_other_nodes(cluster, node)
     if interface is None or not cluster.on_gpu:
@@ -91,8 +122,12 @@ def export_for_mpi(cluster: ClusterSettings) -> None:
     """Have Open MPI connect this rank to other nodes by the interface at which they reach this one.
 
     Left alone, Open MPI takes every interface but the loopback. A bridge of containers or virtual machines has one
-    address on all nodes, at which a rank reaches its own node, and MPI's first message between nodes then hangs. This
-    must be called before MPI starts. It does nothing if the user names interfaces: Open MPI refuses both lists at once.
+    address on all nodes, at which a rank reaches its own node, and the first message of MPI between nodes then hangs.
+    This must be called before MPI starts, and does nothing if the user names interfaces, as Open MPI refuses both lists
+    at once.
+
+    Args:
+        cluster: Settings of the nodes.
     """
     node = env.rank_by_mpirun() // cluster.dgxngpu  # mpirun fills one node with ranks after the other
     interface = _interface_to_other_nodes(cluster, node)

@@ -15,7 +15,7 @@ _CORES = r"[0-9,-]*\d[0-9,-]*(?!\S)"
 
 
 def parse_topology(text: str) -> Topology:
-    """Return the matrix that `nvidia-smi topo -m` printed.
+    """Return the matrix of links between devices that `nvidia-smi topo -m` printed.
 
     Each device, a GPU or a network card, has a row with its link to every device, which is X for itself. The row of a
     GPU also has the CPU cores near to it:
@@ -25,7 +25,14 @@ def parse_topology(text: str) -> Topology:
         GPU1  NV12   X    SYS     24-47
         mlx5_0 PXB  SYS    X
 
-    Raises ValueError if the heading has no column "CPU Affinity", or a device in the heading has no whole row.
+    Args:
+        text: What nvidia-smi printed. It may have lost its line breaks.
+
+    Returns:
+        The names of the devices, a row of links for each, and the cores near to each GPU.
+
+    Raises:
+        ValueError: The heading has no column "CPU Affinity", or a device in the heading has no whole row.
     """
     devices, text_with_rows = _split_behind_devices(_ESCAPES.sub("", text))
     links = []
@@ -45,7 +52,13 @@ def _split_behind_devices(text: str) -> tuple[list[str], str]:
     """Return the names of the devices in the heading of a matrix, and the text behind them, which has the rows.
 
     The heading cannot be told by its line, as some reports of machines have lost their line breaks. Instead it is
-    divided before its column "CPU Affinity", which stands behind all devices. Raises ValueError if there is none.
+    divided before its column "CPU Affinity", which stands behind all devices.
+
+    Args:
+        text: What `nvidia-smi topo -m` printed.
+
+    Raises:
+        ValueError: There is no such column.
     """
     names_in_heading, cpu_column, text_behind = text.partition("CPU")
     if not cpu_column:
@@ -54,10 +67,15 @@ def _split_behind_devices(text: str) -> tuple[list[str], str]:
 
 
 def _row_pattern(name: str, device_count: int) -> re.Pattern[str]:
-    """Return the pattern of a device's row, as `GPU0  X  NV12  0-23` of two devices.
+    """Return the pattern of a device's row in the matrix, as "GPU0  X  NV12  0-23" of two devices.
 
-    It matches the device's name, its `links` to each of `device_count` devices, and the `cores` near to it, which a
-    network card does not have.
+    Args:
+        name: Name of the device, as "GPU0".
+        device_count: Number of devices in the matrix.
+
+    Returns:
+        A pattern with the groups `links`, one to each device, and `cores`, those near to it, which a network card does
+        not have.
     """
     return re.compile(rf"\s{re.escape(name)}(?P<links>(?:\s+{_LINK}){{{device_count}}})(?:\s+(?P<cores>{_CORES}))?")
 
@@ -65,7 +83,8 @@ def _row_pattern(name: str, device_count: int) -> re.Pattern[str]:
 def topology() -> Topology | None:
     """Return how this node's GPUs are linked, by `nvidia-smi topo -m`; None on a node without nvidia-smi.
 
-    Raises ValueError where nvidia-smi does not answer within SMI_S, fails, or prints something else than its matrix.
+    Raises:
+        ValueError: nvidia-smi does not answer within SMI_S seconds, fails, or prints something else than its matrix.
     """
     try:
         done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=SMI_S, check=False)
@@ -80,7 +99,11 @@ def topology() -> Topology | None:
 
 
 def cpu_list(text: str) -> set[int]:
-    """Return the numbers of the cores in a list of ranges, as {0, 1, 2, 8} for "0-2,8"."""
+    """Return the numbers of the cores in a list of ranges, as {0, 1, 2, 8} for "0-2,8".
+
+    Args:
+        text: Numbers and ranges, with commas between.
+    """
     cores: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -49,7 +49,12 @@ class Progress:
     """Rank 0's output; `kind` is `bar`, `plain`, or `none` on the other ranks."""
 
     def __init__(self, kind: str, total_steps: int) -> None:
-        """Prepare the output of a run of `total_steps`; nothing is shown before the context is entered."""
+        """Prepare the output of a run; nothing is shown before the context is entered.
+
+        Args:
+            kind: "bar", "plain", or "none" on the ranks other than 0.
+            total_steps: Steps of the whole run.
+        """
         self._kind = kind
         self._total_steps = total_steps
         self._bar: _Bar | None = None
@@ -92,7 +97,12 @@ class Progress:
         )
 
     def warn(self, log: RunLog, note: str) -> None:
-        """Write a warning into the log and show it, once: the same `note` again does nothing."""
+        """Write a warning into the log and show it, once: the same warning again does nothing.
+
+        Args:
+            log: The log of the run.
+            note: The warning, one line.
+        """
         line = f"warning: {note}".encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8
         if line in self._warned:
             return
@@ -109,7 +119,12 @@ class Progress:
 
 
 def _make_bar() -> _Bar:
-    """Return a bar that is not started; it shows a description, "steps done/all steps", the rate and the time left."""
+    """Return a progress bar that is not started, as wide as the user's terminal if there is one.
+
+    Returns:
+        A bar of rich. Each of its tasks shows a description, "steps done/all steps", its field `rate` and the time
+        left.
+    """
     # mpirun stands between this process and the terminal, so rich cannot see that there is one.
     width = env.terminal_columns() or WIDTH_WITHOUT_TERMINAL
     console = Console(file=sys.stdout, force_terminal=True, width=width)

@@ -33,7 +33,14 @@ def is_for_cuda_12() -> bool:
 
 
 def _git(*args: str) -> str | None:
-    """Ask git about this checkout, whoever owns it and whichever repository the shell's GIT_DIR names."""
+    """Ask git about this checkout, whoever owns it and whichever repository the shell's GIT_DIR names.
+
+    Args:
+        args: Words of the git command, as "rev-parse", "HEAD".
+
+    Returns:
+        What git printed, without blanks at its ends. None if there is no git, or it fails.
+    """
     command = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), *args]
     try:
         done = subprocess.run(command, env=env.without("GIT_"), capture_output=True, text=True, check=False)
@@ -54,8 +61,15 @@ class Checkout(NamedTuple):
 def source(image_commit: str, image_digest: str) -> schema.Source:
     """Return which code runs: its commit, whether files differ from it, and digests of its lock file and its image.
 
-    The lock file names the packages that it was installed with. `image_commit` and `image_digest` are what a container
-    image says of itself, and are empty outside a container. What is unknown is None.
+    The lock file names the packages that the code was installed with.
+
+    Args:
+        image_commit: The commit that a container image says it was built from, as "1a2b3c4" or "1a2b3c4-dirty"; empty
+            outside such an image. Git is asked then.
+        image_digest: Digest of the container's image; empty: none.
+
+    Returns:
+        The code. What is unknown of it is None.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name
@@ -70,15 +84,21 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
 
 
 def _checkout_of_image(image_commit: str) -> Checkout:
-    """Return what a container image was built from, which it says as "<commit>" or "<commit>-dirty"."""
+    """Return the commit that a container image was built from, and whether files differed from it.
+
+    Args:
+        image_commit: What the image says: "<commit>" or, if files differed, "<commit>-dirty".
+    """
     commit = image_commit.removesuffix("-dirty")
     return Checkout(commit=commit, dirty=image_commit != commit)
 
 
 def _checkout_by_git() -> Checkout:
-    """Return the commit of this code and whether tracked files differ from it, by git; each is None if git fails.
+    """Return the commit of this code and whether tracked files differ from it, as git says.
 
-    Both are None for code that git does not track, as in a folder of another repository.
+    Returns:
+        The state of the checkout. Each part is None if git fails. Both are None for code that git does not track, as in
+        a folder of another repository.
     """
     is_tracked = _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None
     if not is_tracked:
@@ -112,7 +132,9 @@ def packages() -> dict[str, str]:
 def node() -> schema.Node:
     """Return what a log says of this machine: its CPU, memory, kernel and GPUs, and how the GPUs are linked.
 
-    Cores and GPUs are those that this process may use. The links are None where nvidia-smi does not tell them.
+    Returns:
+        The machine. Its cores and GPUs are those that this process may use. The links are None if nvidia-smi does not
+        tell them.
     """
     topology = None
     with contextlib.suppress(ValueError):  # nvidia-smi fails, or prints what cannot be read
@@ -136,14 +158,22 @@ def own_cores() -> list[int]:
 
 
 def gather_nodes(comm: "MPI.Comm") -> list[schema.Node]:
-    """Return each node of the job once. Every rank of `comm` must call this."""
+    """Return each node of the job once; every rank must call this.
+
+    Args:
+        comm: MPI's communicator of all ranks.
+    """
     return nodes_of_ranks(comm.allgather(node()), comm.allgather(own_cores()))
 
 
 def nodes_of_ranks(node_of_each: Sequence[schema.Node], cores_of_each: Sequence[Sequence[int]]) -> list[schema.Node]:
-    """Return each node of a job once, by what `node` and `own_cores` return on each of its ranks.
+    """Return each node of a job once, by what its ranks say of it.
 
     A node's ranks may be bound to different cores (RANK_NUMA), so its cores are those that any of them may use.
+
+    Args:
+        node_of_each: What `node` returns on each rank, in their order.
+        cores_of_each: The numbers of the cores that each rank may use.
     """
     nodes: dict[str, schema.Node] = {}
     cores_of_nodes: dict[str, set[int]] = {}
@@ -162,10 +192,14 @@ def _cpu_name() -> str:
 
 
 def clear_caches(wanted: bool, *, cleared_by: str) -> schema.CacheState:
-    """Flush this node's page cache if that is `wanted`, so that a first epoch reads from the disk; only root can.
+    """Flush this node's page cache if that is wanted, so that a first epoch reads from the disk; only root can.
 
-    `cleared_by` names the launcher that has done it already, or is empty. Returns whether it is done and by whom, or
-    why not.
+    Args:
+        wanted: Whether to flush it.
+        cleared_by: Name of the launcher that has flushed it already, whatever is wanted; empty: none.
+
+    Returns:
+        Whether it is done, and by whom or why not. To lack the right to do it is no error.
     """
     node_name = socket.gethostname()
     if cleared_by:
