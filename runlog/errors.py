@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -23,7 +24,8 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
 
     Returns:
         A function with the same arguments, which returns the exit status of `main`. For a ValueError (wrong use) it
-        prints "error: ..." and returns 2, for a RunError (a failed run) 1. Other exceptions are not caught.
+        prints "error: ..." and returns 2, for a RunError (a failed run) 1. After Ctrl-C it prints INTERRUPTED and
+        returns 130, as a shell would. Other exceptions are not caught.
     """
 
     @functools.wraps(main)
@@ -36,6 +38,9 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
         except RunError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            print(INTERRUPTED, file=sys.stderr)
+            return 128 + signal.SIGINT
 
     return main_in_one_line
 

@@ -312,6 +312,19 @@ def test_the_fastest_goes_again_alone_and_with_all_that_it_does_not_exclude() ->
     assert finalists({serial: slower}) == []
 
 
+@pytest.mark.parametrize(
+    ("stop", "status", "last"), [(KeyboardInterrupt(), 130, "stopped by signal INT\n"), (SystemExit(143), 143, "")]
+)
+def test_a_search_that_is_stopped_says_where_its_runs_are(
+    stop: BaseException, status: int, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "run", mock.Mock(side_effect=stop))
+    done = jobs.called(tune.main, "--folder", tmp_path, LOGDIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (status, "")
+    said = f"nothing is judged or written; the logs of the runs so far are in {tmp_path}/tune/"
+    assert done.stderr.startswith(said) and done.stderr.partition("\n")[2] == last
+
+
 @pytest.mark.parametrize("missing", ["base", "control"])
 def test_without_a_base_or_a_control_nothing_is_chosen(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

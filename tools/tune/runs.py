@@ -80,13 +80,21 @@ class Runner:
         strategy (BASE) or the control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
-        for turn in range(1, turns + 1):
-            for candidate in _order_of_turn(candidates, turn):
-                has_failed = candidate in measured.failures  # in an earlier turn
-                is_done = candidate == CONTROL and turn > 1  # one run is enough to compare losses
-                if not has_failed and not is_done:
-                    self._measure_once(measured, candidate, f"{title}_{turn}")
+        try:
+            for turn in range(1, turns + 1):
+                self._measure_turn(measured, candidates, title, turn)
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or another signal that ends this process
+            print(f"nothing is judged or written; the logs of the runs so far are in {self.folder}", file=sys.stderr)
+            raise
         return measured
+
+    def _measure_turn(self, measured: Measured, candidates: Sequence[Candidate], title: str, turn: int) -> None:
+        """Run once each candidate that has not failed, and the control in the first turn only."""
+        for candidate in _order_of_turn(candidates, turn):
+            has_failed = candidate in measured.failures  # in an earlier turn
+            is_done = candidate == CONTROL and turn > 1  # one run is enough to compare losses
+            if not has_failed and not is_done:
+                self._measure_once(measured, candidate, f"{title}_{turn}")
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
         """Run a candidate once, add its run to `measured.runs`, and print its images/s on stderr.
