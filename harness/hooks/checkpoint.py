@@ -50,8 +50,21 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write checkpoints as the job's settings say; nothing is written yet.
 
-        `start` is where the run goes on from, and `run` names what its state depends on, such as the recipe. Raises
-        ValueError on rank 0 if the folder has checkpoints and the run does not go on from one of them.
+        Rank 0 removes what a killed run has left half written in the folder of the checkpoints.
+
+        Args:
+            job: The settings of the job: how often to write, how many files to keep, and in which folder.
+            ranks: This process among the ranks of the job.
+            log: The log of the run.
+            start: Where the run goes on from: step 0 or a checkpoint.
+            run: What the run's state depends on, such as the recipe and the image size, by name. Each checkpoint states
+                it.
+            seed: Seed of the run.
+            steps_per_epoch: Training steps of an epoch.
+
+        Raises:
+            ValueError: On rank 0 of a run that writes checkpoints, if the folder has some and the run does not go on
+                from one of them.
         """
         self._settings = job.checkpoints
         self._ranks = ranks
@@ -111,11 +124,22 @@ class Keeper(Hook):
         return str(self._ranks.comm.bcast(in_words))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it, or 0.
+        """Write a checkpoint after a window of training steps, if one is due; every rank must call this.
 
-        It is due once CHECKPOINT_MINUTES have passed, and when a signal asked any rank to end the run. After a signal
-        this raises RunError when the checkpoint is written. Every rank must call this after the same step. `window` is
-        for other hooks.
+        It is due once CHECKPOINT_MINUTES have passed, and when a signal asked any rank to end the run. A run that
+        writes no checkpoints does nothing here.
+
+        Args:
+            main: The training program.
+            window: The steps that have ended; not used here.
+            step: Number of the last step, counted from 1 over the whole run. It must be the same on every rank.
+            epoch: Number of the epoch, from 1.
+
+        Returns:
+            Seconds that the training waited for the checkpoint. They are 0 if none was due.
+
+        Raises:
+            RunError: A signal asked the run to end. The checkpoint is written before, and the message names it.
         """
         if not self._writes_checkpoints:
             return 0.0
@@ -136,15 +160,24 @@ class Keeper(Hook):
         return time.perf_counter() - started_s
 
     def _signal_on_any_rank(self) -> int:
-        """Return a signal that asked any rank to end the run, or NO_SIGNAL; the same on all ranks, which all call it.
+        """Return the number of a signal that asked any rank to end the run, or NO_SIGNAL; every rank must call this.
 
-        If ranks got different signals, it is the one with the largest number.
+        If ranks got different signals, it is the one with the largest number. So the result is the same on all ranks.
         """
         signal_of_each_rank: list[int] = self._ranks.comm.allgather(self._signal)
         return max(signal_of_each_rank)
 
     def _save_and_stop(self, main: Any, position: Position, stopped_by: signal.Signals) -> NoReturn:
-        """Write a checkpoint, wait for it, and raise RunError, which names the signal; every rank must call this."""
+        """Write a checkpoint, wait until it is on the disk, and end the run by an error; every rank must call this.
+
+        Args:
+            main: The training program.
+            position: The place in the run from which to go on.
+            stopped_by: The signal that asked the run to end, for the message.
+
+        Raises:
+            RunError: Always. The message names the signal and the last good checkpoint.
+        """
         self._wait_for_writer()  # else `_save` would skip this checkpoint if the one before is still being written
         self._save(main, position)
         self._wait_for_writer()
@@ -165,13 +198,24 @@ class Keeper(Hook):
         return limit_s > 0 and time.monotonic() - self._last_checkpoint_s >= limit_s
 
     def epoch_ended(self, main: Any, epoch: int) -> None:
-        """Write a checkpoint that is due after an epoch and its evaluation; every rank must call this."""
+        """Write a checkpoint after an epoch and its evaluation, if one is due; every rank must call this.
+
+        Args:
+            main: The training program.
+            epoch: Number of the epoch that has ended, from 1. One is due every CHECKPOINT_EPOCHS.
+        """
         every_epochs = self._settings.epochs  # 0: none is due by epochs
         if self._writes_checkpoints and every_epochs and epoch % every_epochs == 0:
             self._save(main, self._position(step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0))
 
     def _position(self, *, step: int, epoch: int, epoch_step: int) -> Position:
-        """Return the place after `step` steps of this run; it goes on in `epoch`, after `epoch_step` of its steps."""
+        """Return a place in this run from which another run can go on.
+
+        Args:
+            step: Training steps that the run has done.
+            epoch: The epoch to go on with, from 1.
+            epoch_step: Steps of that epoch that are done.
+        """
         return Position(
             step=step,
             epoch=epoch,
@@ -185,6 +229,10 @@ class Keeper(Hook):
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
         If rank 0 is still writing the checkpoint before, it leaves this one out, and says so in the log.
+
+        Args:
+            main: The training program.
+            position: The place in the run from which to go on.
         """
         started_s = time.monotonic()
         self._last_checkpoint_s = started_s  # of one that is left out, too: a slow disk is not asked again at once
@@ -202,9 +250,15 @@ class Keeper(Hook):
         self._writer.start()
 
     def _gather_statistics(self, main: static.Program) -> dict[str, Array] | None:
-        """Return the BN statistics of all ranks, as {"rank0/NAME": value}, on rank 0; None on the others.
+        """Collect the BN statistics of all ranks on rank 0; every rank must call this.
 
-        These alone differ from rank to rank. Every rank must call this.
+        They are the running means and variances of batch normalization, the only state that differs from rank to rank.
+
+        Args:
+            main: The training program of this rank.
+
+        Returns:
+            On rank 0 {"rank0/NAME": value, "rank1/NAME": value, ...}. None on the other ranks.
         """
         own = {name: np.array(value) for name, value in state.statistics(main)}
         statistics_by_rank = self._ranks.comm.gather(own)
@@ -215,7 +269,11 @@ class Keeper(Hook):
         return self._writer is not None and self._writer.is_alive()
 
     def _copy_shared(self, main: static.Program) -> dict[str, Array]:
-        """Return copies, by name, of the state that all ranks share; they are good until the next call."""
+        """Return copies, by name, of the state that is equal on all ranks; they are good until the next call.
+
+        Args:
+            main: The training program.
+        """
         for name, value in state.shared_values(main):
             if name not in self._copies:
                 self._copies[name] = np.empty_like(value)
@@ -223,9 +281,15 @@ class Keeper(Hook):
         return dict(self._copies)
 
     def _write(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> None:
-        """Write a checkpoint, in a thread of its own, and leave its event or the OSError that came in `self._outcome`.
+        """Write a checkpoint in a thread of its own, and leave its outcome for the main thread.
 
-        `_report` logs the outcome later on the main thread, as this one must not write the log.
+        This thread must not write the log. So `self._outcome` gets the event for the log, or the OSError that came, and
+        `_report` logs it later on the main thread.
+
+        Args:
+            arrays: The state to write, by name.
+            position: The place in the run from which to go on.
+            blocked_s: Seconds that the training waited for the copy of its state, for the event.
         """
         try:
             self._outcome = self._write_file(arrays, position, blocked_s)
@@ -233,10 +297,18 @@ class Keeper(Hook):
             self._outcome = error
 
     def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> schema.Checkpoint:
-        """Write a checkpoint's file, and remove the oldest files so that CHECKPOINT_KEEP are left.
+        """Write the file of a checkpoint, and remove the oldest files so that CHECKPOINT_KEEP are left.
 
-        Returns the event for the log, which tells `blocked_s`, too: how long the training waited for the copy of its
-        state. Raises OSError if the state is not finite, or the disk is full or fails.
+        Args:
+            arrays: The state to write, by name.
+            position: The place in the run from which to go on. Its step names the file.
+            blocked_s: Seconds that the training waited for the copy of its state, for the event.
+
+        Returns:
+            The event for the log: step, file, size and times.
+
+        Raises:
+            OSError: The state is not finite, or the disk is full or fails.
         """
         started_s = time.monotonic()
         _require_finite(arrays)
@@ -255,7 +327,14 @@ class Keeper(Hook):
         )
 
     def _require_room(self, arrays: dict[str, Array]) -> None:
-        """Create the folder of the checkpoints; raise OSError if its disk has no room for the arrays and SPARE."""
+        """Create the folder of the checkpoints, and make sure that its disk has room for a further one.
+
+        Args:
+            arrays: The arrays to write. SPARE bytes more must be free.
+
+        Raises:
+            OSError: There is too little room, or the folder cannot be created.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         needed = sum(value.nbytes for value in arrays.values()) + SPARE
         free = shutil.disk_usage(self._folder).free
@@ -282,7 +361,12 @@ class Keeper(Hook):
 def _prepare_folder(folder: Path, start: Start) -> None:
     """Remove from a folder of checkpoints what a killed run left half written.
 
-    Raises ValueError if it has checkpoints, and the run that begins at `start` does not go on from one.
+    Args:
+        folder: The folder, which need not exist.
+        start: Where the run goes on from: step 0 or a checkpoint.
+
+    Raises:
+        ValueError: The folder has checkpoints, and the run does not go on from one.
     """
     old = newest_first(folder)
     if old and not start.is_from_checkpoint:
@@ -293,7 +377,11 @@ def _prepare_folder(folder: Path, start: Start) -> None:
 
 
 def _by_rank_and_name(statistics_by_rank: list[dict[str, Array]]) -> dict[str, Array]:
-    """Return each rank's BN statistics under the names that a checkpoint has for them, as `rank0/NAME`."""
+    """Return the BN statistics of all ranks under the names that a checkpoint has for them, as "rank0/NAME".
+
+    Args:
+        statistics_by_rank: For each rank its running means and variances of batch normalization, by name.
+    """
     named = {}
     for rank, statistics in enumerate(statistics_by_rank):
         for name, value in statistics.items():
@@ -302,10 +390,16 @@ def _by_rank_and_name(statistics_by_rank: list[dict[str, Array]]) -> dict[str, A
 
 
 def _require_finite(arrays: dict[str, Array]) -> None:
-    """Raise OSError if an array has an infinite value or a NaN.
+    """Make sure that no array has an infinite value or a NaN.
 
-    Its sum shows that, and takes no memory. A mask of the array would take some, which the writing thread's heap would
-    keep, again for each checkpoint.
+    The sum of an array shows that, and takes no memory. A mask of the array would take some, which the writing thread's
+    heap would keep, again for each checkpoint.
+
+    Args:
+        arrays: Arrays by name. Only those of floating-point numbers are looked at.
+
+    Raises:
+        OSError: An array has such a value; the message names it.
     """
     for name, value in arrays.items():
         if value.dtype.kind == "f" and not math.isfinite(np.sum(value, dtype=np.float64)):

@@ -65,7 +65,12 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
 
 
 def _header(arrays: dict[str, Array], metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return the header of a checkpoint file, but for its checksum: the metadata, and what each array is and where."""
+    """Return the header of a checkpoint file without its checksum: the metadata, and type and place of each array.
+
+    Args:
+        arrays: The arrays by name, in the order in which they follow the header. Each must be C-contiguous.
+        metadata: Further values by name. Each must be serializable as JSON.
+    """
     header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
     begin = 0
     for name, array in arrays.items():
@@ -77,7 +82,12 @@ def _header(arrays: dict[str, Array], metadata: dict[str, Any]) -> dict[str, Any
 
 
 def _checksum(header: dict[str, Any], contents: Iterable[memoryview]) -> str:
-    """Return the SHA-256 of a header that has no checksum, and of the bytes of the arrays, `contents`."""
+    """Return the SHA-256 of a checkpoint's header and arrays as hexadecimal text.
+
+    Args:
+        header: The header without a checksum.
+        contents: The bytes of the arrays, in their order.
+    """
     digest = hashlib.sha256(_canonical(header))
     for content in contents:
         digest.update(content)
@@ -87,7 +97,12 @@ def _checksum(header: dict[str, Any], contents: Iterable[memoryview]) -> str:
 def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
     """Put a checksum into a checkpoint's header, and return the header's bytes, filled up with blanks.
 
-    The checksum is of the header without it, and of the bytes of each array, `contents`.
+    The checksum is of the header without it, and of the bytes of the arrays. With the blanks the arrays begin at a
+    multiple of 8 bytes.
+
+    Args:
+        header: The header, to which the checksum is added in place.
+        contents: The bytes of each array.
     """
     header["__metadata__"]["sha256"] = _checksum(header, contents)
     header_text = _canonical(header)
@@ -112,9 +127,17 @@ class Contents(NamedTuple):
 
 
 def read(path: Path) -> Contents:
-    """Return the arrays and the metadata of a checkpoint file; the arrays are read-only views of the file's bytes.
+    """Return the arrays and the metadata of a checkpoint file.
 
-    Raises ValueError if the file is damaged or no checkpoint, and OSError if it cannot be read.
+    Args:
+        path: The file, which `write` has written.
+
+    Returns:
+        The contents. The arrays are read-only views of the file's bytes in memory.
+
+    Raises:
+        ValueError: The file is damaged or no checkpoint.
+        OSError: The file cannot be read.
     """
     data = path.read_bytes()  # the header's length, the header as JSON, and the bytes of the arrays
     header_length = int.from_bytes(data[:LENGTH_BYTES], "little")
@@ -131,10 +154,15 @@ def read(path: Path) -> Contents:
 
 
 def _contents(header: dict[str, Any], body: memoryview) -> Contents:
-    """Return the arrays and the metadata of a checkpoint file by its header and `body`, the bytes of the arrays.
+    """Return the arrays and the metadata of a checkpoint file, after a check of its checksum.
 
-    Raises ValueError if the checksum is wrong or an array lies outside the body, and KeyError, TypeError or the like
-    for a header of another form.
+    Args:
+        header: The file's header, as JSON gives it. It may be of any form if the file is damaged.
+        body: The bytes of the arrays, which follow the header.
+
+    Raises:
+        ValueError: The checksum is wrong, or an array lies outside the body.
+        KeyError: The header is of another form. It may also be a TypeError or an AttributeError.
     """
     written_checksum = header["__metadata__"]["sha256"]
     metadata = {name: text for name, text in header["__metadata__"].items() if name != "sha256"}
@@ -150,7 +178,17 @@ def _contents(header: dict[str, Any], body: memoryview) -> Contents:
 
 
 def _array(name: str, entry: dict[str, Any], body: memoryview) -> Array:
-    """Return the array of a header's entry. Raises ValueError if it lies outside the file."""
+    """Return one array of a checkpoint file, a view of the file's bytes.
+
+    Args:
+        name: Name of the array, for the message.
+        entry: What the header says of it: "dtype", "shape" and "data_offsets", its first byte and the one behind its
+            last.
+        body: The bytes of all arrays.
+
+    Raises:
+        ValueError: The array lies outside the body, or its shape does not fit its length.
+    """
     begin, end = entry["data_offsets"]
     dtype = np.dtype(_DTYPES[entry["dtype"]])
     shape = tuple(entry["shape"])
@@ -175,10 +213,13 @@ class Position:
 
 
 def folder_of(job: Job) -> Path:
-    """Return the folder of a run's checkpoints: CHECKPOINT_DIR or, if that is empty, one next to its log.
+    """Return the folder of a run's checkpoints: CHECKPOINT_DIR or, if that is empty, one next to the run's log.
 
-    All runs that go on from each other have one folder: result_0.checkpoints for the log result_0.txt. If the job has
-    several trials (NEXP), CHECKPOINT_DIR has such a folder of each, so that none goes on from another's state.
+    The log result_0.txt has the folder result_0.checkpoints. Runs that go on from each other share one folder. If the
+    job has several trials, CHECKPOINT_DIR has such a folder for each, so that none goes on from another's state.
+
+    Args:
+        job: The settings of the job: the log, the number of trials and CHECKPOINT_DIR.
     """
     log = Path(job.trials.result_file)
     name = f"{log.name.partition('.')[0]}.checkpoints"
@@ -189,10 +230,20 @@ def folder_of(job: Job) -> Path:
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """List the complete checkpoints of a folder; one that is still being written has another name."""
+    """List the complete checkpoints of a folder, that of the most steps first.
+
+    One that is still being written has another name, and is left out.
+
+    Args:
+        folder: The folder, which need not exist.
+    """
     return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True)
 
 
 def not_newer(path: Path) -> list[Path]:
-    """List the complete checkpoints of a checkpoint's folder up to that one, the oldest first."""
+    """List the complete checkpoints of a folder up to a given one, that of the fewest steps first.
+
+    Args:
+        path: The given checkpoint, which is the last of the list.
+    """
     return [other for other in reversed(newest_first(path.parent)) if other.name <= path.name]

@@ -37,8 +37,20 @@ FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, gl
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     """Return where the run starts: at step 0 or, with RESUME=auto, at the newest good checkpoint of its folder.
 
-    Every rank must call this; only rank 0 gets the arrays. `run` names what the state depends on, such as the recipe.
-    Raises ValueError on rank 0 if the checkpoint is of a run with another `run`, global batch or seed.
+    Every rank must call this.
+
+    Args:
+        job: The settings of the job.
+        ranks: This process among the ranks of the job.
+        run: What the run's state depends on, such as the recipe and the image size, by name. A checkpoint must be of a
+            run that has the same.
+
+    Returns:
+        The position in the run and the checkpoint's path. Only rank 0 gets the checkpoint's arrays.
+
+    Raises:
+        ValueError: On rank 0, if this run cannot go on from the checkpoint, because its run differs in `run`, global
+            batch or seed, or if all checkpoints are damaged.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
@@ -52,9 +64,16 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
     """Return the start at the newest checkpoint that is not damaged, with its arrays; at step 0 if there is none.
 
-    Damaged ones are skipped with a warning. `run` names what this run's state depends on, and `ranks` is the number of
-    its ranks. Raises ValueError if this run cannot go on from that checkpoint; an older one is not tried then. Raises
-    ValueError, too, if there are checkpoints and all are damaged.
+    Damaged checkpoints are skipped with a warning. If this run cannot go on from the newest good one, no older one is
+    tried.
+
+    Args:
+        job: The settings of the job, which tell the folder.
+        run: What this run's state depends on, by name.
+        ranks: Number of this run's ranks, for a message.
+
+    Raises:
+        ValueError: This run cannot go on from the newest good checkpoint, or there are checkpoints and all are damaged.
     """
     folder = folder_of(job)
     checkpoints = newest_first(folder)
@@ -78,9 +97,16 @@ def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
 
 
 def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:
-    """Raise ValueError if the job has another global batch or seed than the run of the checkpoint at `path`.
+    """Make sure that this job has the global batch and the seed of the run that wrote a checkpoint.
 
-    `position` is the checkpoint's and has both. `ranks` is the number of this job's ranks. SEED=-1 fits any seed.
+    Args:
+        path: The checkpoint, for the message.
+        position: The checkpoint's place in its run, with that run's global batch and seed.
+        job: The settings of this job. SEED=-1 fits any seed.
+        ranks: Number of this job's ranks. The message says which BATCHSIZE they need.
+
+    Raises:
+        ValueError: One of the two differs.
     """
     if position.global_batch != job.global_batch:
         batchsize, rest = divmod(position.global_batch, ranks)
@@ -96,7 +122,12 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
 
 
 def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Return what differs between a checkpoint's run and this one, as "epochs 90 there, 37 here"."""
+    """Return what differs between a checkpoint's run and this one, as "epochs 90 there, 37 here".
+
+    Args:
+        there: What the state of the checkpoint's run depends on, by name.
+        here: The same of this run. Names that only `there` has do not count.
+    """
     differing = []
     for name, value in here.items():
         if there.get(name) != value:
@@ -107,9 +138,16 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
 
-    Rank 0, which alone has the checkpoint's arrays, sends the state to all ranks: first what they share, then to each
-    its own statistics of batch normalization (BN). Every rank must call this. Raises ValueError on rank 0 if a tensor
-    of the program is not in the checkpoint, or has another shape there.
+    Rank 0 sends the state to all ranks: first what they share, then to each its own statistics of batch normalization
+    (BN). The learning rate's schedule is set to the checkpoint's step. Every rank must call this.
+
+    Args:
+        start: Where the run starts. Only rank 0 has the checkpoint's arrays in it.
+        training: The training program, whose tensors have values already.
+        ranks: This process among the ranks of the job.
+
+    Raises:
+        ValueError: On rank 0, if a tensor of the program is not in the checkpoint, or has another shape there.
     """
     if not start.is_from_checkpoint:
         return
@@ -126,7 +164,13 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
     """Return a checkpoint's arrays, by name, in the memory layout that the program's tensors have.
 
-    A checkpoint has the network's plain layout. A pass over the program may store some of its tensors in another.
+    A checkpoint has the network's plain layout. An optimization pass over the program may store some of its tensors in
+    another layout.
+
+    Args:
+        arrays: Arrays by the names in the checkpoint: "rank0/NAME" for a rank's statistics of batch normalization, the
+            name of the program's tensor for all else. Empty on all ranks but 0.
+        main: The training program, from which the layouts are known.
     """
     other_layouts = stored.forms(main)  # by variable, of those that a pass stores so
     in_layout = {}
@@ -170,7 +214,11 @@ def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Progra
 def _why_loss_scale_begins_anew(saved: Iterable[str], here: Iterable[str]) -> str:
     """Return why a run cannot go on from the loss scale of a checkpoint; empty if it can.
 
-    `saved` are the names of the checkpoint's arrays, and `here` those of the program's tensors.
+    It cannot if one of the two has a dynamic loss scale and the other does not.
+
+    Args:
+        saved: Names of the checkpoint's arrays.
+        here: Names of the tensors of this run's program.
     """
     was_dynamic = state.has_dynamic_loss_scale(saved)
     is_dynamic = state.has_dynamic_loss_scale(here)
@@ -184,10 +232,14 @@ def _why_loss_scale_begins_anew(saved: Iterable[str], here: Iterable[str]) -> st
 def _restore_statistics(
     saved_ranks: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
 ) -> None:
-    """Send each rank its statistics of batch normalization from a checkpoint's `arrays`, which only rank 0 has.
+    """Send each rank its statistics of batch normalization from a checkpoint; every rank must call this.
 
-    `statistics` are the names of their tensors, and `saved_ranks` is the number of ranks that the checkpoint's run had.
-    Every rank must call this.
+    Args:
+        saved_ranks: Number of ranks that the checkpoint's run had.
+        arrays: The checkpoint's arrays in the memory layout of the program; only rank 0 has them.
+        main: The training program of this rank.
+        statistics: Names of the program's running means and variances.
+        ranks: This process among the ranks of the job.
     """
     own_tensors = {name: tensor for name, tensor in state.tensors(main) if name in statistics}
     values_of_each_rank = None
@@ -201,10 +253,19 @@ def _restore_statistics(
 def _statistics_of_each_rank(
     arrays: dict[str, Array], names: list[str], saved_ranks: int, ranks: int
 ) -> list[dict[str, Array]]:
-    """Return the statistics of batch normalization for each of the `ranks` of this run, by their `names`.
+    """Return the statistics of batch normalization that each rank of this run gets from a checkpoint.
 
     Each rank gets those that were saved for it. If the number of ranks has changed, every rank gets the mean over all
-    `saved_ranks`.
+    saved ranks.
+
+    Args:
+        arrays: The checkpoint's arrays; the statistics are named "rank0/NAME".
+        names: Names of the statistics, without a rank.
+        saved_ranks: Number of ranks that the checkpoint's run had.
+        ranks: Number of ranks of this run.
+
+    Returns:
+        For each rank {name: value}.
     """
     saved = []
     for rank in range(saved_ranks):

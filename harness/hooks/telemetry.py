@@ -31,10 +31,13 @@ class Sampler(Hook):
     """Samples from entering to leaving; a file that cannot be written ends the sampling, not the run."""
 
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
-        """Prepare to sample this node every `every_s` seconds into the file `path`; nothing is started yet.
+        """Prepare to sample the sensors of this node into a file; nothing is started yet.
 
-        The job uses the first `job_gpus` of the GPUs that CUDA shows. Each sample also overwrites the file
-        `prometheus`, which a collector of Prometheus reads; there is none if the name is empty.
+        Args:
+            path: File that gets a line of JSON for each sample. It must not exist yet.
+            every_s: Seconds between two samples.
+            job_gpus: Number of GPUs that the job uses, the first of those that CUDA shows; 0 on CPUs.
+            prometheus: File that each sample overwrites, for a collector of Prometheus; empty: none.
         """
         self._path = path
         self._every_s = every_s
@@ -70,9 +73,10 @@ class Sampler(Hook):
         self._exit.close()
 
     def _run(self) -> None:
-        """Take a sample every `every_s` seconds and write it to the file, until `close` is called; runs in the thread.
+        """Take a sample every `every_s` seconds and write it to the file, until `close` is called.
 
-        A file that cannot be written, or is there already, ends the sampling with a warning, and not the run.
+        This is the body of the sampling thread. A file that cannot be written, or is there already, ends the sampling
+        with a warning, and not the run.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,9 +92,15 @@ class Sampler(Hook):
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def _sample_into(self, file: TextIO) -> None:
-        """Take a sample, and append it to the file as a line of JSON; overwrite the file for Prometheus by it, too.
+        """Take a sample, append it to a file as a line of JSON, and overwrite the file for Prometheus, if there is one.
 
-        What the run's log needs of it is kept in this object.
+        What the run's log needs of the sample is kept in this object.
+
+        Args:
+            file: The open file of samples.
+
+        Raises:
+            OSError: A file cannot be written.
         """
         sample = self.sample()
         self._keep_for_log(sample)
@@ -107,7 +117,9 @@ class Sampler(Hook):
     def sample(self) -> dict[str, Any]:
         """Return the node's readings of now, by the names that a line of the telemetry file has.
 
-        Bytes of the disks and the network are counted since the machine started. What cannot be read is None.
+        Returns:
+            {name with its unit: value}, as "cpu_percent". "gpus" has such a dictionary for each GPU that CUDA shows.
+            Bytes of the disks and the network are counted since the machine started. What cannot be read is None.
         """
         memory = psutil.virtual_memory()
         disk = psutil.disk_io_counters()
@@ -134,7 +146,11 @@ class Sampler(Hook):
         }
 
     def _keep_for_log(self, sample: dict[str, Any]) -> None:
-        """Keep of a sample what the run's log needs: the peaks so far, and the power now, of the job's GPUs."""
+        """Keep of a sample what the run's log needs: the peaks so far, and the power now, of the job's GPUs.
+
+        Args:
+            sample: A result of `sample`.
+        """
         gpus = sample["gpus"][: self._job_gpus]
         for name, peak in self._peaks.items():
             self._peaks[name] = _most([peak, *(gpu[name] for gpu in gpus)])
@@ -161,10 +177,11 @@ class Sampler(Hook):
         return _sum([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
-        """Return what was measured on this node; `summarize` takes one such dictionary from each node.
+        """Return what was measured on this node since the sampling began; `summarize` takes one such dictionary a node.
 
-        Peaks and energy are of the job's GPUs on this node, and None if they were not measured. Energy counts from the
-        first step on. `images` are those of all ranks.
+        Returns:
+            {name with its unit: value}. Peaks and energy are of the job's GPUs on this node, and None if they were not
+            measured. Energy counts from the first step on. "images" are those trained on by all ranks.
         """
         begin_j = self._energy_begin_j  # what the GPUs' counters had at the first step
         end_j = self._energy_j()
@@ -182,10 +199,16 @@ class Sampler(Hook):
 
 
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
-    """Return the telemetry summary of a run from the `Sampler.summary` of each of its nodes.
+    """Return the telemetry summary of a whole run from what was measured on each of its nodes.
 
-    Energy is summed over the nodes, from the first step to the end of the run, with its evaluations. `joules_per_image`
-    is that over the images trained on. Peaks are the most of any node. What was not measured is None.
+    Energy is summed over the nodes, from the first step to the end of the run, with its evaluations. Divided by the
+    images trained on it is `joules_per_image`. Peaks are the most of any node.
+
+    Args:
+        nodes: The result of `Sampler.summary` of each node; at least one.
+
+    Returns:
+        The summary. What was not measured is None, and so is the energy if one node did not measure it.
     """
     energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]  # each node counts those of all ranks
@@ -204,12 +227,20 @@ def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
 
 
 def _most(values: list[float | None]) -> float | None:
-    """Return the largest of the values that are known; None if none is."""
+    """Return the largest of the values that are known; None if none is.
+
+    Args:
+        values: Values, each None if it is not known.
+    """
     return max((value for value in values if value is not None), default=None)
 
 
 def _sum(values: list[float | None]) -> float | None:
-    """Return the sum of the values; None if there is no value, or one is not known."""
+    """Return the sum of some values; None if there is no value, or one is not known.
+
+    Args:
+        values: Values, each None if it is not known.
+    """
     total = 0.0
     for value in values:
         if value is None:
@@ -230,7 +261,14 @@ def _infiniband_bytes() -> dict[str, int | None]:
 
 
 def _port_bytes(counter: str) -> int | None:
-    """Return the sum in bytes of a counter over all ports, whose files count in words of four bytes."""
+    """Return the bytes that a counter has counted over all ports of InfiniBand of this node.
+
+    Args:
+        counter: Name of the counter's file, as "port_xmit_data". The file counts in words of four bytes.
+
+    Returns:
+        Bytes. None if there is no port, or a file cannot be read.
+    """
     files = list(INFINIBAND.glob(f"*/ports/*/counters/{counter}"))
     if not files:
         return None
@@ -241,7 +279,11 @@ def _port_bytes(counter: str) -> int | None:
 
 
 def prometheus(sample: dict[str, Any]) -> str:
-    """Return a sample in Prometheus' text format: a line for each number of the node and of each GPU."""
+    """Return a sample in the text format of Prometheus: a line for each number of the node and of each GPU.
+
+    Args:
+        sample: A result of `Sampler.sample`.
+    """
     node = sample["node"].replace("\\", "\\\\").replace('"', '\\"')
     lines = _prometheus_lines("training", f'node="{node}"', sample)
     for index, gpu in enumerate(sample["gpus"]):
@@ -250,7 +292,13 @@ def prometheus(sample: dict[str, Any]) -> str:
 
 
 def _prometheus_lines(prefix: str, labels: str, values: dict[str, Any]) -> list[str]:
-    """Return the lines of the values that are numbers."""
+    """Return lines in the text format of Prometheus for those values that are numbers.
+
+    Args:
+        prefix: Beginning of the names, before a "_".
+        labels: Labels of all lines, as 'node="n1",gpu="0"'.
+        values: Values by name. Texts, lists and None are left out.
+    """
     lines = []
     for name, value in values.items():
         if isinstance(value, int | float):
@@ -290,7 +338,10 @@ class Tracer(Hook):
     def step_begins(self, step: int) -> None:
         """Start Paddle's profiler at the first step that is traced; do nothing at any other step, nor on a CPU.
 
-        That may be a later step than PROFILE names first, if the run goes on from a checkpoint.
+        The first may be a later step than PROFILE names first, if the run goes on from a checkpoint.
+
+        Args:
+            step: Number of the step that begins, counted from 1 over the whole run.
         """
         traces_kernels = self._kernels is not None  # only on a GPU
         has_started = self._profiler is not None
@@ -311,7 +362,13 @@ class Tracer(Hook):
         profiler.export(str(self._kernels), "json")
 
     def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
-        """Record the step if it is traced, and write the trace after the last one."""
+        """Record a step if it is to be traced, and write the trace after the last one.
+
+        Args:
+            step: Number of the step that has ended, counted from 1 over the whole run.
+            began_s: When the step began, by time.perf_counter.
+            ready_s: When its input was there.
+        """
         if not self._first <= step <= self._last:
             return
         ended_s = time.perf_counter()
@@ -321,7 +378,14 @@ class Tracer(Hook):
             self._write()
 
     def _record(self, name: str, step: int, begin_s: float, end_s: float) -> None:
-        """Add a complete event ("X") of Chrome's trace format, whose times are in microseconds."""
+        """Add a complete event ("X") of Chrome's trace format, whose times are in microseconds.
+
+        Args:
+            name: What is timed: "input" or "executor".
+            step: Number of the step.
+            begin_s: When it began, in seconds by time.perf_counter.
+            end_s: When it ended.
+        """
         times = {"ts": begin_s * 1e6, "dur": (end_s - begin_s) * 1e6}
         self._events.append({"name": name, "ph": "X", "pid": 0, "tid": 0, **times, "args": {"step": step}})
 
@@ -334,9 +398,15 @@ class Tracer(Hook):
 
 
 def of_rank(course: CourseSettings, cluster: ClusterSettings, ranks: Ranks, log: Path) -> list[Hook]:
-    """Return the hooks by which this rank measures the run: a sampler of sensors, a tracer, both or none.
+    """Return the hooks by which this rank measures the run: a sampler of sensors, a tracer of steps, both or none.
 
-    They write files next to `log`, the log of the run.
+    The first rank of each node samples. Only rank 0 traces.
+
+    Args:
+        course: Settings of the run: the seconds between two samples, and the steps to trace.
+        cluster: Settings of the nodes and ranks.
+        ranks: This process among the ranks of the job.
+        log: The log of the run. The hooks write files next to it, with names that begin like the log's.
     """
     hooks: list[Hook] = []
     if course.telemetry_s and ranks.local_rank == 0:  # the first rank of each node

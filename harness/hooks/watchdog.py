@@ -32,12 +32,23 @@ class Watchdog:
         self._limit_counts_from_s = time.monotonic()
 
     def beat(self, doing: str, *, extra_s: float = 0.0) -> None:
-        """Note that progress was made, and that `doing` comes next, which may take `extra_s` beyond the limit."""
+        """Note that this process has made progress, and what it does next.
+
+        Args:
+            doing: What comes next, as "reading the input of step 5", for a message.
+            extra_s: Seconds that it may take beyond the limit.
+        """
         self.doing = doing
         self._limit_counts_from_s = time.monotonic() + extra_s
 
     def start(self, limit_s: float, *, rank: int, node: str) -> None:
-        """Watch this process from now on, in a thread; a limit of 0 watches nothing."""
+        """Watch this process from now on, in a thread, and end it if it makes no progress.
+
+        Args:
+            limit_s: Seconds without a call of `beat` after which the process is ended; 0: nothing is watched.
+            rank: Number of this rank, for the message.
+            node: Name of this host, for the message.
+        """
         if limit_s:
             self.beat(self.doing)
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
@@ -45,8 +56,13 @@ class Watchdog:
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
         """Look every TICK_S whether the process makes progress; if it does not, end it with its stacks on stderr.
 
-        The process must call `beat` again within `limit_s` seconds and the extra time that its last `beat` asked for.
-        This is the watchdog's thread, and lasts as long as the process.
+        This is the body of the watchdog's thread, and lasts as long as the process.
+
+        Args:
+            limit_s: Seconds within which `beat` must be called again, beyond the extra time that its last call asked
+                for.
+            rank: Number of this rank, for the message.
+            node: Name of this host, for the message.
         """
         while True:
             self._restart_fallback_timer(limit_s)
@@ -59,6 +75,9 @@ class Watchdog:
 
         That thread does not run while the interpreter itself is stuck, but faulthandler's timer is in C. It leaves the
         thread time to end the process first: up to a tick until it looks, and GRACE_S for the end.
+
+        Args:
+            limit_s: Seconds without progress after which the process is to end.
         """
         longest_s = max(limit_s, self._seconds_left(limit_s))  # more than the limit during a beat's extra time
         faulthandler.dump_traceback_later(longest_s + TICK_S + GRACE_S, exit=True)
@@ -68,7 +87,13 @@ class Watchdog:
         return self._limit_counts_from_s + limit_s - time.monotonic()
 
     def _end_process(self, limit_s: float, rank: int, node: str) -> NoReturn:
-        """Write to stderr that this rank hangs, and the stacks of its threads; end the process with status 1."""
+        """Write to stderr that this rank hangs, and the stacks of its threads; end the process with status 1.
+
+        Args:
+            limit_s: Seconds without progress that were allowed, for the message.
+            rank: Number of this rank, for the message.
+            node: Name of this host, for the message.
+        """
         sys.stderr.write(
             f"error: rank {rank} on {node} hangs: no progress for {six_digits(limit_s)} s while {self.doing}\n"
         )
