@@ -98,7 +98,7 @@ class Check:
 
     @classmethod
     def not_compared(cls, what: str, ways: tuple[str, ...]) -> "Check":
-        """Return a check that says that nothing was compared, because one of the two sides cannot be read.
+        """Return a check that says that nothing was compared, because one of its sides cannot be read.
 
         Args:
             what: Name of the check, such as "images".

@@ -66,7 +66,8 @@ class Keras(FormatReader):
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row of training figures that is not such a row itself.
 
-        The closing line of the log prints the time stamp of each row. All rows in `windows` then get their stamps.
+        The closing line of the log prints the time stamp of each row. All rows in `windows` then get their stamps, or
+        None for one that the line does not print.
 
         Args:
             line: Number of the line in the log.

@@ -420,8 +420,9 @@ class MLLog(FormatReader):
         not say its epochs or when its training ended, or if the clock was set back within it.
 
         Yields:
-            A window with the last epoch of the block. Its images are None if the number of images in an epoch is not
-            known. Its steps are None if that number or the batch size of all devices is not known.
+            A window with the last epoch of the block. Its images are None if the samples are not images, or if their
+            number in an epoch is not known. Its steps are None if its images or the batch size of all devices are not
+            known.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")

@@ -141,8 +141,8 @@ class FormatReader:
     def set_if_places_agree(self, name: str, places: Mapping[str, Fact]) -> None:
         """Set a value that a log may state in several places, or remove it if the places disagree.
 
-        If at least two places state the value, a check in `checks` records what each of them says and whether they
-        agree.
+        An earlier value is replaced. If at least two places state the value, a check in `checks` records what each of
+        them says and whether they agree.
 
         Args:
             name: Name of the value, such as "devices".
@@ -220,7 +220,7 @@ class FormatReader:
         Formats override this method to choose otherwise among repeated values.
 
         Args:
-            name: Name of the value: a group of `fact_pattern` or `launcher_fact_pattern`.
+            name: Name of the value, mostly a group of `fact_pattern` or `launcher_fact_pattern`.
             value: What the line states, mostly the text that the group matched.
             line: Number of the line in the log.
         """
@@ -343,9 +343,10 @@ class FormatReader:
             row: Values of this row by column, as printed: {"time": "0.35", "step": "10"}.
 
         Returns:
-            The steps, their seconds, and their wait in seconds. The steps are None if rows before may be missing. The
-            seconds and the wait are None if the steps or the step time are not known, or if the row prints the time of
-            only one of several steps. The wait alone is None if the row prints none, or a negative or too long one.
+            The steps, their seconds, and their wait in seconds. The steps are None if they are not known, as for many a
+            first row. The seconds and the wait are None if the steps or the step time are not known, or if the row
+            prints the time of only one of several steps. The wait alone is None if the row prints none, or a negative
+            or too long one.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)

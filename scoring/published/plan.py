@@ -295,7 +295,7 @@ def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
 
     Args:
         campaign: The campaign that the run belongs to.
-        run: The run.
+        run: The run. If it has a strategy, this becomes the variable STRATEGY.
 
     Returns:
         The values by name: {"BATCHSIZE": "256", "PRECISION": "fp32", ..}.
