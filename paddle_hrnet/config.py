@@ -100,9 +100,11 @@ class Recipe:
         )
 
     def _schedule_steps(self, per_epoch: int, epochs: int) -> int:
-        """Return the length of the schedule in steps, for an epoch of `per_epoch` steps.
+        """Return the length of the learning rate's schedule in steps.
 
-        It is that of `epochs` or, if this is 0, the recipe's own: its epochs, else its iterations.
+        Args:
+            per_epoch: Steps of an epoch.
+            epochs: Length in epochs; 0 for the recipe's own epochs or, without those, its iterations.
         """
         schedule_epochs = epochs or self.epochs
         if schedule_epochs:
@@ -115,7 +117,12 @@ class Recipe:
         return f"{self.image_width}x{self.image_height}"
 
     def is_eval_epoch(self, epoch: int, last: int) -> bool:
-        """Whether an evaluation follows `epoch` (from 1); the last one is always followed by one."""
+        """Tell whether an evaluation follows an epoch.
+
+        Args:
+            epoch: Number of the epoch; counts from 1.
+            last: Number of the last epoch, which an evaluation always follows.
+        """
         return epoch == last or epoch % self.eval_every_epochs == 0
 
 

@@ -438,9 +438,17 @@ class Loader(loader.Loader):
         return images, labels, *further_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
-        """Return where the row of each sample begins in RENUMBERED, [N] uint16; the pipeline reads its rows end to end.
+        """Return where the row of each sample begins in the table RENUMBERED, whose rows are laid end to end.
 
-        A sample that only fills up the batch (not `valid`) has the row that ignores all pixels, so that none counts.
+        A row has what each number of a label file is trained as. A sample that only fills up the batch has the row that
+        ignores all pixels.
+
+        Args:
+            ids: Numbers of the samples, [N].
+            valid: Which samples count, [N]; the others fill up the batch.
+
+        Returns:
+            Positions, [N] uint16.
         """
         row_numbers = np.where(valid, self._row[ids], FILLED_UP)
         row_length = RENUMBERED.shape[1]

@@ -49,17 +49,32 @@ class PairList:
         return len(self.pairs)
 
     def paths(self, number: int) -> tuple[Path, Path]:
-        """Image and label of this pair."""
+        """Return the paths of an image and its label.
+
+        Args:
+            number: Which pair; counts from 0.
+        """
         image, label = self.pairs[number]
         return self.root / image, self.root / label
 
     def has_label_ids(self, number: int) -> bool:
-        """Tell whether a pair's label holds Cityscapes' label ids, by its name; if not, it holds classes."""
+        """Tell by its name whether a label holds Cityscapes' label ids (0 to 33); if not, it holds classes.
+
+        Args:
+            number: Which pair; counts from 0.
+        """
         _, label = self.pairs[number]
         return label.endswith(LABEL_IDS_END)
 
     def encoded(self, number: int) -> list[tuple[str, bytes]]:
-        """Name and read the encoded image and label of a pair."""
+        """Read the encoded image and label of a pair.
+
+        Args:
+            number: Which pair; counts from 0.
+
+        Returns:
+            The path and the content of the image, then those of the label.
+        """
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
 
     def contents(self, on_progress: OnProgress) -> Contents:
@@ -131,7 +146,14 @@ class PairList:
 
 
 def image_head(path: Path) -> Size:
-    """Read an image's size from the head of its file. Raises ValueError if it is not taken."""
+    """Return an image's size in pixels by the first bytes of its file.
+
+    Args:
+        path: File of the image.
+
+    Raises:
+        ValueError: The file cannot be read, or is neither a PNG of 8 bits of RGB nor an upright JPEG.
+    """
     content = _head(path, pictures.PNG_HEAD_BYTES)
     if content.startswith(b"\xff"):
         content = _head(path, pictures.HEAD_BYTES)
@@ -139,7 +161,14 @@ def image_head(path: Path) -> Size:
 
 
 def label_head(path: Path) -> Size:
-    """Read a label's size from the head of its file. Raises ValueError if it is not taken."""
+    """Return a label's size in pixels by the first bytes of its file.
+
+    Args:
+        path: File of the label.
+
+    Raises:
+        ValueError: The file cannot be read, or is no PNG of 8 bits of greyscale or of a palette.
+    """
     return pictures.label_size(os.fspath(path), _head(path, pictures.PNG_HEAD_BYTES))
 
 
@@ -257,7 +286,19 @@ def _existing_label(folders: lists.Folders, label: str) -> str:
 
 
 def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
-    """Read the pairs of a list. Raises ValueError for a line that has not two paths."""
+    """Yield the pairs of image and label that a list file names.
+
+    A line has two paths with blanks between them, or a comma, a semicolon or a tabulator as in a spreadsheet.
+
+    Args:
+        list_file: The file, such as train.txt.
+
+    Yields:
+        Both paths as they are in the line, with the line's number for messages.
+
+    Raises:
+        ValueError: A line has not two paths, or the list is empty or no text.
+    """
     for where, text in lists.lines(list_file):
         paths = text.split()
         columns = SEPARATOR.split(text)

@@ -134,7 +134,15 @@ def _png_header(name: str, content: bytes, otherwise: str) -> _Header:
 
 
 def _is_but_must(depth: int, colour_type: int) -> str:
-    """Say what a PNG's pixels are, and begin to say what they must be."""
+    """Return the beginning of a message on a PNG whose pixels are of a wrong kind: what they are, and must be.
+
+    Args:
+        depth: Bits of a channel.
+        colour_type: Number of the colour type in PNG, such as 2 for RGB.
+
+    Returns:
+        Words such as "has 16 bits of RGB a pixel, must have 8", which the caller completes.
+    """
     return f"has {depth} bits of {COLOUR_TYPES.get(colour_type, colour_type)} a pixel, must have 8"
 
 
@@ -271,7 +279,14 @@ def _first_rows(content: bytes, rows: int, width: int) -> bytes | None:
 
 
 def _image_data(content: bytes) -> bytes | None:
-    """Return the compressed pixels of a PNG, joined from its IDAT chunks; None if a checksum is wrong."""
+    """Return the compressed pixels of a PNG, joined from its IDAT chunks.
+
+    Args:
+        content: The whole file.
+
+    Returns:
+        The pixels; None if a checksum is wrong.
+    """
     parts = []
     view = memoryview(content)  # of which a slice copies nothing
     for chunk in encoded.png_chunks(content):
@@ -284,7 +299,12 @@ def _image_data(content: bytes) -> bytes | None:
 
 
 def _png(header: bytes, pixels: bytes) -> bytes:
-    """Make a PNG that is not compressed, of its header's content and its filtered rows."""
+    """Return a PNG that is not compressed.
+
+    Args:
+        header: Content of its header: width, height, bits, colour type and three methods, 13 bytes.
+        pixels: Its rows, each with a byte before it that names the row's filter.
+    """
     return (
         encoded.PNG_START + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(pixels, 0)) + _chunk(b"IEND", b"")
     )

@@ -65,7 +65,15 @@ def _write_part(folder: Path, part: str, digits: embedded.Digits, digit_indices:
 
 
 def _shown(digits: embedded.Digits, indices: Array) -> list[tuple[Array, int]]:
-    """Return the ink, from 0 to 1, and the class of each of the digits at `indices`."""
+    """Return the ink and the class of some digits.
+
+    Args:
+        digits: The embedded handwritten digits.
+        indices: Which of them.
+
+    Returns:
+        For each its ink [8, 8], from 0 to 1, and its class, 0 to 9.
+    """
     return [(digits.images[index] / embedded.FULL_INK, int(digits.labels[index])) for index in indices]
 
 

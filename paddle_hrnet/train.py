@@ -76,11 +76,22 @@ class HRNet(Workload):
         add_to_total(COUNTED, counted)
 
     def quality(self, totals: dict[str, Any]) -> float:
-        """Return the mean intersection over union."""
+        """Return the mean intersection over union of an evaluation.
+
+        Args:
+            totals: Sums over the evaluation by name, among them the confusion matrix.
+        """
         return mean_iou(totals[CONFUSION])
 
     def doubt(self, totals: dict[str, Any]) -> str:
-        """Say that the labels of an evaluation hold under two classes, as masks of 0 and 255 do."""
+        """Return a message if the labels of an evaluation hold fewer than two classes, as masks of 0 and 255 do.
+
+        Args:
+            totals: Sums over the evaluation by name, among them the confusion matrix.
+
+        Returns:
+            The message; an empty text if they hold two classes or more.
+        """
         pixels_of_class = totals[CONFUSION].sum(axis=1)
         classes = np.flatnonzero(pixels_of_class).tolist()
         return labels.few_classes("the evaluation's labels", classes)

@@ -61,7 +61,12 @@ class Recipe:
         return self.target_top1
 
     def most_epochs(self, *, samples: int, global_batch: int) -> int:
-        """Epochs after which training ends at the latest."""
+        """Return the number of epochs after which training ends at the latest.
+
+        Args:
+            samples: Number of training images; of no effect on these recipes.
+            global_batch: Images of a step over all ranks; likewise.
+        """
         return self.epochs
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
@@ -109,7 +114,12 @@ class Recipe:
         return self.epochs * per_epoch
 
     def is_eval_epoch(self, epoch: int, last: int) -> bool:
-        """Whether an evaluation follows `epoch` (from 1); the last one is always followed by one."""
+        """Tell whether an evaluation follows an epoch.
+
+        Args:
+            epoch: Number of the epoch; counts from 1.
+            last: Number of the last epoch, which an evaluation always follows.
+        """
         return epoch == last or (epoch - self.eval_offset_epochs) % self.eval_every_epochs == 0
 
 
@@ -143,7 +153,14 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
 def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
-    """Return the first step, counted from 0, at which the learning rate has its end value."""
+    """Return the first step, counted from 0, at which the learning rate has its end value.
+
+    Args:
+        point: Hyperparameters of a reference run of MLPerf.
+        global_batch: Images of a step over all ranks. At those in WARMUP_COUNTED the decay steps of `point` include the
+            warm-up.
+        per_epoch: Steps of an epoch.
+    """
     if global_batch in WARMUP_COUNTED:  # the decay steps include the warm-up
         return point.decay_steps + 1  # the step of their number is the last one above the end value
     warmup_steps = point.warmup_epochs * per_epoch
@@ -151,9 +168,12 @@ def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch:
 
 
 def _first_evaluated_epoch(from_epoch: int) -> int:
-    """Return the first epoch from `from_epoch` on that an evaluation follows: 36 -> 39 and 39 -> 39.
+    """Return the first epoch from a given one on that an evaluation follows: 36 -> 39 and 39 -> 39.
 
-    Evaluations follow the epochs EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so on: 3, 7, 11, ...
+    Evaluations follow the epochs 3, 7, 11, ... (EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so on).
+
+    Args:
+        from_epoch: The epoch from which to look, itself included.
     """
     epochs_to_go = (EVAL_OFFSET - from_epoch) % EVAL_EVERY  # 0 to 3
     return from_epoch + epochs_to_go

@@ -182,7 +182,13 @@ def _pipeline(
 
 
 def _decoder_options(device: str, largest: Size | None) -> dict[str, Any]:
-    """Return the options of DALI's image decoder; on a GPU it reserves memory for the `largest` size, if known."""
+    """Return the options of DALI's image decoder.
+
+    Args:
+        device: "gpu" to decode on the GPU, else "cpu".
+        largest: Width and height in pixels of the largest image, for which a GPU's decoder reserves memory; None if
+            unknown.
+    """
     options: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
         options |= _hints(*largest)
@@ -232,7 +238,12 @@ def _normalization(image: ImageFormat) -> dict[str, Any]:
 
 
 def _hints(width: int, height: int) -> dict[str, int]:
-    """Return the memory hints with which a GPU's decoder starts, so that the largest image makes it take no more."""
+    """Return the options with which a GPU's image decoder reserves memory when it starts, so that it takes no more.
+
+    Args:
+        width: Width of the largest image in pixels.
+        height: Height of the largest image in pixels.
+    """
     return {
         "preallocate_width_hint": width,
         "preallocate_height_hint": height,
@@ -283,7 +294,15 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
 
 
 def _marked(tries: _Sides, marks: Any) -> _Sides:
-    """Return the sides of the one crop that is marked by 1 in `marks` [CROP_TRIES]; 0 if all of them are 0."""
+    """Return the height and the width of the one crop that is marked.
+
+    Args:
+        tries: Nodes of the heights and widths of the crops, [CROP_TRIES].
+        marks: Node with 1 for one crop and 0 for the others, [CROP_TRIES].
+
+    Returns:
+        Nodes of the two sides; both are 0 if no crop is marked.
+    """
     height = fn.reductions.sum(tries.heights * marks)
     width = fn.reductions.sum(tries.widths * marks)
     return _Sides(heights=height, widths=width)
@@ -314,7 +333,14 @@ def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
 
 
 def _is_first_that_fits(tries: _Sides) -> Any:
-    """Return [CROP_TRIES] numbers: 1 for the first crop that fits into the image, else 0. All are 0 if none fits."""
+    """Return a node with 1 for the first crop that fits into the image and 0 for the others, [CROP_TRIES].
+
+    All are 0 if none fits.
+
+    Args:
+        tries: Nodes of the heights and widths of the crops, as shares of the image's. A crop fits if both are 1 at
+            most.
+    """
     # From CROP_TRIES for the first crop down to 1 for the last: of those that fit, the first has the highest rank.
     ranks = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))
     fits = fn.cast((tries.widths <= 1.0) & (tries.heights <= 1.0), dtype=types.FLOAT)

@@ -44,7 +44,14 @@ class ImageList:
         return len(self.paths)
 
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
-        """Read the encoded images and labels [N] int64 of these samples."""
+        """Read the encoded images and the labels of some samples.
+
+        Args:
+            ids: Numbers of the samples, from 0, [N].
+
+        Returns:
+            The files' contents, and labels [N] int64, both in the order of `ids`.
+        """
         root = os.fspath(self.root)
         images = []
         for i in ids:
@@ -57,11 +64,25 @@ class ImageList:
         return os.fspath(self.root / self.paths[number])
 
     def encoded(self, number: int) -> list[tuple[str, bytes]]:
-        """Name and read the encoded image of a sample."""
+        """Read the encoded image of a sample.
+
+        Args:
+            number: Which sample; counts from 0.
+
+        Returns:
+            A list of one pair: the file's path and its content.
+        """
         return [(self.name(number), (self.root / self.paths[number]).read_bytes())]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Tell names, sizes and labels. Raises ValueError for a file that is absent, a folder or empty."""
+        """Return the names, sizes in bytes and labels of all files.
+
+        Args:
+            on_progress: Called with the number of files looked at so far and the number of all.
+
+        Raises:
+            ValueError: A file is absent, a folder or empty.
+        """
         sizes = file_sizes(self.root, self.paths, self.root / KEPT_SIZES.format(self.part), on_progress)
         return Contents(names=self.paths, sizes=sizes, labels=self.labels, is_exact=True)
 
@@ -311,9 +332,12 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
 
 
 def _is_pipe_or_device(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry that is no folder is no file either, such as a pipe: to open one may wait for ever.
+    """Tell whether an entry of a folder is a pipe, a socket or a device, which may make who opens it wait for ever.
 
     A link to what is absent is taken for a file, so that the message about it is that of an absent image.
+
+    Args:
+        entry: Entry that is no folder.
     """
     if entry.is_file():
         return False

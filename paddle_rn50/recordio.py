@@ -142,7 +142,12 @@ def _magic_positions(payload: bytes) -> list[int]:
 
 
 def _flag(part: int, parts: int) -> int:
-    """Return the flag of a record's part, by its number from 0 and the number of parts."""
+    """Return the flag of a part of a record: whether it is the only one, the first, a middle one or the last.
+
+    Args:
+        part: Number of the part; counts from 0.
+        parts: Number of parts of the record.
+    """
     if parts == 1:
         return WHOLE
     if part == 0:
@@ -235,7 +240,12 @@ def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:
-    """Return a message's words for what a whole record holds that is no image with one label."""
+    """Return words for what a record holds that is not one image with one label.
+
+    Args:
+        further_labels: Number of labels that follow the header.
+        image_bytes: Bytes of the image; 0 or less if there is none.
+    """
     if image_bytes <= 0:
         return "it holds labels and no image, as the header and identity records of InsightFace's sets for faces do"
     return f"it has {further_labels} labels, as sets for detection have, not the one of a class"
@@ -276,27 +286,46 @@ def contents(records: Records, heads: Array) -> Contents:
 
 
 def _lengths(fields: Array) -> Array:
-    """Return the length of what follows each head, in bytes; it is in the lower 29 bits of a word."""
+    """Return the length in bytes of what follows the head of each record, [records] int64.
+
+    Args:
+        fields: First bytes of each record, laid out as HEAD_FIELDS, [records].
+    """
     lengths: Array = (fields["word"] & MOST_BYTES).astype(np.int64)
     return lengths
 
 
 def _labels(fields: Array) -> Array:
-    """Return the label of each record by its head. One further label replaces the one in the IRHeader."""
+    """Return the label of each record by its first bytes, [records] float64.
+
+    One further label replaces the one in the header.
+
+    Args:
+        fields: First bytes of each record, laid out as HEAD_FIELDS, [records].
+    """
     has_further_label = fields["further"] == 1
     labels: Array = np.where(has_further_label, fields["next_label"], fields["label"]).astype(np.float64)
     return labels
 
 
 def _image_bytes(fields: Array) -> Array:
-    """Return the bytes of each image by the record's head: what remains behind the IRHeader and the further labels."""
+    """Return the bytes of each encoded image, [records] int64: what is left behind the header and further labels.
+
+    Args:
+        fields: First bytes of each record, laid out as HEAD_FIELDS, [records].
+    """
     further_label_bytes = FURTHER_LABEL.size * fields["further"].astype(np.int64)
     image_bytes: Array = _lengths(fields) - IR_HEADER.size - further_label_bytes
     return image_bytes
 
 
 def _is_one_part(fields: Array, records: Records) -> Array:
-    """Tell for each record, by its head, whether it is whole and one part, [records] bool."""
+    """Tell for each record, by its first bytes, whether it is whole and in one part, [records] bool.
+
+    Args:
+        fields: First bytes of each record, laid out as HEAD_FIELDS, [records].
+        records: Where each record lies by the index. It is whole if it is as long as its head says.
+    """
     lengths = _lengths(fields)
     flags = fields["word"] >> FLAG_SHIFT
     bytes_by_head = HEAD.size + lengths + (-lengths % 4)  # filled up to a multiple of 4
@@ -306,7 +335,15 @@ def _is_one_part(fields: Array, records: Records) -> Array:
 
 
 def _has_image_and_class(fields: Array, records: Records) -> Array:
-    """Tell for each record of one part, by its head, whether it holds an image and one label that is a class."""
+    """Tell for each record, by its first bytes, whether it holds an image and one label that is a class.
+
+    Args:
+        fields: First bytes of each record, laid out as HEAD_FIELDS, [records].
+        records: How many classes the labels may have.
+
+    Returns:
+        [records] bool, which counts only for records of one part.
+    """
     labels = _labels(fields)
     has_one_label = fields["further"] <= 1
     has_image = _image_bytes(fields) > 0

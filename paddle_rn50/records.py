@@ -54,7 +54,14 @@ class Form:
 
 
 def _positions_by_file(places: list[Place]) -> dict[int, list[int]]:
-    """Map the number of each file to the positions in `places` of its records, in the order in which they lie in it."""
+    """Group records by the file in which they lie.
+
+    Args:
+        places: Where each record lies.
+
+    Returns:
+        For the number of each file, the positions in `places` of its records, in the order in which they lie in it.
+    """
     positions_by_file: dict[int, list[int]] = {}
     for position in sorted(range(len(places)), key=lambda position: places[position]):
         positions_by_file.setdefault(places[position].file, []).append(position)
@@ -116,7 +123,11 @@ class Records:
         return images, labels
 
     def content(self, number: int) -> bytes:
-        """Return all bytes of one record, its head included."""
+        """Return all bytes of one record, its head included.
+
+        Args:
+            number: Which record; counts from 0.
+        """
         place = Place(*self.places[number].tolist())
         with self.files[place.file].open("rb") as file:
             file.seek(place.offset)
@@ -141,7 +152,11 @@ class Records:
         return parsed
 
     def label_fault(self, number: int) -> str:
-        """Say that a record's label is none of the recipe's."""
+        """Return the message that a record's label is none of the recipe's classes.
+
+        Args:
+            number: Which record; counts from 0.
+        """
         first = self.format.first_label
         last = first + self.classes - 1
         return f"{self.name(number)}: its label is not one of {first} to {last}: the recipe has {self.classes} classes"
@@ -152,7 +167,17 @@ class Records:
         return f"{self.files[place.file]}, record {number} at byte {place.offset}"
 
     def encoded(self, number: int) -> list[tuple[str, bytes]]:
-        """Name and read the encoded image of a record. Raises RunError if the record is damaged."""
+        """Read the encoded image of a record.
+
+        Args:
+            number: Which record; counts from 0.
+
+        Returns:
+            A list of one pair: a name of the record for messages, and the image.
+
+        Raises:
+            RunError: The record is damaged, or its label is no class.
+        """
         images, _ = self.read(np.array([number]))
         return [(self.name(number), images[0])]
 

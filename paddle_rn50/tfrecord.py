@@ -129,7 +129,14 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
 
 
 def _require_plain_records(file: Path) -> None:
-    """Raise ValueError if a file is a folder, empty or compressed by gzip: records are read wherever they lie in it."""
+    """Raise ValueError if a file cannot be read at random: records are read wherever they lie in it.
+
+    Args:
+        file: A TFRecord file.
+
+    Raises:
+        ValueError: It is absent, a folder, empty, or compressed by gzip.
+    """
     if not named_files.is_file(file):
         raise ValueError(f"{file}: no such file: restore it")
     with file.open("rb") as opened:
@@ -179,7 +186,14 @@ def parse(record: bytes) -> Parsed:
 
 
 def _message(record: bytes) -> bytes:
-    """Return the message of a record. Raises ValueError if it is not as long as the record states."""
+    """Return the message of a TFRecord record, which lies between its length and checksums.
+
+    Args:
+        record: All bytes of the record.
+
+    Raises:
+        ValueError: The message is not as long as the record states.
+    """
     stated_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
     message_bytes = len(record) - AROUND_MESSAGE  # the record begins and ends where the index says so
     if message_bytes < 0 or stated_bytes != message_bytes:
@@ -208,7 +222,15 @@ def contents(records: Records, heads: Array) -> Contents:
 
 
 def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:
-    """Raise ValueError for the first record that by its own length ends elsewhere than by the index."""
+    """Raise ValueError if a record by its own length ends elsewhere than by the index.
+
+    Args:
+        records: Where each record lies by the index.
+        message_bytes: Length of its message that each record states, [records].
+
+    Raises:
+        ValueError: A record does; the first one is named.
+    """
     bytes_by_index = records.places[:, SIZE_COLUMN]
     wrong_numbers = np.flatnonzero(message_bytes + AROUND_MESSAGE != bytes_by_index)
     if len(wrong_numbers):
@@ -217,7 +239,14 @@ def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:
 
 
 def _require_first_is_image(records: Records) -> None:
-    """Raise ValueError if the first record is damaged or holds no image with a class; the others are not looked at."""
+    """Raise ValueError if the first record is damaged or holds no image with a class; the others are not looked at.
+
+    Args:
+        records: Where each record lies, and how many classes the labels may have.
+
+    Raises:
+        ValueError: It is damaged, holds no image with a label, or its label is no class.
+    """
     try:
         label = parse(records.content(0)).label
     except ValueError as error:

@@ -79,7 +79,11 @@ class ResNet50(Workload):
         add_to_total(COUNTED, paddle.sum(valid))
 
     def quality(self, totals: dict[str, Any]) -> float:
-        """Return the top-1 accuracy: the share of the images whose class is found."""
+        """Return the top-1 accuracy: the share of the images whose class is found, from 0 to 1.
+
+        Args:
+            totals: Sums over the evaluation by name: the images whose class is found, and all images.
+        """
         return float(totals[CORRECT] / totals[COUNTED])
 
 

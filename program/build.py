@@ -50,11 +50,22 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):  # type: ignore[misc]  # Pa
         return self._schedule(self.last_epoch)
 
     def ahead(self, count: int) -> Array:
-        """Return the rates of the next `count` steps, this step's first."""
+        """Return the learning rates of the next steps, this step's first.
+
+        Args:
+            count: How many steps.
+
+        Returns:
+            Rates, [count] float32.
+        """
         return np.array([self._schedule(self.last_epoch + number) for number in range(count)], np.float32)
 
     def send(self, place: Any) -> None:
-        """Copy this step's rate to the device at `place`, without waiting for it."""
+        """Copy this step's learning rate to the device, without waiting for the copy.
+
+        Args:
+            place: The device, as Paddle names it.
+        """
         on_device = static.global_scope().find_var(self._var_name).get_tensor()
         rate = paddle.base.core.LoDTensor()
         rate.set(np.full(on_device.shape(), self(), np.float32), paddle.CPUPlace())  # the shape is that in checkpoints
@@ -189,6 +200,9 @@ def _keep_executor_from_copying_rate(program: static.Program) -> None:
     """Keep Paddle's executor from copying the learning rate to the device each time that it runs a program.
 
     The training loop copies it once for each update (`StepSchedule.send`).
+
+    Args:
+        program: Program that Paddle's optimizer gave a schedule; it loses the schedule.
     """
     vars(program).pop("lr_scheduler", None)  # where the executor would find the schedule
 
@@ -275,7 +289,12 @@ def _split_into_micro_steps(main: static.Program, startup: static.Program, count
 
 
 def _fit_to_cpu(update: Update, startup: static.Program) -> None:
-    """Replace operators that have no CPU kernel or a slow one, and remove those that only NCCL needs."""
+    """Replace operators that have no CPU kernel or a slow one, and remove those that only NCCL needs.
+
+    Args:
+        update: Programs whose runs, in this order, make one update; changed in place.
+        startup: Their start-up program; changed in place.
+    """
     for program in _each_once(update):
         gradients.convolve_gradients(program)
         sync_bn.replace_on_cpu(program, fleet.worker_num())
@@ -289,6 +308,9 @@ def keep_communicators(startup: static.Program) -> None:
 
     The program can then be run again to set all state anew, and keeps the communicators of the first run. NCCL's guide
     warns that two communicators in use at once may deadlock.
+
+    Args:
+        startup: The start-up program; changed in place.
     """
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
@@ -380,7 +402,13 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
 
 
 def _summed_in_words(gradient_count: int, *, ranks: int, micro_steps: int) -> str:
-    """Say that gradients are means, as "161 gradients summed over 8 ranks once, scaled by 1/8 once"."""
+    """Say that gradients are means, as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
+
+    Args:
+        gradient_count: Number of gradients.
+        ranks: Number of data-parallel processes.
+        micro_steps: Number of parts of the batch whose gradients one update adds up.
+    """
     divisor = ranks * micro_steps
     if ranks == 1:
         return f"{gradient_count} gradients scaled by 1/{divisor} once"
@@ -417,7 +445,15 @@ def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: i
 
 
 def summary(training: TrainingProgram) -> dict[str, Any]:
-    """Summarize a program for a log's header: operators by type, all-reduces and their MiB, what was proved."""
+    """Summarize a training program for a log's header.
+
+    Args:
+        training: The built program.
+
+    Returns:
+        Counts of operators by type, number and MiB of the all-reduces, counts of fused operators, and what was proved
+        in words.
+    """
     counts = counts_of(training.main)
     kept = {name: counts[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused")}
     return kept | {"verified": list(training.verified)}

@@ -68,9 +68,10 @@ def _with_waiting(*, waits_for_ranks: bool) -> contextlib.AbstractContextManager
 
 
 def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which fleet applies the fusions that are on in `knobs`.
+    """Return a context in which fleet, Paddle's distributed library, applies only the fusions chosen in `knobs`.
 
-    In Paddle's automatic mode (`knobs.auto`) fleet chooses by itself.
+    Args:
+        knobs: The strategy with every knob decided. With its `auto`, fleet chooses by itself.
     """
     if knobs.auto:
         return contextlib.nullcontext()
@@ -78,7 +79,13 @@ def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]
 
 
 def _set_flags(knobs: Strategy) -> None:
-    """Set the flags of Paddle that the knobs need, for the rest of the process; before fleet's `minimize`."""
+    """Set the flags of Paddle that the options of distributed training need, for the rest of the process.
+
+    Run this before fleet's `minimize`.
+
+    Args:
+        knobs: The strategy with every knob decided.
+    """
     # A variable has as many gradients as readers. Up to this number of them, Paddle adds two at a time, which
     # `enable_addto` needs. A larger number is added by one `sum`. Our networks have fewer than 8 gradients for each
     # variable.
@@ -87,7 +94,11 @@ def _set_flags(knobs: Strategy) -> None:
 
 
 def _fleet_strategy(*, auto: bool) -> Any:
-    """Return fleet's own strategy: Paddle's automatic mode if `auto`, else no optimization by fleet."""
+    """Return fleet's own strategy object: Paddle's automatic mode, or no optimization by fleet.
+
+    Args:
+        auto: Whether it is the automatic mode (STRATEGY=auto).
+    """
     strategy = fleet.DistributedStrategy()
     if auto:
         strategy.auto = True

@@ -322,7 +322,15 @@ class Work:
 
 
 def _all_sizes(block: Block) -> dict[str, int]:
-    """Map each variable that has a shape to its bytes, and each all-reduced buffer to those of its gradients."""
+    """Return the bytes of the variables of a block, by name.
+
+    Args:
+        block: Block of a built program.
+
+    Returns:
+        The bytes of each variable that has a shape; for a buffer in which gradients are all-reduced, those of its
+        gradients.
+    """
     sizes = {name: ops.size_bytes(variable) for name, variable in block.vars.items() if variable.shape}
     for buffer, gradients in ops.gradients_by_buffer(block).items():
         sizes[buffer] = sum(sizes[name] for name in gradients)
@@ -330,7 +338,11 @@ def _all_sizes(block: Block) -> dict[str, int]:
 
 
 def works(main: static.Program) -> list[Work]:
-    """Return what every operator of a program's main block moves and computes, in order."""
+    """Return what every operator of a program's main block moves and computes, in order.
+
+    Args:
+        main: Training or evaluation program.
+    """
     block = main.global_block()
     sizes = _all_sizes(block)
     return [Work(index, op, sizes) for index, op in enumerate(block.ops)]
@@ -388,7 +400,14 @@ def _moved_bytes(some_works: Iterable[Work]) -> int:
 
 
 def layout(main: static.Program) -> str:
-    """Return the image layout of the convolutions, NCHW or NHWC; empty if there are none."""
+    """Return the image layout of a program's convolutions.
+
+    Args:
+        main: Training or evaluation program.
+
+    Returns:
+        "NCHW" or "NHWC"; an empty text if there are no convolutions.
+    """
     for op in main.global_block().ops:
         if op.type == "conv2d":
             return str(op.attr("data_format"))
@@ -396,7 +415,11 @@ def layout(main: static.Program) -> str:
 
 
 def _addto_bytes(block: Block) -> int:
-    """Return the bytes of gradients that convolutions' gradient operators read and add to (`enable_addto`)."""
+    """Return the bytes of gradients that convolutions' gradient operators read and add to (the knob `enable_addto`).
+
+    Args:
+        block: Main block of a built program.
+    """
     total = 0
     for op in block.ops:
         total += sum(ops.size_bytes(block.var(name)) for name in ops.added_to(op))

@@ -48,7 +48,15 @@ class Refused(ValueError):
 
 
 def prove(claim: bool, otherwise: str) -> None:
-    """Raise Refused with the message `otherwise` unless the claim holds."""
+    """Raise Refused unless a claim holds.
+
+    Args:
+        claim: Whether it holds.
+        otherwise: Message of the error.
+
+    Raises:
+        Refused: It does not hold.
+    """
     if not claim:
         raise Refused(otherwise)
 
@@ -80,7 +88,11 @@ def type_in(block: Block, name: str) -> str:
 
 
 def size_bytes(variable: Variable) -> int:
-    """Return the bytes that a variable takes; an unknown extent counts as 1."""
+    """Return the bytes that a variable takes.
+
+    Args:
+        variable: Variable of a Paddle program. An extent that is unknown (-1) counts as 1.
+    """
     elements: int = math.prod(max(1, extent) for extent in variable.shape)
     element_bytes: int = np.dtype(dtype_of(variable)).itemsize
     return elements * element_bytes
@@ -178,12 +190,26 @@ def added_to(op: Operator) -> list[str]:
 
 
 def gradients_by_buffer(block: Block) -> dict[str, list[str]]:
-    """Map each buffer that several gradients share, for their all-reduce, to the gradients that lie in it."""
+    """Map each buffer that several gradients share, for their all-reduce, to the gradients that lie in it.
+
+    Args:
+        block: Main block of a training program.
+
+    Returns:
+        Names by name; empty if the gradients are not put into buffers.
+    """
     return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
 
 
 def loss_gradient_index(block: Block) -> int:
-    """Return the index of the operator that starts the backward pass, which sets the gradient of the loss."""
+    """Return the index of the operator that starts the backward pass, which sets the gradient of the loss.
+
+    Args:
+        block: Main block of a training program.
+
+    Raises:
+        AssertionError: The program has no backward pass.
+    """
     for index, op in enumerate(block.ops):
         if op.attr("op_role") == BACKWARD | LOSS:
             return index

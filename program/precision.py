@@ -92,7 +92,11 @@ def fp32_statistics() -> Iterator[None]:
 
 
 def _operator_lists(precision: Precision) -> Any:
-    """Return Paddle's lists of the operators that AMP runs in half precision always, never, or if their inputs are."""
+    """Return Paddle's lists of the operators that AMP runs in half precision always, never, or if their inputs are.
+
+    Args:
+        precision: Its data type is the half-precision type.
+    """
     lists = static.amp.CustomOpLists(WHITE_LIST, BLACK_LIST, dtype=precision.dtype)
     lists.gray_list.add("sync_batch_norm")  # Paddle names batch_norm alone: O1 would run it in FP32
     return lists

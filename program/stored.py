@@ -36,7 +36,16 @@ _PASSES = (
 
 
 def forms(main: static.Program) -> dict[str, StoredForm]:
-    """Map each tensor that a training program does not store as the plain network does to its form."""
+    """Return the tensors that a training program does not store as the plain network does, with their conversions.
+
+    Checkpoints are in the plain form, whatever passes the program was built with.
+
+    Args:
+        main: Training program.
+
+    Returns:
+        The conversions to and from the plain form, by name; empty if all tensors are stored plainly.
+    """
     by_name: dict[str, StoredForm] = {}
     for stored_by in _PASSES:
         for name in stored_by.names(main):

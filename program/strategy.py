@@ -135,7 +135,15 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
 
 
 def _parse_switch(knob: Field[Any], text: str) -> bool:
-    """Return whether a text turns a knob on or off. Raises ValueError unless it is 0, 1, true or false."""
+    """Return whether a text turns an option (knob) on or off.
+
+    Args:
+        knob: Field of Strategy, for the message.
+        text: "0", "1", "true" or "false", in any case.
+
+    Raises:
+        ValueError: It is another text.
+    """
     if text.lower() not in ("0", "1", "true", "false"):
         raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
     return text.lower() in ("1", "true")
@@ -205,7 +213,11 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
 
 
 def _can_be_on(conditions: list[_Condition]) -> dict[str, bool]:
-    """Map each knob that has conditions to whether all of them are met."""
+    """Map each option (knob) that has conditions to whether all of them are met.
+
+    Args:
+        conditions: All conditions; an option may have several.
+    """
     can_be_on: dict[str, bool] = {}
     for condition in conditions:
         can_be_on[condition.knob] = can_be_on.get(condition.knob, True) and condition.is_met
@@ -213,7 +225,15 @@ def _can_be_on(conditions: list[_Condition]) -> dict[str, bool]:
 
 
 def _refuse_unmet(strategy: Strategy, conditions: list[_Condition]) -> None:
-    """Raise ValueError for the first condition that is not met and whose knob is on in the strategy."""
+    """Raise ValueError if an option (knob) is on whose condition is not met.
+
+    Args:
+        strategy: Options as the user set them.
+        conditions: The conditions under which options can be on.
+
+    Raises:
+        ValueError: There is such an option; the first one is named, with the reason.
+    """
     for condition in conditions:
         is_on = bool(getattr(strategy, condition.knob))
         if is_on and not condition.is_met:
@@ -221,7 +241,14 @@ def _refuse_unmet(strategy: Strategy, conditions: list[_Condition]) -> None:
 
 
 def _refuse_cudnn_flags(strategy: Strategy) -> None:
-    """Raise ValueError if a knob sets a flag of cuDNN, which a CPU does not use; the message names the first one."""
+    """Raise ValueError if an option sets a flag of cuDNN, which a CPU does not use.
+
+    Args:
+        strategy: Options of a job on CPUs, as the user set them.
+
+    Raises:
+        ValueError: There is such an option; the first one is named.
+    """
     if strategy.flags:
         knob = next(iter(strategy.flags)).removeprefix("FLAGS_")
         raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")

@@ -134,7 +134,15 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
 
 
 def _all_reduces_by_completing_op(buckets: list[_Bucket], one_stream: bool) -> dict[Operator, list[Step]]:
-    """Map each operator that completes buckets (one may complete several) to the all-reduces of these buckets."""
+    """Return the all-reduces to insert after each operator that computes the last gradient of a bucket.
+
+    Args:
+        buckets: Groups of gradients that are all-reduced together.
+        one_stream: Run the all-reduces on the GPU stream that computes.
+
+    Returns:
+        Operators to insert by the operator after which they go. It may complete several buckets.
+    """
     all_reduces: dict[Operator, list[Step]] = {}
     for bucket in buckets:
         all_reduces.setdefault(bucket.completed_by, []).extend(_all_reduce(bucket, one_stream))
@@ -142,7 +150,12 @@ def _all_reduces_by_completing_op(buckets: list[_Bucket], one_stream: bool) -> d
 
 
 def _remove_all_reduces(main: static.Program, parameters_by_gradient: dict[str, str]) -> list[str]:
-    """Remove the all-reduce of each gradient, and return the names of these gradients."""
+    """Remove the all-reduce of each gradient, and return the names of these gradients.
+
+    Args:
+        main: Training program with an all-reduce for each gradient; changed in place.
+        parameters_by_gradient: Name of the parameter of each gradient. Other all-reduces stay.
+    """
 
     def is_gradient_all_reduce(op: Operator) -> bool:
         is_all_reduce = op.type == "c_allreduce_sum"
@@ -154,9 +167,11 @@ def _remove_all_reduces(main: static.Program, parameters_by_gradient: dict[str, 
 
 
 def _all_reduce(bucket: _Bucket, one_stream: bool) -> list[Step]:
-    """Return the all-reduce of a bucket, and for each gradient in it a `depend` that makes its readers wait for it.
+    """Return the all-reduce of a bucket, and for each of its gradients a `depend` that makes readers wait for it.
 
-    With `one_stream`, the all-reduce runs on the stream that computes.
+    Args:
+        bucket: Gradients that are all-reduced together, in one buffer.
+        one_stream: Run the all-reduce on the GPU stream that computes.
     """
     buffer = bucket.buffer
     attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}
@@ -213,7 +228,12 @@ def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[
 
 
 def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
-    """Return the gradients of each data type in a list of its own, in the order in which they are given."""
+    """Return the gradients of each data type in a list of its own, in the order in which they are given.
+
+    Args:
+        block: Block that declares the gradients.
+        gradients: Their names.
+    """
     by_type: dict[Any, list[str]] = {}
     for name in gradients:
         by_type.setdefault(block.var(name).dtype, []).append(name)

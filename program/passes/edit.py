@@ -48,7 +48,13 @@ def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, *
 
 
 def _set_attribute(desc: paddle.base.core.OpDesc, name: str, value: Any) -> None:
-    """Set an attribute of an operator in the type in which Paddle's C++ code reads it."""
+    """Set an attribute of an operator in the type in which Paddle's C++ code reads it.
+
+    Args:
+        desc: Paddle's C++ description of the operator.
+        name: Name of the attribute.
+        value: A bool, a number, a text, a list, or a data type such as `paddle.float16`.
+    """
     if isinstance(value, bool):
         desc._set_bool_attr(name, value)  # `_set_attr` would store an undeclared bool as a number
     elif isinstance(value, float):
@@ -74,12 +80,26 @@ def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int)
 
 
 def insert_before(block: Block, op: Operator, steps: Sequence[Step], *, op_role: int) -> None:
-    """Insert operators, in this order, before the operator `op` of the block."""
+    """Insert operators, in this order, before an operator of a block.
+
+    Args:
+        block: Block of a Paddle program; changed in place.
+        op: The operator before which they go.
+        steps: Operators to insert.
+        op_role: Part of training to which they belong, such as BACKWARD of `program.ops`.
+    """
     insert_all(block, block.ops.index(op), steps, op_role=op_role)
 
 
 def insert_after(block: Block, op: Operator, steps: Sequence[Step], *, op_role: int) -> None:
-    """Insert operators, in this order, after the operator `op` of the block."""
+    """Insert operators, in this order, after an operator of a block.
+
+    Args:
+        block: Block of a Paddle program; changed in place.
+        op: The operator after which they go.
+        steps: Operators to insert.
+        op_role: Part of training to which they belong, such as BACKWARD of `program.ops`.
+    """
     insert_all(block, block.ops.index(op) + 1, steps, op_role=op_role)
 
 
@@ -111,7 +131,12 @@ def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[S
 
 
 def remove(program: static.Program, is_unwanted: Callable[[Operator], bool]) -> None:
-    """Remove every operator for which `is_unwanted` is true."""
+    """Remove operators from the main block of a program.
+
+    Args:
+        program: Paddle program; changed in place.
+        is_unwanted: Returns whether an operator is to be removed.
+    """
 
     def substitute(op: Operator) -> list[Step] | None:
         return [] if is_unwanted(op) else None  # None: the operator stays

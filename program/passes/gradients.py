@@ -179,7 +179,12 @@ class _Groups:
 
 
 def _joined(groups: list[_Group], kept: str) -> _Group:
-    """Return one group of all variables in these groups, in which the variable `kept` takes the place of all."""
+    """Return one group of all variables in some groups; a group is a set of variables that are to become one.
+
+    Args:
+        groups: Groups to join.
+        kept: The variable that takes the place of all.
+    """
     joined = _Group(kept, members=[], written_at=[], read_at=[])
     for group in groups:
         joined.members.extend(group.members)
@@ -189,7 +194,11 @@ def _joined(groups: list[_Group], kept: str) -> _Group:
 
 
 def _stop_writing_sums(block: Block) -> None:
-    """Have fused add + relu operators, if their addends have one shape, no longer write the sum before the relu."""
+    """Have operators that fuse add and relu no longer write the sum, if the two addends have one shape.
+
+    Args:
+        block: Block of a training program; changed in place.
+    """
     for op in block.ops:
         if op.type == "fused_elemwise_add_activation" and op.attr("functor_list") == ["relu", "elementwise_add"]:
             x = block.var(op.input("X")[0])
@@ -222,7 +231,12 @@ def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict
 
 
 def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
-    """Replace, in every operator of the block, each dropped variable by the one that takes its place."""
+    """Replace, in every operator of the block, each dropped variable by the one that takes its place.
+
+    Args:
+        block: Block to change.
+        kept_by_dropped: For the name of each dropped variable, the name that takes its place.
+    """
     for op in block.ops:
         for name in kept_by_dropped.keys() & {*op.input_arg_names, *op.output_arg_names}:
             op.desc._rename_input(name, kept_by_dropped[name])

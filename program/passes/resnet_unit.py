@@ -164,7 +164,11 @@ def _infer_output_shapes(block: Block) -> None:
 
 
 def _variables_of(side: _Side) -> UnitVariables:
-    """Return the variables of a convolution and its batch norm that a `resnet_unit` takes in its own memory layout."""
+    """Return the variables of a convolution and its batch norm that a `resnet_unit` takes in its own memory layout.
+
+    Args:
+        side: A convolution and the batch norm that reads it.
+    """
     (weights,) = side.convolution.input("Filter")
     return UnitVariables(weights, operands(side.norm, "Scale", "Bias", "Mean", "Variance"))
 
@@ -241,9 +245,14 @@ class _Matcher:
         return _Pattern(first=first, second=second, add=add, relu=relu)
 
     def _sole_writer(self, name: str, kind: str) -> Operator | None:
-        """Return the operator that writes a variable if it is of this kind and the variable has one reader; else None.
+        """Return the operator that writes a variable, if it can become part of a fused operator.
 
-        With further readers the variable must stay, so its writer cannot become part of a `resnet_unit`.
+        Args:
+            name: Name of the variable.
+            kind: Type that the operator must have, such as "conv2d".
+
+        Returns:
+            The operator; None if it is of another type, or the variable has several readers and so must stay.
         """
         op = self._writer.get(name)
         if op is None or op.type != kind or len(self._readers[name]) != 1:
@@ -251,7 +260,14 @@ class _Matcher:
         return op
 
     def _side(self, name: str) -> _Side | None:
-        """Return the convolution and the batch norm that write a variable; None unless `resnet_unit` takes them."""
+        """Return the convolution and the batch norm that write a variable, if a `resnet_unit` can compute them.
+
+        Args:
+            name: Name of the variable.
+
+        Returns:
+            Both operators; None if a `resnet_unit` does not take them, or one of them has another reader.
+        """
         norm = self._sole_writer(name, "batch_norm")
         if norm is None:
             return None
@@ -309,9 +325,13 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
 
 
 def _outputs_of_sides(pattern: _Pattern) -> Slots:
-    """Return the variables that the `resnet_unit` of a pattern writes for its convolutions and batch norms, by slots.
+    """Return the variables that a `resnet_unit` writes for its convolutions and batch norms, by its slots.
 
-    The slots of a second convolution are there even without one, and empty then.
+    Args:
+        pattern: The operators that it replaces.
+
+    Returns:
+        Names by slot. The slots of a second convolution are there even without one, and empty then.
     """
     outputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.outputs, pattern.first)
     if pattern.second is not None:
@@ -321,9 +341,12 @@ def _outputs_of_sides(pattern: _Pattern) -> Slots:
 
 
 def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
-    """Map slots of a `resnet_unit` to variables of a convolution and its batch norm.
+    """Return the variables of a convolution and its batch norm by the slots that a `resnet_unit` has for them.
 
-    `replaced_slots` has, for each slot of the `resnet_unit`, the slot of these two operators that holds the variable.
+    Args:
+        replaced_slots: For each slot of the `resnet_unit`, the slot of the two operators that holds the variable, as
+            {"FilterX": "Filter"}.
+        side: The convolution and the batch norm.
     """
     variables: Slots = {}
     for slot, replaced_slot in replaced_slots.items():
@@ -356,8 +379,11 @@ def _attributes(pattern: _Pattern) -> dict[str, Any]:
 def _declare_shapes(block: Block, variables: UnitVariables) -> None:
     """Give variables the shapes that `resnet_unit` takes.
 
-    - weights: from [O, I, H, W] to [O, H, W, I].
-    - values of channels: from [O] to [1, 1, 1, O].
+    Weights change from [O, I, H, W] to [O, H, W, I], and values of channels from [O] to [1, 1, 1, O].
+
+    Args:
+        block: Block that declares the variables; changed in place.
+        variables: Names of the weights of a convolution and of the values of its output channels.
     """
     out_channels, in_channels, height, width = block.var(variables.weights).shape
     block.var(variables.weights).desc.set_shape([out_channels, height, width, in_channels])
@@ -403,7 +429,12 @@ def _transpose_weights(startup: Block, weights: str) -> None:
 
 
 def _fill_in_declared_shape(startup: Block, names: list[str]) -> None:
-    """Have a start-up program fill variables with their constants in the shapes in which they are declared."""
+    """Have a start-up program fill variables with their constants in the shapes in which they are declared.
+
+    Args:
+        startup: Main block of the start-up program; changed in place.
+        names: Names of the variables, such as scales and biases of normalizations.
+    """
     for op in startup.ops:
         for name in op.output_arg_names:
             if name in names:

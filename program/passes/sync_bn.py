@@ -39,9 +39,13 @@ class _Statistics(NamedTuple):
 
 
 def span_ranks(main: static.Program) -> None:
-    """Have every batch normalization of a forward program that computes statistics compute them over all ranks.
+    """Have batch normalizations of a forward program compute their statistics over the images of all ranks.
 
-    Run this before gradients are added. Normalizations of an evaluation stay as they are.
+    Run this before gradients are added. Normalizations that compute no statistics, as those of an evaluation, stay as
+    they are.
+
+    Args:
+        main: Forward program; changed in place.
     """
     for op in main.global_block().ops:
         if op.type == "batch_norm" and not op.attr("is_test") and not op.attr("use_global_stats"):
@@ -92,7 +96,12 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
 
 
 def _fill_lerp_weight(block: Block, momentum: float) -> None:
-    """Create the variable of `_lerp_variable`, and insert at the block's start the operator that fills it."""
+    """Insert, at the start of a block, the operator that fills a variable with the weight of running statistics.
+
+    Args:
+        block: Block to change; gets the variable.
+        momentum: Share of the old running statistic that a step keeps. The variable holds 1 - momentum.
+    """
     name = _lerp_variable(momentum)
     block.create_var(name=name, shape=[1], dtype="float32")
     fill = {"shape": [1], "value": _lerp_weight(momentum), "dtype": paddle.float32, "op_role": FORWARD}
@@ -247,7 +256,14 @@ class _CpuEquivalent:
         ]
 
     def _compute_f_over_m(self, gamma: str, *, to: str) -> list[Step]:
-        """Return the operators of f / m = gamma / sqrt(m^2 variance + m^2 epsilon), with m = `self.count`."""
+        """Return the operators of f / m = gamma / sqrt(m^2 variance + m^2 epsilon), which `backward` needs.
+
+        m is the number of values of a channel over all ranks (`self.count`).
+
+        Args:
+            gamma: Name of the variable of the scale, of shape [channels].
+            to: Name of the variable for the result.
+        """
         m_squared = self.count**2
         offset = m_squared * self.op.attr("epsilon")
         radicand = self._var("radicand", self.channels)  # m^2 variance + m^2 epsilon
@@ -282,7 +298,13 @@ class _CpuEquivalent:
         return Step("batch_norm_grad", inputs | constants | unused_inputs, outputs, attrs | unused_attrs)
 
     def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
-        """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias, by statistics of all ranks."""
+        """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias, by statistics of all ranks.
+
+        Args:
+            scale: Name of the variable of the scale, of shape [channels].
+            bias: Name of the variable of the bias, likewise.
+            to: Name of the variable for the result.
+        """
         unused = _Saved(
             mean=self._var("unused_mean", self.channels),
             inverse_deviation=self._var("unused_variance", self.channels),
@@ -357,7 +379,13 @@ def _lerp(running: str, batch: str, weight: str) -> Step:
 
 
 def _sum_over_ranks(first: str, second: str, *, to: str) -> list[Step]:
-    """Return the operators that stack two [C] variables to one [2, C], `to`, and sum it over the ranks."""
+    """Return the operators that stack two variables and sum them over the ranks in one all-reduce.
+
+    Args:
+        first: Name of a variable of shape [C].
+        second: Name of another one.
+        to: Name of the variable for the sums, of shape [2, C].
+    """
     return [
         Step("stack", {"X": [first, second]}, {"Y": [to]}, {"axis": 0}),
         _step("c_allreduce_sum", to, to=to, ring_id=0, use_calc_stream=True),

@@ -57,6 +57,9 @@ def _substitutes_of_merged(updates: list[Operator]) -> dict[Operator, list[Step]
     """Return what takes the place of each update: of the last one the operator that does all, of the others nothing.
 
     The merged operator comes last, because only there all gradients that it reads are computed.
+
+    Args:
+        updates: LARS operators of one parameter each, in the program's order, that can be merged.
     """
     substitutes: dict[Operator, list[Step]] = {op: [] for op in updates[:-1]}
     substitutes[updates[-1]] = [_merged_lars(updates)]
@@ -64,16 +67,27 @@ def _substitutes_of_merged(updates: list[Operator]) -> dict[Operator, list[Step]
 
 
 def _split_evenly(group: list[Operator]) -> list[list[Operator]]:
-    """Split operators into as few parts of at most MOST_MERGED_LARS as possible, whose sizes differ by 1 at most.
+    """Split operators into as few parts of at most 59 as possible, whose sizes differ by 1 at most.
 
     They are dealt out like cards: with 2 parts, the first one gets the operators 0, 2, 4, ... and the other the rest.
+    MOST_MERGED_LARS says why 59.
+
+    Args:
+        group: Operators to split; at least one.
     """
     count = math.ceil(len(group) / MOST_MERGED_LARS)
     return [group[first::count] for first in range(count)]
 
 
 def _mergeable_lars(block: Block) -> list[list[Operator]]:
-    """Group the LARS updates by the data type of their parameters and by their attributes."""
+    """Group the LARS updates of a program by the data type of their parameters and by their attributes.
+
+    Args:
+        block: Main block of a training program.
+
+    Returns:
+        The operators of each group, which can be merged; empty without LARS.
+    """
     groups: dict[Hashable, list[Operator]] = {}
     for op in block.ops:
         if op.type == "lars_momentum":
@@ -84,7 +98,11 @@ def _mergeable_lars(block: Block) -> list[list[Operator]]:
 
 
 def _merged_lars(updates: list[Operator]) -> Step:
-    """Return the LARS operator that does all these updates. They must be of one group of `_mergeable_lars`."""
+    """Return the LARS operator that does all these updates.
+
+    Args:
+        updates: LARS operators of parameters of one data type and with equal attributes, but for weight decays.
+    """
     attrs: dict[str, Any] = {name: updates[0].attr(name) for name in _LARS_SHARED}
     attrs["lars_weight_decay"] = []
     for op in updates:
@@ -93,7 +111,12 @@ def _merged_lars(updates: list[Operator]) -> Step:
 
 
 def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
-    """Concatenate what the operators have in each slot."""
+    """Return what several operators have in each slot, one after the other.
+
+    Args:
+        updates: The operators.
+        slots: Names of the slots, such as "Param".
+    """
     joined: Slots = {}
     for slot in slots:
         joined[slot] = []
@@ -149,7 +172,11 @@ def _accumulator_of(gradient: str) -> str:
 
 
 def _add_gradients_to_accumulators(block: Block) -> None:
-    """Have a program add each gradient to its accumulator, as soon as the gradient is complete."""
+    """Have a program add each gradient to its accumulator, as soon as the gradient is complete.
+
+    Args:
+        block: Main block of a program for an earlier micro-step (a part of the batch); changed in place.
+    """
     for gradient, last_writer in _last_writers_of_gradients(block).items():
         accumulator = _accumulator_of(gradient)
         insert_after(block, last_writer, [_add(gradient, accumulator, to=accumulator)], op_role=ops.BACKWARD)
@@ -160,6 +187,9 @@ def _add_accumulators_to_gradients(block: Block) -> None:
     """Have a program add to each gradient its accumulator, and then set the accumulator to zero.
 
     Both operators follow the one that completes the gradient, so that the all-reduce and the update read the sum.
+
+    Args:
+        block: Main block of the program for the last micro-step (a part of the batch); changed in place.
     """
     for gradient, last_writer in _last_writers_of_gradients(block).items():
         accumulator = _accumulator_of(gradient)
@@ -181,7 +211,12 @@ def _add(gradient: str, accumulator: str, *, to: str) -> Step:
 
 
 def _create_accumulators(block: Block, startup: Block) -> None:
-    """Declare the accumulator of each gradient in the training and the start-up program, which fills it with zeros."""
+    """Declare the accumulator of each gradient, which sums it over micro-steps, and have it filled with zeros.
+
+    Args:
+        block: Main block of the training program; changed in place.
+        startup: Main block of the start-up program; changed in place.
+    """
     for gradient, parameter in ops.parameters_by_gradient(block).items():
         accumulator = _accumulator_of(gradient)
         shape = block.var(parameter).shape

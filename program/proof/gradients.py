@@ -119,7 +119,14 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
 
 
 def _dynamic_scales(main: static.Program) -> set[str]:
-    """Return the variables by which Paddle's AMP multiplies the loss of a program; none without a dynamic scale."""
+    """Return the variables by which Paddle's mixed precision (AMP) multiplies the loss of a program.
+
+    Args:
+        main: Training program.
+
+    Returns:
+        Their names; empty without a dynamic loss scale.
+    """
     scales: set[str] = set()
     for op in main.global_block().ops:
         if op.attr("op_role") == ops.LOSS and op.type == "elementwise_mul":
@@ -143,7 +150,14 @@ class _Followed(NamedTuple):
 
 
 def _by_parameter(read: list[_Read]) -> Histories:
-    """Map each parameter to the history of the gradient that updates it. Raises Refused if it is updated twice."""
+    """Map each parameter to the history of the gradient that updates it: how it was summed and scaled.
+
+    Args:
+        read: The gradients that the optimizer reads, each with its parameter.
+
+    Raises:
+        Refused: A parameter is updated twice.
+    """
     histories: Histories = {}
     for parameter, history in read:
         prove(parameter not in histories, f"{parameter} is updated twice")
@@ -372,7 +386,16 @@ def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str
 
 
 def _summed_by(op: Operator, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> Histories:
-    """Return the histories of the gradients that an all-reduce sums over the ranks, after it."""
+    """Return the histories of the gradients that an all-reduce sums over the ranks, after it.
+
+    Args:
+        op: A `c_allreduce_sum` operator.
+        histories: How each gradient was summed and scaled before it, by variable.
+        gradients_by_buffer: For each buffer, the names of the gradients that lie side by side in it.
+
+    Raises:
+        Refused: A gradient in a buffer is not computed yet.
+    """
     (variable,) = op.input("X")
     summed: Histories = {}
     for gradient in _gradients_in(variable, histories, gradients_by_buffer):

@@ -98,7 +98,14 @@ class _Registry:
         self._phi_prefix = f"({device.upper()},"
 
     def kernel_types(self, kind: str) -> set[str]:
-        """Return the data types, by their names in C++, for which there is a kernel of this kind of operator."""
+        """Return the data types for which there is a kernel of an operator on this device.
+
+        Args:
+            kind: Type of the operator, such as "conv2d".
+
+        Returns:
+            The types by their names in C++, such as "float"; empty if there is no kernel.
+        """
         types: set[str] = set()
         for kernel in self._registered.get(kind, []):  # as "{data_type[float]; ... place[Place(gpu:0)]; ...}"
             if self._place in kernel:
@@ -153,7 +160,15 @@ def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
 
 
 def _first_type(declared_types: SlotTypes, slots: Iterable[str]) -> str | None:
-    """Return the type of the first tensor in these slots, in their order; None if they hold no tensor."""
+    """Return the data type of the first tensor in some slots.
+
+    Args:
+        declared_types: Types of an operator's tensors by slot and name.
+        slots: Names of the slots, in the order in which they are looked at.
+
+    Returns:
+        The type, as "float16"; None if the slots hold no tensor.
+    """
     for slot in slots:
         for dtype in declared_types.get(slot, {}).values():
             return dtype
@@ -166,7 +181,16 @@ def _type_in_cpp(dtype: str) -> str:
 
 
 def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: str) -> None:
-    """Prove that each tensor is declared in the type in which the operator's kernel reads or writes it."""
+    """Prove that each tensor is declared in the type in which the operator's kernel reads or writes it.
+
+    Args:
+        op: The operator.
+        declared_types: Types of its tensors by slot and name.
+        kernel_type: The type by which its kernel was selected, as "float16".
+
+    Raises:
+        Refused: A tensor is declared in another type.
+    """
     for slot, type_by_tensor in declared_types.items():
         for name, declared in type_by_tensor.items():
             needed = _needed_type(op, slot, declared=declared, kernel_type=kernel_type)

@@ -68,7 +68,14 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
 
 
 def _refuse_bucket_limit(asked: Strategy) -> None:
-    """Raise Refused if the user set a limit for buckets, which a program of one rank does not have."""
+    """Raise Refused if the user set a limit for the groups in which gradients are all-reduced, but has one rank.
+
+    Args:
+        asked: The knobs as the user set them.
+
+    Raises:
+        Refused: The limit, `fuse_grad_size_in_MB`, is not at its default.
+    """
     is_default = asked.fuse_grad_size_in_MB == Strategy.fuse_grad_size_in_MB  # the class has the defaults
     prove(
         is_default,
@@ -143,9 +150,15 @@ def _made_in_words(fusion: _Fusion, made_count: int) -> str:
 
 
 def _sums_left_in_words(block: Block) -> list[str]:
-    """Say how many sums of gradients `enable_addto` left, in a list of one text; an empty list if it left none.
+    """Say how many sums of gradients the knob `enable_addto` left.
 
-    They are no failure: the pass takes only gradients that a convolution makes.
+    They are no failure: its pass takes only gradients that a convolution makes.
+
+    Args:
+        block: Main block of a built training program.
+
+    Returns:
+        A list of one text; empty if no sums are left.
     """
     sums = sum(1 for op in block.ops if op.type in _SUMS)
     if sums == 0:
@@ -233,7 +246,11 @@ def _count_left(block: Block) -> dict[str, int]:
 
 
 def _count_sums_for_convolutions(block: Block) -> int:
-    """Count the sums of gradients that a convolution's gradient operator could have added itself."""
+    """Count the sums of gradients that a convolution's gradient operator could have added itself.
+
+    Args:
+        block: Main block of a built training program.
+    """
     last_writer: dict[str, Operator] = {}  # variable: the last operator so far that wrote it
     count = 0
     for op in block.ops:
@@ -302,7 +319,11 @@ def _is_half_nhwc_norm(op: Operator, block: Block) -> bool:
 
 
 def _count_mergeable_lars(block: Block) -> int:
-    """Count the LARS updates of one parameter that could be merged with another one for the same data type."""
+    """Count the LARS updates of one parameter that could be merged with another one for the same data type.
+
+    Args:
+        block: Main block of a built training program.
+    """
     single_by_type: Counter[str] = Counter()
     for op in block.ops:
         if op.type == "lars_momentum" and len(op.input("Param")) == 1:
@@ -374,7 +395,12 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
 
 
 def _bucket_made_by(op: Operator, block: Block) -> _Bucket:
-    """Return the bucket that a `coalesce_tensor` operator makes."""
+    """Return the bucket, a group of gradients that are all-reduced together, that an operator makes.
+
+    Args:
+        op: A `coalesce_tensor` operator.
+        block: Block that declares its variables.
+    """
     gradients = op.output("Output")
     return _Bucket(
         buffer=op.output("FusedOutput")[0],
@@ -384,7 +410,15 @@ def _bucket_made_by(op: Operator, block: Block) -> _Bucket:
 
 
 def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
-    """Prove that the gradients of a bucket have at most `limit_mib` together. A single gradient may have any size."""
+    """Prove that the gradients of a bucket, which are all-reduced together, are no larger than the limit.
+
+    Args:
+        bucket: The gradients and their sizes. A single gradient may have any size.
+        limit_mib: Most MiB of several gradients together.
+
+    Raises:
+        Refused: They are larger.
+    """
     mib = sum(bucket.sizes_mib)
     is_single = len(bucket.sizes_mib) == 1
     prove(

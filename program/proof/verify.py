@@ -185,7 +185,14 @@ def check_compute_types(main: static.Program, dtype: str) -> None:
 
 
 def _multiplying_weights(op: Operator) -> list[str]:
-    """Return the weights that an operator, or the one whose gradient it is, convolves or multiplies images with."""
+    """Return the weights that an operator convolves or multiplies images with.
+
+    Args:
+        op: Any operator. The gradient of a convolution or product has the weights of its forward operator.
+
+    Returns:
+        Their names; empty if it is neither a convolution nor a matrix product.
+    """
     weights: list[str] = []
     for product in ops.FACTORS.get(op.type.removesuffix("_grad"), ()):
         weights += ops.operands(op, product.weights)
@@ -193,6 +200,14 @@ def _multiplying_weights(op: Operator) -> list[str]:
 
 
 def check_communicator(startup: static.Program, *, ranks: int) -> None:
-    """Prove that a start-up program creates one communicator, which joins all ranks. Raises Refused otherwise."""
+    """Prove that a start-up program creates one communicator, which joins all ranks.
+
+    Args:
+        startup: Start-up program of a training program for several ranks.
+        ranks: Number of data-parallel processes.
+
+    Raises:
+        Refused: It creates none, several, or one of another size.
+    """
     sizes = [op.attr("nranks") for op in startup.global_block().ops if op.type == "c_comm_init"]
     prove(sizes == [ranks], f"the communicators join {sizes or 'no'} ranks, not one all {ranks}")
