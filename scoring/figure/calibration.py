@@ -31,7 +31,12 @@ class Width:
     least_share: float
 
     def half_width(self, scale: float) -> float:
-        """Return half the width as a share of the figure; `Calibration` says what the scale is."""
+        """Return half the width of an interval as a share of the figure that it is about, such as 0.01.
+
+        Args:
+            scale: How much the run varies: a relative standard deviation or half a width, as `Calibration` says of each
+                table.
+        """
         share: float = self.factor * scale**self.power
         return max(share, self.least_share)
 
@@ -57,9 +62,11 @@ def calibration() -> Calibration:
 
 
 def _widths_by_kind(table: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, list[Width]]:
-    """Return one table of calibration.yaml as lists of `Width`, by the kind of windows: EPOCHS and ROWS.
+    """Return one table of calibration.yaml as lists of calibrated widths, by the kind of windows: EPOCHS and ROWS.
 
-    Each row of the file has the fields of a `Width`. They keep the file's order, from fewer windows to more.
+    Args:
+        table: The rows of each kind, each with the fields of a `Width`, in the order of the file: from fewer windows to
+            more.
     """
     widths_by_kind = {}
     for kind, rows in table.items():

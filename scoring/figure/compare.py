@@ -130,7 +130,14 @@ def _is_mlperf_result(score: Score) -> bool:
 
 
 def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) -> None:
-    """Raise InputError for fewer than two systems, and if their scores differ in unit or protocol."""
+    """Raise an error if there are fewer than two systems, or if their figures are of different kinds.
+
+    Args:
+        named_scores: For each system its name and its score.
+
+    Raises:
+        InputError: There are fewer than two systems, or their scores differ in unit or protocol.
+    """
     if len(named_scores) < 2:
         raise InputError("give two systems or more")
     kinds = {(result.unit, result.protocol) for _, result in named_scores}
@@ -165,16 +172,25 @@ def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None
 
 
 def _speedup(ratio: float, protocol: Protocol) -> float:
-    """Return how many times as fast as the base a system is; `ratio` is its figure / the figure of the base."""
+    """Return how many times as fast as the base a system is.
+
+    Args:
+        ratio: The system's figure / the figure of the base.
+        protocol: The rules of the figures, which are times or throughputs. A time of twice the base's is half as fast.
+    """
     if protocol.figure == "run_time":
         return 1 / ratio  # twice the time is half as fast
     return ratio
 
 
 def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | None:
-    """Tell whether two figures of the given ratio differ; None without an interval of the ratio.
+    """Tell whether two figures differ; None without an interval of their ratio.
 
-    They differ if the interval excludes 1, and if the ratio is off 1 by as much as like hosts differ, or more.
+    They differ if the interval excludes 1, and if the ratio is off 1 by as much as hosts of one kind differ, or more.
+
+    Args:
+        ratio: The ratio of the two figures.
+        interval: Its 95 % interval (low, high); None if not known.
     """
     if interval is None:
         return None
@@ -191,8 +207,14 @@ def excludes_1(interval: tuple[float, float]) -> bool:
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
     """Return the scaling efficiency, such as 0.75 for 6 times the speed on 8 times the devices.
 
-    Returns None if a log does not say its devices, or if the systems are known to differ in more than devices: the
-    speedup then has other causes too.
+    Args:
+        base: The score of the first system.
+        other: The score that is compared with it.
+        speedup: How many times as fast as the base the other system is.
+
+    Returns:
+        The efficiency. None if a log does not say its devices, or if the systems are known to differ in more than
+        devices: the speedup then has other causes too.
     """
     base_devices = base.records[0].devices
     devices = other.records[0].devices
@@ -205,6 +227,10 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
     """Tell whether two systems differ in something else that changes the speed: the framework, or a setting.
 
     The settings are those of `warn_of_mixed_settings`, such as the precision. Versions of the same software may differ.
+
+    Args:
+        base: The score of the first system.
+        other: The score that is compared with it.
     """
     records = (*base.records, *other.records)
     mixed_settings = {warning.check for warning in warnings.warn_of_mixed_settings(records)}
@@ -242,7 +268,13 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _repeats_both(candidate: Score, base: Score, other: Score) -> bool:
-    """Tell whether a score has several runs, which all converged, of the system of `base` and of that of `other`."""
+    """Tell whether a score has several runs, which all converged, of the system of two other scores.
+
+    Args:
+        candidate: The score that may have them.
+        base: The one score.
+        other: The other score. Its system is not compared with that of `base` here.
+    """
     is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
     return is_of_their_system and len(candidate.runs) > 1 and _all_converged(candidate)
 
@@ -294,7 +326,12 @@ def _contradict(one: Score, other: Score, name: str) -> bool:
 
 
 def _said_fact(records: Sequence[Record], name: str) -> object:
-    """Return the fact `name` by the first of the logs that says it; None if none does."""
+    """Return a fact by the first of some logs that says it; None if none does.
+
+    Args:
+        records: The runs of one score, as read from their logs.
+        name: Name of a field of Record, such as "precision".
+    """
     for record in records:
         value: object = getattr(record, name)
         if value is not None:
@@ -440,7 +477,16 @@ def _interval_of_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _several_hosts_beside_one(base: Score, other: Score) -> IndependentValues | None:
-    """Return the means of the hosts of one side, if the other is of one host of the same system; None for others."""
+    """Return the means of the hosts of one score, if the other score is of one host of the same system.
+
+    Args:
+        base: The one score.
+        other: The other score.
+
+    Returns:
+        The means; None if the two are not of one system, if neither or both have several hosts, or if hosts are not
+        known.
+    """
     if not _agree_but_for_hosts(base, other):
         return None
     return hosts_beside_one_host(_runs_of(base), _runs_of(other))

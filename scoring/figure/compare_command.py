@@ -85,7 +85,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def comparison_lines(result: Comparison) -> list[str]:
-    """Return the lines that `compare` prints: the protocol, the lines of each system, then warnings and footnotes."""
+    """Return the lines that `compare` prints: the protocol, the lines of each system, then warnings and footnotes.
+
+    Args:
+        result: The comparison. Its first row is the base, with which the others are compared.
+    """
     counts = [len(row.score.runs) for row in result.rows]
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
     base = result.rows[0]

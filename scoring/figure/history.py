@@ -87,7 +87,14 @@ def trend_of(rows: Sequence[Row], result: Score, system: str | None) -> list[Row
 
 
 def _series_of_all(new_rows: Sequence[Row]) -> Series:
-    """Return the series, or trend, that all new runs belong to. Raises InputError if they belong to several."""
+    """Return the facts that all new runs agree in: system, workload, precision and protocol.
+
+    Args:
+        new_rows: The new runs as rows of the history, at least one.
+
+    Raises:
+        InputError: Two runs differ in one of these facts.
+    """
     first = new_rows[0]
     for row in new_rows:
         if row.series != first.series:
@@ -139,14 +146,22 @@ def _cannot_be_told(new_figure: str, reason: str) -> Judgement:
 
 
 def _past_levels_in_words(past: Runs) -> str:
-    """Return how many past runs and hosts there are, and how far they vary: `10 runs +-0.31%; one host`."""
+    """Return how many past runs and hosts there are, and how far they vary: "10 runs +-0.31%; one host".
+
+    Args:
+        past: The throughputs of the past runs, and the host of each if known.
+    """
     no_rates: list[Sequence[float]] = []  # the history keeps no windows
     levels = levels_of_repetition(past.values, no_rates, past.hosts)
     return in_words([levels.run, levels.host])
 
 
 def _too_few_in_words(past: Runs) -> str:
-    """Return the reason why the past does not suffice for a verdict: too few runs, or enough runs on too few hosts."""
+    """Return the reason why the past does not suffice for a verdict: too few runs, or too few hosts.
+
+    Args:
+        past: The throughputs of the past runs, and the host of each if known.
+    """
     runs = len(past.values)
     independent_count = len(independent_values(past.values, past.hosts).values)
     if independent_count < LEAST_RUNS <= runs:
@@ -155,9 +170,14 @@ def _too_few_in_words(past: Runs) -> str:
 
 
 def _verdict(ratio: float, high: float) -> str:
-    """Return the verdict on the ratio of a new mean to the past one; `high` is the upper bound of its 95 % interval.
+    """Return in words whether a new throughput is lower than the past one.
 
-    A ratio is LOWER if `high` is below 1 and it is not nearer to 1 than like hosts (hosts of one kind) differ.
+    It is LOWER if the whole interval of the ratio is below 1, and if the ratio is off 1 by as much as hosts of one kind
+    (like hosts) differ, or more.
+
+    Args:
+        ratio: The mean of the new runs / the mean of the past runs.
+        high: The upper bound of the 95 % interval of this ratio.
     """
     if high >= 1:
         return "not shown to be lower"
@@ -202,7 +222,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run one action of `history`: add, check, show or export. Returns 1 if `check` finds a lower result, else 0."""
+    """Run one action of the command `history`: add, check, show or export.
+
+    Args:
+        args: The parsed options of `add_arguments`. `action` is the action.
+
+    Returns:
+        The exit status: 1 if `check` finds a lower result, else 0.
+
+    Raises:
+        InputError: The logs, the history or the output file cannot be used.
+    """
     if args.action == "add":
         return _add_runs(args)
     if args.action == "check":
@@ -237,9 +267,16 @@ def _write_history(args: argparse.Namespace) -> int:
 
 
 def _output_file(args: argparse.Namespace) -> Path:
-    """Return the file that `show` or `export` is to write. A page without a name is written to history.html.
+    """Return the file that `show` or `export` is to write.
 
-    Raises InputError for several files, and for a table without one.
+    Args:
+        args: The parsed command line. `logs` has the words after the action, which other actions take as logs.
+
+    Returns:
+        The path. A page without a name is history.html.
+
+    Raises:
+        InputError: Several files are named, or none for a table.
     """
     names = args.logs  # the words after the action: other actions take them as logs
     if len(names) == 1:
@@ -250,9 +287,15 @@ def _output_file(args: argparse.Namespace) -> Path:
 
 
 def _write_table(rows: Sequence[Row], output: Path) -> None:
-    """Write the runs as a table: Parquet if the file ends in .parquet, else CSV.
+    """Write the runs of a history as a table: Parquet if the file ends in .parquet, else CSV.
 
-    Raises InputError for a Parquet file that exists, and for any other file that this command did not write.
+    Args:
+        rows: The runs.
+        output: The file to write, .parquet or .csv.
+
+    Raises:
+        InputError: A Parquet file exists already, or another file has a wrong suffix or was not written by this
+            command.
     """
     if output.suffix == ".parquet":
         to_parquet([vars(row) for row in rows], output)  # refuses a file that exists
@@ -333,9 +376,15 @@ def _check_runs(args: argparse.Namespace) -> int:
 
 
 def _refuse_to_overwrite(output: Path, suffix: str, start: str) -> None:
-    """Raise InputError if `output` has another suffix, or is a file that this command did not write.
+    """Raise an error if a file that is to be written has a wrong suffix, or was not written by this command.
 
-    Files of this command begin with the text `start`, so a file that begins otherwise is refused.
+    Args:
+        output: The file to write. It need not exist.
+        suffix: The suffix that it must have, such as ".csv".
+        start: The text with which each file of this command begins.
+
+    Raises:
+        InputError: The suffix is another, or the file exists and begins otherwise.
     """
     if output.suffix != suffix:
         raise InputError(f"{output}: name a {suffix} file to write to")

@@ -112,7 +112,13 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
 
 
 def _identity_of_run(record: Record) -> str:
-    """Return the digest of the run's log. The runs of one log share it, so their lines are added to it."""
+    """Return the text by which the history knows a run: the digest of its log.
+
+    The runs of one log share its digest, so their lines are added to it.
+
+    Args:
+        record: The run as read from its log.
+    """
     if not record.segment:
         return record.sha256
     first_line, last_line = record.segment
@@ -162,6 +168,9 @@ def _explained(error: sqlite3.Error) -> str:
     """Return what happened and what to do: to the file as a whole, or else that it does not hold a history.
 
     Only their texts tell errors of SQLite apart: before Python 3.11 they have no code.
+
+    Args:
+        error: The error that SQLite raised.
     """
     message = str(error)
     for part_of_message, fix in _FIXES.items():
@@ -227,7 +236,14 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def rows_of(connection: sqlite3.Connection) -> list[Row]:
-    """Return all runs of the history, oldest first. Raises InputError for a row that this code cannot have written."""
+    """Return all runs of the history, oldest first.
+
+    Args:
+        connection: The history file.
+
+    Raises:
+        InputError: A row has a value that this code cannot have written.
+    """
     stored_rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
     rows = [Row(*values) for values in stored_rows]
     for row in rows:
@@ -238,7 +254,12 @@ def rows_of(connection: sqlite3.Connection) -> list[Row]:
 
 
 def _is_valid(column: str, value: object) -> bool:
-    """Tell whether `add` can have written a value into a column. SQLite itself does not check types."""
+    """Tell whether this code can have written a value into a column. SQLite itself does not check types.
+
+    Args:
+        column: Name of the column, which is a field of Row.
+        value: The value that the file has there.
+    """
     if column == "images_per_s":
         return isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
     if column == "revision" and value is None:
@@ -348,7 +369,13 @@ def _say_the_same(old: Row, row: Row) -> bool:
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None:
-    """Write a run and its record into the history. It replaces the row of the same digest and protocol, if any."""
+    """Write a run into the history. It replaces the row of the same digest and protocol, if any.
+
+    Args:
+        connection: The history file, open for writing.
+        row: The columns of the run.
+        record: What was read from the run's log. It is kept as packed JSON.
+    """
     packed_record = zlib.compress(json.dumps(jsonable(record)).encode())
     values = [*vars(row).values(), packed_record]
     placeholders = ", ".join("?" * len(values))
@@ -407,7 +434,14 @@ def _record_of_row(connection: sqlite3.Connection, row: Row) -> Record:
 
 
 def _window_of(stored: Mapping[str, Any]) -> Window:
-    """Return a stored window, with what tells runs apart. Raises KeyError if that is not there."""
+    """Return a window of a stored run, with only what tells runs apart.
+
+    Args:
+        stored: The window (what one printed row of a log covers) as JSON has it.
+
+    Raises:
+        KeyError: A field that tells runs apart is missing.
+    """
     return Window(
         line=stored["line"],
         step=stored["step"],

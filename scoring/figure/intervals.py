@@ -99,14 +99,24 @@ def _relative_sd_of_times(run: RunFigure) -> float:
     """Return the relative standard deviation of the windows' times per image.
 
     Times show a stall better than rates: it makes one time very long, but one rate only a little lower.
+
+    Args:
+        run: The figure of a run, with the rates of its windows, two or more.
     """
     return spread.relative_sd([1 / rate for rate in run.rates])
 
 
 def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> Bounds | None:
-    """Return the 95 % interval of the figure of another run; None if the run has too few windows for a calibrated one.
+    """Return the 95 % interval in which the figure of another run of the same system lies.
 
-    Its width is calibrated by that of `windows_interval`, the interval that the run's windows alone give.
+    Args:
+        run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
+        windows_interval: The 95 % interval of the figure that the windows alone give. The calibrated width grows with
+            its width.
+        kind: EPOCHS if the windows are whole epochs, else ROWS.
+
+    Returns:
+        The bounds (low, high); None if the run has too few windows for a calibrated width.
     """
     width = width_for(calibration().repeat[kind], len(run.rates))
     if width is None:
@@ -116,7 +126,12 @@ def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> 
 
 
 def _why_no_width(widths: Sequence[Width], kind: str) -> str:
-    """Return why no calibrated width holds for a run: there is none for this kind of windows, or it has too few."""
+    """Return why no calibrated width holds for a run: there is none for this kind of windows, or it has too few.
+
+    Args:
+        widths: The calibrated widths for the kind of windows.
+        kind: EPOCHS if the windows are whole epochs, else ROWS.
+    """
     if not widths:
         return f"none: widths are not calibrated for {kind}"
     least = min(width.windows for width in widths)
@@ -180,7 +195,12 @@ def _interval_by_protocol(
 def _interval_of_mean(values: Sequence[float], runs_in_words: str, hosts: Sequence[str] | None) -> _IntervalOfRuns:
     """Return the interval of the mean of runs by Student's t.
 
-    All runs of one host may count as a single value: see `independent_values`.
+    If some host ran several times and there are several hosts, the mean of each host's runs counts as a single value.
+
+    Args:
+        values: The figure of each run, two or more.
+        runs_in_words: The runs in words, such as "7 runs of one host".
+        hosts: Name of the host of each run; None if not known.
     """
     repeats = independent_values(values, hosts)
     mean = repeats.mean_of_runs
@@ -191,7 +211,15 @@ def _interval_of_mean(values: Sequence[float], runs_in_words: str, hosts: Sequen
 
 
 def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
-    """Return the interval of the median of runs by order statistics. It needs five runs."""
+    """Return the interval of the median of runs by order statistics. It needs five runs.
+
+    Args:
+        values: The figure of each run.
+        runs_in_words: The runs in words, such as "7 runs of one host".
+
+    Returns:
+        The bounds, with words that say how they were made; the bounds are None for fewer than five runs.
+    """
     bounds = medians.median_interval(values)
     if bounds is None:
         return _IntervalOfRuns(None, f"none: {runs_in_words}, order statistics need 5")
@@ -202,9 +230,15 @@ def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _Interva
 
 
 def _interval_of_olympic_mean(values: Sequence[float], runs_in_words: str, dropped: int) -> _IntervalOfRuns:
-    """Return the interval of the mean of runs without the `dropped` least and the `dropped` greatest, by Yuen's t.
+    """Return the interval of an olympic mean of runs (without the best and the worst), by Yuen's t.
 
-    It needs two runs that are not dropped.
+    Args:
+        values: The figure of each run. Those that are dropped may be infinite.
+        runs_in_words: The runs in words, such as "7 runs of one host".
+        dropped: How many runs are left out at each end.
+
+    Returns:
+        The bounds, with words that say how they were made; the bounds are None if fewer than two runs are kept.
     """
     mean = spread.olympic_mean_of(values, dropped=dropped)
     if mean is None:

@@ -103,7 +103,13 @@ def _clipped(values: Sequence[float], most_distance: float) -> list[float]:
 def _noise_deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of a series around its level, estimated from the differences of neighbours.
 
-    A level change or a slow drift hardly affects their median. The result is always above 0.
+    A level change or a slow drift hardly affects the median of these differences.
+
+    Args:
+        values: The series in order, two values or more.
+
+    Returns:
+        The deviation in the unit of the values, always above 0.
     """
     differences = [abs(after - before) for before, after in itertools.pairwise(values)]
     # The difference of two values has sqrt(2) times the deviation of one value.

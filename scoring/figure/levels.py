@@ -66,14 +66,22 @@ def levels_of_repetition(
 
 
 def _level_of_hosts(runs_by_host: Mapping[str, Sequence[float]]) -> Level:
-    """Return how many hosts there are, and how far the means of their runs vary. Each host has a run at least."""
+    """Return how many hosts there are, and how far the means of their runs vary.
+
+    Args:
+        runs_by_host: The figures of the converged runs of each host, at least one for each.
+    """
     host_means = [statistics.fmean(runs) for runs in runs_by_host.values()]
     first_host = next(iter(runs_by_host), "")
     return _level_of_groups("host", [host_means], if_no_pair=one_host_in_words(first_host))
 
 
 def one_host_in_words(host: str) -> str:
-    """Return `one host`, or `one set of 8 hosts` for runs on so many. `host` is one of `hosts_of_runs`."""
+    """Return "one host", or "one set of 8 hosts" for runs on so many.
+
+    Args:
+        host: The host or hosts of a run as `hosts_of_runs` names them: "node1", or "node1, node2".
+    """
     nodes = host.count(", ") + 1
     return "one host" if nodes == 1 else f"one set of {nodes} hosts"
 
@@ -81,7 +89,8 @@ def one_host_in_words(host: str) -> str:
 def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
     """Return how many windows were measured, and how far they vary within their runs.
 
-    `rates` are the rates of each run's windows, empty for a run whose figure is not made of windows.
+    Args:
+        rates: The rates of each run's windows; empty for a run whose figure is not made of windows.
     """
     if not any(rates):
         return Level(name="window", count=None, unknown="the figure is not made of windows")
@@ -89,10 +98,14 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
-    """Return how many values the groups of a level have in all, and how far the values vary within a group.
+    """Return how many values the groups of a level of repetition have in all, and how far they vary within a group.
 
-    For example, the runs [[100, 102], [200]] of two hosts are 3 runs, and vary by 1.4 % within a host. `name` is that
-    of the level: window, run or host. If no group has two finite values, `if_no_pair` says why the spread is not known.
+    For example, the runs [[100, 102], [200]] of two hosts are 3 runs, and vary by 1.4 % within a host.
+
+    Args:
+        name: Name of the level: "window", "run" or "host".
+        groups: The values of each group. Infinite ones count, but are not compared.
+        if_no_pair: Why the spread is not known, for the case that no group has two finite values.
     """
     count = sum(len(values) for values in groups)
     pooled = spread.pooled_sd([_finite(values) for values in groups])
@@ -112,9 +125,12 @@ def in_words(repeated: Sequence[Level]) -> str:
 
 
 def level_in_words(level: Level) -> str:
-    """Return how many values a level has, and their deviation or why there is none: `3 runs +-0.31%`, `one host`.
+    """Return how many windows, runs or hosts were measured and how far they vary: "3 runs +-0.31%" or "one host".
 
-    Runs that did not converge are added: `2 runs +-0.31% (1 run that did not converge is not counted)`.
+    Runs that did not converge are added: "2 runs +-0.31% (1 run that did not converge is not counted)".
+
+    Args:
+        level: The windows, the runs or the hosts of a measurement, with their spread.
     """
     text = _counted_in_words(level)
     if level.not_converged == 1:
@@ -183,7 +199,12 @@ def hosts_of_nodes(nodes: Sequence[Mapping[str, object]], count: int | None) -> 
 
 
 def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, list[float]]:
-    """Return the values of each host, in the order in which the hosts first appear."""
+    """Return the values of each host, in the order in which the hosts first appear.
+
+    Args:
+        values: A value for each run.
+        hosts: Name of the host of each run, in the same order.
+    """
     by_host: dict[str, list[float]] = {}
     for host, value in zip(hosts, values, strict=True):
         by_host.setdefault(host, []).append(value)
@@ -232,7 +253,15 @@ def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> 
 
 
 def means_of_hosts(values: Sequence[float], hosts: Sequence[str]) -> IndependentValues:
-    """Return the mean of each host's runs; `hosts` names the host of each run."""
+    """Return the mean of each host's runs.
+
+    Args:
+        values: The figure of each run.
+        hosts: Name of the host of each run, in the same order.
+
+    Returns:
+        The means, in the order in which the hosts first appear, with the number of runs of each.
+    """
     runs_of_hosts = values_by_host(values, hosts).values()
     means = [statistics.fmean(runs) for runs in runs_of_hosts]
     return IndependentValues(means, [len(runs) for runs in runs_of_hosts], are_hosts=True)

@@ -33,7 +33,14 @@ def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
 
 
 def _peak_flop_per_s(record: Record) -> float | None:
-    """Return the peak FLOP/s of one GPU of a run at its precision; None if the GPU model or its peak is not known."""
+    """Return the peak FLOP/s of one GPU of a run at the precision that it computes in, by the GPU's data sheet.
+
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        The peak; None if the GPU model or its peak is not known.
+    """
     card = _card_of_all_gpus(record)
     if card is None:
         return None
@@ -68,7 +75,14 @@ def _described_gpus(record: Record) -> Iterator[Mapping[str, object]]:
 
 
 def _flop_per_image(record: Record) -> float | None:
-    """Return the FLOP of training on one image of the configured size; None if the model or the size is not known."""
+    """Return the FLOP of training on one image of the configured size.
+
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        The number; None if the model or the size is not known, or if it was not counted for this size.
+    """
     workload = workloads.of_model(record.model)
     if workload is None:
         return None

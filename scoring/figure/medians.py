@@ -35,7 +35,13 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _interpolated(outer: tuple[float, float], inner: tuple[float, float], inner_weight: float) -> tuple[float, float]:
-    """Return the interval between two intervals: the outer one at an `inner_weight` of 0, the inner one at 1."""
+    """Return the interval between two intervals, at a weight.
+
+    Args:
+        outer: The bounds (low, high) at a weight of 0.
+        inner: The bounds (low, high) at a weight of 1.
+        inner_weight: The weight, from 0 to 1.
+    """
     outer_low, outer_high = outer
     inner_low, inner_high = inner
     low = outer_low + inner_weight * (inner_low - outer_low)
@@ -44,7 +50,12 @@ def _interpolated(outer: tuple[float, float], inner: tuple[float, float], inner_
 
 
 def _interval_at_depth(depth: int, ordered: Sequence[float]) -> tuple[float, float]:
-    """Return the interval from the `depth`-th least value to the `depth`-th greatest, of values in ascending order."""
+    """Return the interval from the `depth`-th least value to the `depth`-th greatest.
+
+    Args:
+        depth: The rank of the bounds, counted from 1.
+        ordered: The values in ascending order.
+    """
     return ordered[depth - 1], ordered[-depth]
 
 
@@ -72,10 +83,14 @@ def _weight_of_inner_bounds(k: int, n: int) -> float:
 
 
 def _confidence_at_depth(depth: int, n: int) -> float:
-    """Return the probability that the median lies between the `depth`-th least and the `depth`-th greatest of n values.
+    """Return the probability that the median lies between the k-th least and the k-th greatest of n values.
 
-    The median lies outside if fewer than `depth` of the values are on one side of it. Each value is on either side
-    with a probability of 1/2.
+    The median lies outside if fewer than k of the values are on one side of it. Each value is on either side with a
+    probability of 1/2.
+
+    Args:
+        depth: The rank k of the two values, counted from 1.
+        n: The number of values.
     """
     return 1 - 2 * float(math.fsum(math.comb(n, count) for count in range(depth)) / 2**n)
 
@@ -153,16 +168,28 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
 def _multiplied_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
     """Return the coefficients of a polynomial in q times 1 - q**power.
 
-    The result is cut off at the length of `coefficients`, which lists the polynomial from q**0 up.
+    Args:
+        coefficients: The coefficients of the polynomial, from q**0 up.
+        power: The power of q, 1 or more.
+
+    Returns:
+        The coefficients from q**0 up, cut off at the length of `coefficients`.
     """
     times_q_to_power = [0] * power + list(coefficients)
     return [kept - moved for kept, moved in zip(coefficients, times_q_to_power, strict=False)]
 
 
 def _divided_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
-    """Return the coefficients of a polynomial in q over 1 - q**power, cut off at the length of `coefficients`.
+    """Return the coefficients of a polynomial in q over 1 - q**power.
 
     quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient.
+
+    Args:
+        coefficients: The coefficients of the polynomial, from q**0 up.
+        power: The power of q, 1 or more.
+
+    Returns:
+        The coefficients from q**0 up, cut off at the length of `coefficients`.
     """
     quotient = [0] * power  # stands for the places below q**0, and is taken off at the end
     for place, coefficient in enumerate(coefficients):

@@ -38,7 +38,13 @@ def add_score_options(
 
 
 def _add_protocol_option(parser: argparse.ArgumentParser, default: str | None, shown_default: str) -> None:
-    """Add --protocol. The user must give it if there is no default to show in the help."""
+    """Add the option --protocol. The user must give it if there is no default to show in the help.
+
+    Args:
+        parser: The parser of the command.
+        default: The default of the option, such as "window"; None for none, or if the command chooses it later.
+        shown_default: The default in words, for the help; empty if there is none.
+    """
     text = "a name, or a YAML file of your own"
     if shown_default:
         text += f" (default: {shown_default})"
@@ -46,12 +52,26 @@ def _add_protocol_option(parser: argparse.ArgumentParser, default: str | None, s
 
 
 def counts(text: str) -> list[int]:
-    """Return the numbers of an option's text: [8] of `8`, [1, 8, 32] of `1,8,32`."""
+    """Return the numbers of an option's text: [8] of "8", [1, 8, 32] of "1,8,32".
+
+    Args:
+        text: The option's value.
+
+    Raises:
+        ArgumentTypeError: A part of the text is no whole number above 0.
+    """
     return [count(item) for item in text.split(",")]
 
 
 def whole(text: str) -> int:
-    """Return the whole number in an option's text. Raises ArgumentTypeError if it is below 0, or not a number."""
+    """Return the whole number in an option's text, such as "5".
+
+    Args:
+        text: The option's value.
+
+    Raises:
+        ArgumentTypeError: The text is no whole number, or one below 0.
+    """
     try:
         value = int(text)
     except ValueError:

@@ -55,22 +55,37 @@ class Protocol:
         return "minutes" if self.figure == "run_time" else "images/s"
 
     def skipping(self, skip: int) -> "Protocol":
-        """Return the protocol with another number of windows (or epochs) dropped, as `--skip` asks for."""
+        """Return the protocol with another warm-up, as the option --skip asks for.
+
+        Args:
+            skip: The number of windows (printed rows) to drop, or of epochs if the protocol skips epochs.
+        """
         return dataclasses.replace(self, skip=skip, skip_unit="epoch" if self.skip_unit == "epoch" else "window")
 
     def asking(self, runs: int) -> "Protocol":
-        """Return the protocol with another number of runs, as `--runs` asks for."""
+        """Return the protocol with another number of runs, as the option --runs asks for.
+
+        Args:
+            runs: How many runs a figure is made of at least.
+        """
         return dataclasses.replace(self, runs=runs, runs_given=True)
 
     def with_numbers_of_benchmark(self, runs: int, dropped_runs: int) -> "Protocol":
-        """Return the protocol with these numbers of runs, which a benchmark has settled."""
+        """Return the protocol with the numbers of runs that a benchmark of MLPerf has settled.
+
+        Args:
+            runs: How many runs a result takes.
+            dropped_runs: How many of them are dropped at each end of the olympic mean.
+        """
         return dataclasses.replace(self, runs=runs, dropped_runs=dropped_runs, by_benchmark=False)
 
     def describe(self, counts: Sequence[int] = ()) -> str:
         """Return the rule in words: how a run is measured, then how the runs are averaged.
 
-        For example `skip 1 windows, mean of rates; mean of 1 run`. `counts` are the numbers of runs of the systems, if
-        known; see `_runs_in_words`.
+        For example "skip 1 windows, mean of rates; mean of 1 run".
+
+        Args:
+            counts: The numbers of runs of the systems that are shown. If empty, the protocol's own number is said.
         """
         return f"{self._steps_in_words()}; {self._mean_in_words()} of {self._runs_in_words(counts)}"
 
@@ -216,7 +231,15 @@ def _protocol(path: Path, name: str, entry: object) -> Protocol:
 
 
 def _refuse_unknown_words(where: str, fields: JsonObject) -> None:
-    """Raise InputError, which begins with `where`, if a field that allows only some words has another value."""
+    """Raise an error if a field of a protocol that allows only some words has another value.
+
+    Args:
+        where: File and name of the protocol, with which an error begins.
+        fields: The fields of the protocol, as YAML has them.
+
+    Raises:
+        InputError: A field has a word that is not allowed. The message lists those that are.
+    """
     types = get_type_hints(Protocol)
     for field in ("figure", "over_steps", "over_runs"):
         allowed_values = get_args(types[field])  # the field is a Literal
@@ -225,7 +248,15 @@ def _refuse_unknown_words(where: str, fields: JsonObject) -> None:
 
 
 def _number_of_runs(where: str, value: object) -> int:
-    """Return the number of the field `runs`. Raises InputError, which begins with `where`, for any other value."""
+    """Return the number in the field `runs` of a protocol.
+
+    Args:
+        where: File and name of the protocol, with which an error begins.
+        value: The value of the field, as YAML has it.
+
+    Raises:
+        InputError: The value is no whole number above 0.
+    """
     if type(value) is not int or value <= 0:  # `isinstance` would take YAML's `yes`, which is True, for a number
         raise InputError(f"{where}: runs is {value!r}; want a whole number over 0, or {BY_BENCHMARK}")
     return value

@@ -10,13 +10,21 @@ from scoring.record import InputError, Record, Window
 def are_rates_of_one_device(record: Record) -> bool:
     """Tell whether the rates of a log can only be given for one device, because it does not say how many ran.
 
-    A log that prints rates of all devices need not say how many they are.
+    Args:
+        record: The run as read from its log. If it prints rates of all devices, it need not say how many they are.
     """
     return record.rate_scope != "global" and record.devices is None
 
 
 def devices_per_printed_rate(record: Record) -> int:
-    """Return the factor that turns the rates that a log prints into rates of all devices."""
+    """Return the factor that turns the rates that a log prints into rates of all devices.
+
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        The number of devices; 1 if the log prints rates of all devices, or if the number is not known.
+    """
     if record.rate_scope == "global":
         return 1
     return record.devices or 1  # if their number is not known, the rates stay those of one device
@@ -42,14 +50,31 @@ def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | N
 
 
 def _printed_rate_of_all(record: Record, item: Window) -> float | None:
-    """Return the rate that a row prints, of all devices if their number is known; None if it prints none."""
+    """Return the rate that a row prints, of all devices if their number is known.
+
+    Args:
+        record: The run as read from its log. It tells whether printed rates are of one device or of all.
+        item: The window (what one printed row of the log covers) or the summary of an epoch.
+
+    Returns:
+        The images/s; None if the row prints no rate.
+    """
     if item.printed_rate is None:
         return None
     return item.printed_rate * devices_per_printed_rate(record)
 
 
 def _rate_by_step_time(record: Record, item: Window) -> float | None:
-    """Return the batch of all devices over the step time that a row prints; None if one of the two is not known."""
+    """Return the images/s of a window or an epoch: the batch of all devices / the step time that its row prints.
+
+    Args:
+        record: The run as read from its log. If it neither prints rates of all devices nor says how many ran, the rate
+            is of one device.
+        item: The window (what one printed row of the log covers) or the summary of an epoch.
+
+    Returns:
+        The rate; None if the step time, the batch or a needed number of devices is not known.
+    """
     devices = record.devices
     prints_rates_of_all = record.rate_scope == "global"
     # The rate of one device may stand in for that of all, unless the log also prints rates of all devices.
@@ -229,11 +254,22 @@ def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
 
 
 def _equal_work(images: int, rates: Sequence[float]) -> Work:
-    """Return the work of windows that all have the same number of `images`, each in 1 / its rate seconds."""
+    """Return the work of windows that all have the same number of images.
+
+    Args:
+        images: The number of images of each window.
+        rates: For each window the rate that gives its time, 1 / rate seconds: the images/s of one device, if `images`
+            is the number of devices.
+    """
     return Work([images] * len(rates), [1 / rate for rate in rates])
 
 
 def _values_if_in_all(windows: Sequence[Window], name: str) -> list[float]:
-    """Return the field `name` of all windows; an empty list if it is None or 0 in one of them."""
+    """Return one field of all windows; an empty list if it is None or 0 in one of them.
+
+    Args:
+        windows: The windows; a window is what one printed row of the log covers.
+        name: Name of the field, such as "seconds".
+    """
     values = [getattr(window, name) for window in windows]
     return values if all(values) else []

@@ -61,7 +61,14 @@ def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[ob
 
 
 def refuse_same_run_twice(records: Sequence[Record]) -> None:
-    """Raise InputError if a run is given twice, or in two parts: one log then goes on where another ends."""
+    """Raise an error if a run is given twice, or in two parts: one log then goes on where another ends.
+
+    Args:
+        records: The runs as read from their logs.
+
+    Raises:
+        InputError: Two logs are of one run.
+    """
     for one, other in itertools.combinations(records, 2):
         if one.is_of_same_run(other):
             raise InputError(f"{other.file} and {one.file} are of the same run: one run counts once")
@@ -70,7 +77,15 @@ def refuse_same_run_twice(records: Sequence[Record]) -> None:
 
 
 def _refuse_continuation(earlier: Record, later: Record) -> None:
-    """Raise InputError if the log `later` goes on where the log `earlier` ends."""
+    """Raise an error if one log goes on where another ends.
+
+    Args:
+        earlier: The log that may have the earlier part of the run.
+        later: The log that may have the later part.
+
+    Raises:
+        InputError: The two logs are parts of one run.
+    """
     if later.is_continuation_of(earlier):
         says = "parts of one run are no repeats; join them with `cat`"
         first_line = later.windows[0].line

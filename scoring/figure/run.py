@@ -178,7 +178,12 @@ def _images_over_mean_time(work: Work) -> _Average:
 
 
 def _average_by_times(work: Work, value: float) -> _Average:
-    """Return the average `value` of the windows' images/s, with each window's rate and an interval by their times."""
+    """Return an average of the windows' images/s, with each window's rate and an interval by their times.
+
+    Args:
+        work: The images and seconds of each window (what one printed row of the log covers).
+        value: The average, in images/s.
+    """
     seconds_per_image = work.seconds_per_image
     rates = [1 / seconds for seconds in seconds_per_image]
     return _Average(value, rates, _interval_of_rate(seconds_per_image, value))
@@ -245,7 +250,17 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
 def _rows_after(
     record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start: StampedRow
 ) -> list[StampedRow]:
-    """Return the rows that the protocol measures after `start`: all, or those of the steps that it takes."""
+    """Return the rows after the start of a measurement that the protocol measures: all, or those of some steps.
+
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement. `take_steps` is how many steps it takes; None takes all.
+        stamped: The rows that have a time stamp and a known number of steps done, in the order of the log.
+        start: The row at which the measurement starts. It is not returned.
+
+    Raises:
+        InputError: The log is too short.
+    """
     if protocol.take_steps is None:
         return _all_rows_after(record, stamped, start)
     return _rows_of_next_steps(record, protocol.take_steps, stamped, start)
@@ -302,7 +317,16 @@ def _start_row(
 
 
 def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
-    """Return the rows after `start`, up to the end of the log. Raises InputError if there is none."""
+    """Return the rows after the start of a measurement, up to the end of the log.
+
+    Args:
+        record: The run as read from its log, for the error.
+        stamped: The rows that have a time stamp and a known number of steps done, in the order of the log.
+        start: The row at which the measurement starts. It is not returned.
+
+    Raises:
+        InputError: There is no row after it.
+    """
     rows = _rows_up_to(stamped[-1].steps_done, stamped, start)
     if not rows:
         raise too_short(record, steps=1, total=0)
@@ -310,7 +334,13 @@ def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: Stampe
 
 
 def _rows_up_to(last_steps_done: int, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
-    """Return the rows with more steps done than `start`, up to `last_steps_done`."""
+    """Return the rows after the start of a measurement, up to a number of steps done.
+
+    Args:
+        last_steps_done: The most steps done at the end of a row, counted from the start of the run.
+        stamped: The rows that have a time stamp and a known number of steps done, in the order of the log.
+        start: The row at which the measurement starts. Only rows with more steps done are returned.
+    """
     return [row for row in stamped if start.steps_done < row.steps_done <= last_steps_done]
 
 
@@ -340,7 +370,17 @@ def _rows_of_next_steps(
 
 
 def _refuse_warm_up_between(record: Record, protocol: Protocol, start: StampedRow, end: StampedRow) -> None:
-    """Raise InputError if the log marks a window after the row `start`, up to `end`, as warm-up."""
+    """Raise an error if the log marks a window between the two rows of a measurement as warm-up.
+
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement. Only its name is used, for the error.
+        start: The row at which the measurement starts. Its own window may be warm-up.
+        end: The row at which the measurement ends. Its own window counts.
+
+    Raises:
+        InputError: A window after `start`, up to `end`, is marked as warm-up.
+    """
     between = [window for window in record.windows if start.window.line < window.line <= end.window.line]
     fix = "give --skip N, the number of the stamped row at which the warm-up ends"
     refuse_marked_warm_up(record, protocol, between, fix=fix)
@@ -369,7 +409,16 @@ def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> floa
 
 
 def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -> StampedRow:
-    """Return the stamped row of a number, counted from 1. Raises InputError if the log has fewer of them."""
+    """Return the row at which to start, by the number that the user gave (--skip).
+
+    Args:
+        record: The run as read from its log, for the error.
+        number: Which of `stamped`, counted from 1.
+        stamped: The rows that have a time stamp and a known number of steps done, in the order of the log.
+
+    Raises:
+        InputError: The log has fewer such rows.
+    """
     if number <= len(stamped):
         return stamped[number - 1]
     raise nothing_left(record, f"{number} windows", _stamps_in_words(stamped))
@@ -409,7 +458,15 @@ def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
 
 
 def _refuse_clock_set_back(record: Record, windows: Sequence[Window]) -> None:
-    """Raise InputError if the time stamp of a window is earlier than that of the window before it."""
+    """Raise an error if the clock was set back during some windows.
+
+    Args:
+        record: The run as read from its log, for the error.
+        windows: The windows in the order of the log. A window is what one printed row covers.
+
+    Raises:
+        InputError: The time stamp of a window is earlier than that of the window before it.
+    """
     for before, row in rows_with_clock_set_back(windows):
         raise InputError(
             f"{record.file}: no figure, as the clock was set: the time stamp of line {row.line} lies before that of "
@@ -418,7 +475,17 @@ def _refuse_clock_set_back(record: Record, windows: Sequence[Window]) -> None:
 
 
 def _figure_of_own_summary(record: Record) -> RunFigure:
-    """Return the images/s that the log itself closes with. Raises InputError if it closes with none."""
+    """Return the images/s that the log itself closes with, for all devices if their number is known.
+
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        The figure. It comes from the closing line alone.
+
+    Raises:
+        InputError: The log closes with no figure of its own.
+    """
     if record.summary_rate is None:
         says = "the log closes with no figure of its own; take a protocol that counts its rows"
         raise InputError(f"{record.file}: {says}")

@@ -14,7 +14,14 @@ BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # if 
 
 
 def benchmark_of(record: Record) -> str | None:
-    """Return the benchmark that a log names, or else the benchmark of its model; None if neither is known."""
+    """Return the benchmark that a log is of, such as "resnet".
+
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        The benchmark that the log names, or else that of its model; None if neither is known.
+    """
     return record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
 
 
@@ -77,10 +84,14 @@ def _unknown_run_count(file: str, says: str) -> InputError:
 
 
 def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
-    """Return the number of runs that MLPerf drops of the benchmark at each end.
+    """Return the number of runs that MLPerf drops of a benchmark at each end.
 
-    For an unknown benchmark, it is the number of most benchmarks. Raises InputError if the protocol would drop all of
-    its runs.
+    Args:
+        protocol: The rules of the score, with the number of runs that the user gave.
+        benchmark: The benchmark as MLPerf names it. For an unknown one (None), it is the number of most benchmarks.
+
+    Raises:
+        InputError: All of the user's number of runs would be dropped.
     """
     dropped = dropped_runs(benchmark or "")
     if protocol.runs <= 2 * dropped:
@@ -117,7 +128,10 @@ def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) 
 def message_of_missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
     """Return a message that the protocol asks for more runs than there are; None if there are enough.
 
-    The message lists the figures of the runs, which are in `unit`.
+    Args:
+        runs: The figure of each run. The message lists them.
+        protocol: The rules of the score. `runs` is the number of runs that it asks for.
+        unit: Unit of the figures, such as "minutes".
     """
     if len(runs) >= protocol.runs:
         return None

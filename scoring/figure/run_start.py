@@ -42,7 +42,15 @@ def start_of(record: Record) -> Start:
 
 
 def _date_of_first_row(record: Record) -> float | None:
-    """Return the time stamp of a run's first row as Unix time; None without a stamp, or if it is no date."""
+    """Return the time stamp of a run's first row as Unix time.
+
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        The seconds; None if the log has no row, or its first row has no stamp, or one that is no date, such as a time
+        from midnight.
+    """
     stamp_s = record.windows[0].end_s if record.windows else None
     if stamp_s is None:
         return None

@@ -129,7 +129,14 @@ class Score:
         return self.notes(next_to_verified=False)
 
     def notes(self, *, next_to_verified: bool) -> list[str]:
-        """The notes that must stand with the figure, alone or next to results that MLCommons verified."""
+        """Return the notes that must stand with the figure if it is of logs in the form of MLPerf logs.
+
+        Args:
+            next_to_verified: Whether the figure is shown next to results that MLCommons verified.
+
+        Returns:
+            The notes; empty for other logs.
+        """
         if self.standing is None:
             return []
         derived = "images/s" if self.protocol.figure == "throughput" else ""
@@ -341,12 +348,22 @@ def _score_and_intervals(chosen: _ChosenRuns, protocol: Protocol, unit: str) -> 
 
 
 def _unit(records: Sequence[Record], protocol: Protocol) -> str:
-    """Return the unit of the figure; for a throughput with ` per device` if a log does not say how many devices ran."""
+    """Return the unit of the figure, such as "images/s", "images/s per device" or "minutes".
+
+    Args:
+        records: The runs as read from their logs. If one does not say how many devices ran, a throughput is per device.
+        protocol: The rules of the score.
+    """
     return f"{protocol.unit} per device" if _is_per_device(records, protocol) else protocol.unit
 
 
 def _is_per_device(records: Sequence[Record], protocol: Protocol) -> bool:
-    """Tell whether the figure is the throughput of one device, because a log does not say how many devices ran."""
+    """Tell whether the figure is the throughput of one device, because a log does not say how many devices ran.
+
+    Args:
+        records: The runs as read from their logs.
+        protocol: The rules of the score. A training time is never per device.
+    """
     return protocol.figure == "throughput" and any(are_rates_of_one_device(record) for record in records)
 
 
@@ -419,7 +436,15 @@ def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
 
 
 def _minutes_to_end(record: Record, run: RunFigure) -> float:
-    """Return how long a run took in minutes, whether it converged or not; infinite if its end is not known."""
+    """Return how long a run took in minutes, whether it reached its target or not.
+
+    Args:
+        record: The run as read from its log.
+        run: The figure of the run; infinite if it did not reach its target.
+
+    Returns:
+        The minutes; infinite if the end of the run is not known.
+    """
     did_not_converge = math.isinf(run.value)
     if did_not_converge and record.run_time_s:
         return record.run_time_s / 60

@@ -72,7 +72,13 @@ def _print_score(result: Score, *, as_json: bool) -> None:
 
 
 def _print_too_few_runs(error: TooFewRunsError, partial: Score, *, as_json: bool) -> None:
-    """Print the error that there are too few runs, and for JSON also the score of the runs that there are."""
+    """Print the error that there are too few runs, and for JSON also the score of the runs that there are.
+
+    Args:
+        error: The error.
+        partial: The score of the runs, which may have no figure (NaN).
+        as_json: Whether the user asked for JSON. The score is then printed to stdout.
+    """
     command = f"{called('scoring')} score"  # as the user called it
     print(safe_lines([f"{command}: {error}"]), file=sys.stderr)
     if as_json:
@@ -80,10 +86,14 @@ def _print_too_few_runs(error: TooFewRunsError, partial: Score, *, as_json: bool
 
 
 def _may_be_shorter_than_warm_up(records: Sequence[Record], skip: int | None) -> bool:
-    """Tell whether it is no mistake that the warm-up leaves nothing to measure.
+    """Tell whether it is no mistake of the user that the warm-up leaves nothing to measure.
 
-    All runs were resumed from a checkpoint and finished, which may take a few steps only, and the user did not choose
-    the warm-up (--skip).
+    It is none if all runs were resumed from a checkpoint and finished, which may take a few steps only, and the user
+    did not choose the warm-up.
+
+    Args:
+        records: The runs as read from their logs.
+        skip: The value of the option --skip; None if the user did not give it.
     """
     return skip is None and all(_was_resumed_and_finished(record) for record in records)
 
@@ -151,10 +161,14 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 
 
 def _more_runs_in_words(more_runs: int | None) -> str:
-    """Return how many runs to add for a 95 % interval of +-1 %, in words.
+    """Return in words how many runs to add for a 95 % interval of +-1 %.
 
-    - None or 0: an empty text.
-    - More than MOST_MORE_RUNS: that the runs are too noisy for this goal.
+    Args:
+        more_runs: The number of runs; None if it is not known.
+
+    Returns:
+        The words; empty for None or 0. For more than MOST_MORE_RUNS, they say that the runs are too noisy for this
+        goal.
     """
     if not more_runs:
         return ""
@@ -164,7 +178,11 @@ def _more_runs_in_words(more_runs: int | None) -> str:
 
 
 def _row_of_run(run: RunFigure) -> tuple[str, str]:
-    """Return the row of one run, as (name, text): its figure, and the lines of its log that the figure comes from."""
+    """Return the printed row of one run, as (name, text).
+
+    Args:
+        run: The figure of the run. The text also shows the lines of the log that it comes from.
+    """
     shown = "did not converge" if math.isinf(run.value) else f"{run.value:.3f}"
     windows = f", {run.windows} windows" if run.windows > 1 else ""
     return "run", f"{shown}   {run.file}:{run.first_line}-{run.last_line}{windows}"
@@ -173,7 +191,10 @@ def _row_of_run(run: RunFigure) -> tuple[str, str]:
 def score_lines(result: Score) -> list[str]:
     """Return the lines that `score` prints: the figure, a row for each known fact, the warnings and the footnotes.
 
-    A row has a name and a text: `  spread         1.234 (standard deviation over runs)`.
+    A row has a name and a text: "  spread         1.234 (standard deviation over runs)".
+
+    Args:
+        result: The score. Its value is NaN if there is no figure.
     """
     figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {result.shown_unit}"
     lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]

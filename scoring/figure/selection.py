@@ -71,9 +71,16 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
-    """Return `rows` without the first `number` of them. Raises InputError if none is left.
+    """Return the rows of a log without the first ones.
 
-    `unit` is what the error calls the rows: `windows` or `epochs`.
+    Args:
+        record: The run as read from its log, for the error.
+        rows: The windows or the summaries of epochs.
+        number: How many to drop.
+        unit: What the error calls the rows: "windows" or "epochs".
+
+    Raises:
+        NothingMeasuredError: No row is left.
     """
     if number >= len(rows):
         raise nothing_left(record, warm_up=f"{number} {unit}", held=f"{len(rows)}")
@@ -108,7 +115,17 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
 
 
 def refuse_marked_warm_up(record: Record, protocol: Protocol, measured: Sequence[Window], *, fix: str) -> None:
-    """Raise InputError, which ends with `fix`, if the log marks a window as warm-up that the protocol would measure."""
+    """Raise an error if the log marks a window as warm-up that would be measured.
+
+    Args:
+        record: The run as read from its log, for the error.
+        protocol: The rules of the measurement. Only its name is used, for the error.
+        measured: The windows that would be measured. A window is what one printed row of the log covers.
+        fix: What the user can do, with which the error ends.
+
+    Raises:
+        InputError: A window is marked as warm-up.
+    """
     marked = [window for window in measured if window.phase == "warmup"]
     if marked:
         says = f"would measure windows that the log marks as warm-up ({lines_in_words(marked)})"
@@ -118,7 +135,12 @@ def refuse_marked_warm_up(record: Record, protocol: Protocol, measured: Sequence
 def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
     """Return for each window how many steps of the run were done at its end.
 
-    Raises InputError, which names the protocol that skips steps, if the log does not say it of all windows.
+    Args:
+        record: The run as read from its log.
+        protocol: The rules of the measurement, which skip steps, for the error.
+
+    Raises:
+        InputError: The log does not say it of all windows.
     """
     known = [done for done in steps_done_by_window(record) if done is not None]
     if len(known) < len(record.windows):
@@ -136,9 +158,15 @@ class _Progress(NamedTuple):
 
 
 def steps_done_by_window(record: Record) -> list[int | None]:
-    """Return for each window how many steps of the run, warm-up included, were done at its end; None if not known.
+    """Return for each window of a run how many steps of the run, warm-up included, were done at its end.
 
     If the printed numbers start again in each epoch, the epochs are added up: 50, 100, 50, 100 -> 50, 100, 150, 200.
+
+    Args:
+        record: The run as read from its log. A window is what one printed row of it covers.
+
+    Returns:
+        A number for each window; None where it is not known.
     """
     steps_done = []
     progress = _Progress(done=0, done_at_restart=0, epoch=None)
@@ -171,10 +199,18 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 
 
 def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int) -> int:
-    """Return how many steps were done when the numbers that a log prints last began again; 0 if they never did.
+    """Return how many steps were done when the step numbers that a log prints last began again.
 
-    For example, an epoch ends at step 100. If the next epoch's first row prints 50, the numbers begin again, and 100
-    is returned. If it prints 150, they go on. `printed_steps` is what the row prints, counted from 1.
+    For example, an epoch ends at step 100. If the next epoch's first row prints 50, the numbers begin again, and 100 is
+    returned. If it prints 150, they go on.
+
+    Args:
+        window: What the current row covers, with its epoch.
+        before: How far the run was at the end of the row before.
+        printed_steps: The step number that the current row prints, as if the log counted from 1.
+
+    Returns:
+        The steps; 0 if the numbers never began again.
     """
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
     done_if_numbers_go_on = before.done_at_restart + printed_steps
@@ -184,7 +220,12 @@ def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int)
 
 
 def _sum_if_known(done: int | None, steps: int | None) -> int | None:
-    """Return the steps done before plus those of a window; None if one of the two is not known."""
+    """Return the steps done at the end of a window; None if they are not known.
+
+    Args:
+        done: The steps done before the window; None if not known.
+        steps: The steps of the window; None or 0 if not known.
+    """
     if done is None or not steps:
         return None
     return done + steps
@@ -218,13 +259,22 @@ def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequ
 def nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:
     """Return, not raise, the error that the warm-up is as long as the run or longer.
 
-    `warm_up` is the length of the warm-up and `held` that of the run, as texts such as `20 steps`.
+    Args:
+        record: The run as read from its log.
+        warm_up: The length of the warm-up in words, such as "20 steps".
+        held: The length of the run in words.
     """
     says = "nothing is left to measure; take a longer run or a smaller --skip"
     return NothingMeasuredError(f"{record.file}: warm-up is {warm_up} and the run has {held}: {says}")
 
 
 def too_short(record: Record, steps: int, total: int) -> InputError:
-    """Return, not raise, the error that the protocol takes `steps` after warm-up but the log has only `total`."""
+    """Return, not raise, the error that the log has fewer steps than the protocol takes.
+
+    Args:
+        record: The run as read from its log.
+        steps: How many steps the protocol takes after the warm-up.
+        total: How many steps the log has after the warm-up.
+    """
     says = f"the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
     return InputError(f"{record.file}: {says}")

@@ -52,7 +52,11 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _half_width_by_deviations(deviations: Sequence[float]) -> float:
-    """Return half the width of the 95 % interval of a mean, by the deviations of its values from it, in order."""
+    """Return half the width of the 95 % interval of a mean.
+
+    Args:
+        deviations: The values less their mean, in order. Their order shows how far neighbours are correlated.
+    """
     return _half_width(_possible_errors(deviations), freedom=len(deviations) - 1)
 
 
@@ -65,8 +69,14 @@ def _deviations_from_mean(values: Sequence[float]) -> list[float]:
 def _batch_means(values: Sequence[float]) -> list[float]:
     """Return the means of batches of consecutive values, which are less correlated than the values.
 
-    Of 65 values, the first one is left out and the means of 32 pairs are returned; few values stay as they are. See
-    Conway, Management Science 10, 1963.
+    Of 65 values, the first one is left out and the means of 32 pairs are returned. See Conway, Management Science 10,
+    1963.
+
+    Args:
+        values: The values in order.
+
+    Returns:
+        The means in order; the values themselves if they are fewer than 60 (LEAST_FOR_BATCHES).
     """
     if len(values) < LEAST_FOR_BATCHES:
         return list(values)
@@ -76,7 +86,12 @@ def _batch_means(values: Sequence[float]) -> list[float]:
 
 
 def _are_from_rounding(deviations: Sequence[float], mean: float) -> bool:
-    """Tell whether deviations from a mean are so small that rounding explains them."""
+    """Tell whether deviations from a mean are so small that rounding explains them.
+
+    Args:
+        deviations: The values less their mean.
+        mean: The mean, in the same unit.
+    """
     squares = math.fsum(deviation * deviation for deviation in deviations)
     return squares <= ROUNDING_SQUARES_SHARE * mean * mean
 
@@ -113,9 +128,14 @@ def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> fl
 
 
 def _chance_beyond(distance: float, possible_errors: Sequence[PossibleError], freedom: int) -> float:
-    """Return the probability that the true mean lies farther than `distance` from the computed one, to either side.
+    """Return the probability that the true mean lies farther than a distance from the computed one, to either side.
 
     For one standard error it is the probability that |t| > distance / error, with Student's t.
+
+    Args:
+        distance: The distance, in the unit of the values. Not negative.
+        possible_errors: The standard errors that the mean may have, each with its probability.
+        freedom: Degrees of freedom of Student's t.
     """
     weighted = []
     for possible in possible_errors:
@@ -157,7 +177,13 @@ def _probabilities(log_likelihoods: Sequence[float]) -> list[float]:
     """Return the probabilities of several assumptions, by the logarithms of their likelihoods.
 
     By Bayes' rule, the probability of one is its likelihood / the sum of all likelihoods, if all of them were equally
-    probable before the values were seen. All logarithms may be too high by the same constant.
+    probable before the values were seen.
+
+    Args:
+        log_likelihoods: The natural logarithms. All may be too high by the same constant.
+
+    Returns:
+        The probabilities, in the same order. They add up to 1.
     """
     greatest = max(log_likelihoods)
     # Divided by the greatest likelihood, because the likelihoods themselves may be too small for a float.
@@ -188,9 +214,11 @@ def _deviation_sums(deviations: Sequence[float]) -> DeviationSums:
 
 
 def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
-    """Return how likely the correlation `r` of neighbours is, and the standard error of the plain mean if it is true.
+    """Return how likely a correlation of neighbours is, and the standard error of the plain mean if it is true.
 
-    `sums` are sums over the deviations of the values from their plain mean.
+    Args:
+        sums: Sums over the deviations of the values from their plain mean.
+        r: The assumed correlation of neighbours, between -1 and 1.
     """
     n = sums.n
     noise_squares = _least_noise_squares(sums, r)
@@ -230,42 +258,64 @@ def _linear_coefficient(sums: DeviationSums, r: float) -> float:
     """Return b of `_least_noise_squares`, for values that have the deviations d from their plain mean.
 
     It is (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1]). All d add up to 0, so the sum is r * d[n - 1] - d[0].
+
+    Args:
+        sums: Sums over the deviations d.
+        r: The assumed correlation of neighbours, between -1 and 1.
     """
     return (1 - r) * r * sums.ends
 
 
 def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
-    """Return the sum of squared noise if the true mean is the plain mean, from which the values have the deviations d.
+    """Return the sum of squared noise of a series if its true mean is its plain mean.
 
-    It is (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + (d[2] - r * d[1])**2 + ...
+    With the deviations d of the values from the plain mean, it is (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + (d[2] -
+    r * d[1])**2 + ...
+
+    Args:
+        sums: Sums over the deviations d.
+        r: The assumed correlation of neighbours, between -1 and 1.
     """
     return sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
 
 
 def _weight_of_mean(r: float, n: int) -> float:
-    """Return 1 / the variance of the best estimate of the true mean from n values, for noise of variance 1.
+    """Return 1 / the variance of the best estimate of the true mean of a series, for noise of variance 1.
 
-    It is (1 - r**2) + (n - 1) * (1 - r)**2. Both terms have the factor 1 - r, which is taken out:
-    (1 - r) * ((1 + r) + (n - 1) * (1 - r)) = (1 - r) * (n - (n - 2) * r).
+    It is (1 - r**2) + (n - 1) * (1 - r)**2. Both terms have the factor 1 - r, which is taken out: (1 - r) * ((1 + r) +
+    (n - 1) * (1 - r)) = (1 - r) * (n - (n - 2) * r).
+
+    Args:
+        r: The correlation of neighbours, between -1 and 1.
+        n: The number of values.
     """
     return (1 - r) * (n - (n - 2) * r)
 
 
 def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
-    """Return the logarithm of the likelihood of the correlation `r`, less a constant that does not depend on `r`.
+    """Return the logarithm of the likelihood of a correlation of neighbours, less a constant.
 
-    `noise_squares` is Q, the least sum of the squared noise (`_least_noise_squares`), of `n` values. Noise and true
-    mean are integrated out (Zellner and Tiao, JASA 59, 1964). With a from `_weight_of_mean` that leaves
+    The constant does not depend on the correlation. Noise and true mean are integrated out (Zellner and Tiao, JASA 59,
+    1964). With a from `_weight_of_mean` and Q for `noise_squares` that leaves
 
         sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)
+
+    Args:
+        noise_squares: The least sum of the squared noise (`_least_noise_squares`), above 0.
+        r: The correlation, between -1 and 1.
+        n: The number of values.
     """
     a = _weight_of_mean(r, n)
     return 0.5 * math.log((1 - r**2) / a) - (n - 1) / 2 * math.log(noise_squares)
 
 
 def _variance_of_mean(r: float, n: int) -> float:
-    """Return the variance of the plain mean of n values of a first-order autoregression, for noise of variance 1.
+    """Return the variance of the plain mean of a first-order autoregression, for noise of variance 1.
 
     Two values that are `lag` places apart have the covariance r**lag / (1 - r**2).
+
+    Args:
+        r: The correlation of neighbours, between -1 and 1.
+        n: The number of values.
     """
     return (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))

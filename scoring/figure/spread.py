@@ -9,7 +9,14 @@ from runlog.stats import t_quantile
 
 
 def sd(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation in the unit of the values; None for fewer than two values."""
+    """Return the sample standard deviation of some values, in their unit.
+
+    Args:
+        values: The values.
+
+    Returns:
+        The deviation; None for fewer than two values.
+    """
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)
@@ -17,7 +24,11 @@ def sd(values: Sequence[float]) -> float | None:
 
 
 def relative_sd(values: Sequence[float]) -> float:
-    """Return the sample standard deviation of two values or more as a share of their mean."""
+    """Return the sample standard deviation of some values as a share of their mean, such as 0.01.
+
+    Args:
+        values: Two values or more.
+    """
     deviation = sd(values)
     assert deviation is not None, "a deviation takes two values or more"
     return deviation / (math.fsum(values) / len(values))
@@ -54,7 +65,14 @@ def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean by Student's t, as (low, high); None for fewer than two values."""
+    """Return the 95 % interval of the mean of some values by Student's t.
+
+    Args:
+        values: The values.
+
+    Returns:
+        The bounds (low, high); None for fewer than two values.
+    """
     mean = mean_of(values)
     if mean is None:
         return None
@@ -65,14 +83,21 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def around(centre: float, half_width: float) -> tuple[float, float]:
     """Return the interval (centre * exp(-half_width), centre * exp(half_width)).
 
-    `half_width` is on the scale of logarithms. So 0.1 gives about 10 % of the centre to both sides. The bounds are
-    always above zero, because a rate or a time is never negative.
+    The bounds are always above zero, because a rate or a time is never negative.
+
+    Args:
+        centre: The figure that the interval is about, above zero.
+        half_width: Half the width on the scale of logarithms: 0.1 gives about 10 % of the centre to both sides.
     """
     return centre * math.exp(-half_width), centre * math.exp(half_width)
 
 
 def half_width(interval: tuple[float, float]) -> float:
-    """Return half the width of an interval on the scale of logarithms: what `around` makes it of."""
+    """Return half the width of an interval on the scale of logarithms: what `around` makes it of.
+
+    Args:
+        interval: The bounds (low, high), both above zero.
+    """
     low, high = interval
     return math.log(high / low) / 2
 
@@ -97,9 +122,14 @@ def mean_of(values: Sequence[float]) -> Estimate | None:
 
 
 def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None:
-    """Return the mean without the `dropped` least and the `dropped` greatest values; None if fewer than two are kept.
+    """Return the mean of values without the least and the greatest ones, with its standard error.
 
-    The dropped values may be infinite.
+    Args:
+        values: The values. Those that are dropped may be infinite.
+        dropped: How many values are left out at each end; 0 for the plain mean.
+
+    Returns:
+        The mean; None if fewer than two values are kept.
     """
     kept = sorted(values)[dropped : len(values) - dropped]
     if len(kept) < 2:
@@ -109,9 +139,13 @@ def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None
 
 
 def _error_of_trimmed_mean(kept: Sequence[float], dropped: int) -> float:
-    """Return the standard error of the mean of `kept`, the values in ascending order without `dropped` at each end.
+    """Return the standard error of a mean without the least and the greatest values.
 
     It is that of Yuen (Biometrika 61, 1974). The dropped values count as equal to the nearest kept one (winsorized).
+
+    Args:
+        kept: The values that are kept, in ascending order, two or more.
+        dropped: How many values were left out at each end.
     """
     winsorized = [kept[0]] * dropped + [*kept] + [kept[-1]] * dropped
     deviation = sd(winsorized)
@@ -125,6 +159,9 @@ def has_no_width(interval: tuple[float, float]) -> bool:
     """Tell whether the two bounds of an interval are equal, but for rounding.
 
     Such an interval would wrongly say that a figure is exact.
+
+    Args:
+        interval: The bounds (low, high).
     """
     low, high = interval
     return math.isclose(low, high, rel_tol=1e-12)
@@ -201,7 +238,11 @@ def outlier(values: Sequence[float]) -> int | None:
 
 
 def _most_deviations_from_mean(n: int) -> float:
-    """Return Grubbs' limit: how many standard deviations the farthest of n values may lie from their mean."""
+    """Return Grubbs' limit: how many standard deviations the farthest of some values may lie from their mean.
+
+    Args:
+        n: The number of values, three or more.
+    """
     # Each of the n values could be too high or too low, so each of these 2 * n cases gets an equal share of the 1 %.
     t = t_quantile(n - 2, 1 - 0.01 / (2 * n))
     return (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))

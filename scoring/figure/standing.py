@@ -10,7 +10,14 @@ from scoring.record import Record, recipe_target, section
 
 
 def standing_of(records: Sequence[Record]) -> Standing | None:
-    """Return whether the figure of these runs is an MLPerf result; None if no log has the form of MLPerf logs."""
+    """Return whether the figure of some runs is an MLPerf result.
+
+    Args:
+        records: The runs as read from their logs.
+
+    Returns:
+        The answer, with its reasons; None if no log has the form of MLPerf logs.
+    """
     standings = [mlperf.standing(_facts(record)) for record in records if record.format == "mllog"]
     return mlperf.standing_of_all(standings) if standings else None
 
@@ -45,6 +52,11 @@ def _facts(record: Record) -> ResultFacts:
 
 
 def _samples(in_header: object, in_events: int | None) -> int | None:
-    """Return a number of samples: that of the log's header, or else that of its MLPerf events."""
+    """Return a number of samples of the data set that a log states: that of its header, or else that of its events.
+
+    Args:
+        in_header: What the header has, which may be of any type. Only logs of this project have a header.
+        in_events: What the MLPerf events state; None if they do not.
+    """
     number = real(in_header)
     return in_events if number is None else int(number)

@@ -139,9 +139,13 @@ def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> floa
 
 
 def _divergence(share: float, expected_share: float) -> float:
-    """Return the Kullback-Leibler divergence of one share from another, which is between 0 and 1.
+    """Return the Kullback-Leibler divergence of one share from another.
 
-    It is p * log(p / q) + (1 - p) * log((1 - p) / (1 - q)), with p for `share` and q for `expected_share`.
+    It is p * log(p / q) + (1 - p) * log((1 - p) / (1 - q)).
+
+    Args:
+        share: The share p, above 0 and at most 1.
+        expected_share: The share q, between 0 and 1.
     """
     divergence = share * math.log(share / expected_share)
     if share < 1:  # at 1 the second part is 0, but log(0) is not defined

@@ -43,9 +43,14 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
 
 
 def _logs_of(path: str, pattern: str = "*") -> list[Path]:
-    """Return the logs at a path, sorted: the `*.txt` and `*.log` files of a folder, or else the path itself.
+    """Return the logs at a path, sorted.
 
-    `*/*` as `pattern` finds the files in the subfolders. A path that does not exist is returned too.
+    Args:
+        path: A folder, or a log.
+        pattern: Which files of a folder to look at: "*" for its own, "*/*" for those of its subfolders.
+
+    Returns:
+        The `*.txt` and `*.log` files of the folder, or else the path itself, even if nothing is there.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -150,9 +155,13 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
 
 def _are_devices_from_batch(record: Record) -> bool:
-    """Return whether the devices of a record were worked out: the batch of all that its log states over --batch.
+    """Return whether the devices of a run were worked out from batches, not stated by its log or by --devices.
 
-    They then have the line of the batch of all. If --devices gives them, they have none.
+    They are then the batch of all devices that the log states / the batch of one device that the user gave (--batch),
+    and have the line of the former. Devices from --devices have no line.
+
+    Args:
+        record: The run as read from its log.
     """
     line = record.field_lines.get("devices")
     is_batch_given = "batch_per_device" in record.from_options
@@ -160,7 +169,15 @@ def _are_devices_from_batch(record: Record) -> bool:
 
 
 def _refuse_other_batch(record: Record, description: SystemDescription) -> None:
-    """Raise InputError if the batch of one device that --batch gives is not that of the described devices."""
+    """Raise an error if the batch of one device that the user gave does not fit the system's description.
+
+    Args:
+        record: The run as read from its log, with the batch that --batch gives.
+        description: The devices of the system, from its JSON file.
+
+    Raises:
+        InputError: This batch times the described devices is not the batch of all that the log states.
+    """
     if record.batch_of_all is None or record.batch_per_device is None:
         return
     if record.batch_per_device * description.devices == record.batch_of_all:
@@ -198,9 +215,15 @@ def _read_description(log: str | Path) -> SystemDescription | None:
 
 
 def _description_file(log: str | Path) -> Path | None:
-    """Return the file that describes the system of a submission's log; None if the log does not lie in a submission.
+    """Return the file that describes the system of a submission's log.
 
     For SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt it is SUBMITTER/systems/SYSTEM.json.
+
+    Args:
+        log: Path of the log.
+
+    Returns:
+        The path, at which no file need be; None if the log does not lie in a submission.
     """
     folders = Path(log).absolute().parents  # BENCHMARK, SYSTEM, results, SUBMITTER and so on
     if len(folders) < 4 or folders[2].name != "results":

@@ -39,7 +39,11 @@ def warning(rule: str, message: str, record: Record | None = None, line: int | N
 
 
 def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
-    """Return warnings as dictionaries with the keys rule, message, file and line."""
+    """Return warnings as dictionaries for JSON, with the keys rule, message, file and line.
+
+    Args:
+        warnings: The warnings, as `warning` makes them.
+    """
     return [{"rule": one.check, "message": one.found, **one.figures} for one in warnings]
 
 
@@ -111,7 +115,11 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
 
 
 def _importer_found_other_run_time(record: Record) -> bool:
-    """Tell whether the importer found that the time of the whole run and the times of its epochs disagree."""
+    """Tell whether the importer found that the time of the whole run and the times of its epochs disagree.
+
+    Args:
+        record: The run as read from its log, with the comparisons that the importer made.
+    """
     return any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
 
 
@@ -168,7 +176,12 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 def _batch_of_figure(record: Record) -> int | None:
     """Return the batch of the devices that a figure is of: all of them, or one if their number is not known.
 
-    Returns None if the batch is not known, or if the log prints no rates of one device and does not say its devices.
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        Images of a step. None if the batch is not known, or if the log prints no rates of one device and does not say
+        its devices.
     """
     if not record.global_batch and record.rate_scope == "device":
         return record.batch_per_device
@@ -215,7 +228,11 @@ def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
 
 
 def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
-    """Yield the warnings about what the importer found in a log: problems, contradictions, and FP32 that is TF32."""
+    """Yield the warnings about what the importer found in a log: problems, contradictions, and FP32 that is TF32.
+
+    Args:
+        record: The run as read from its log. At most 3 (MOST_PROBLEMS) of its problems are shown.
+    """
     for problem in record.problems[:MOST_PROBLEMS]:
         yield warning(_rule_of_problem(problem), problem, record)
     for check in record.checks:
@@ -228,9 +245,14 @@ def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
 
 
 def _rule_of_problem(problem: str) -> str:
-    """Return the name of the warning about a problem, by the importer's text.
+    """Return the name of the warning about a problem that the importer found in a log.
 
-    An option that the log contradicts has a text such as `line 3: the log says devices 8, the options 4`.
+    Args:
+        problem: The importer's text, such as "line 3: the log says devices 8, the options 4" for an option that the log
+            contradicts.
+
+    Returns:
+        "option_contradicts_log" for such a text, else "log_problem".
     """
     return "option_contradicts_log" if "the options" in problem else "log_problem"
 
@@ -281,9 +303,12 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the runs' rates is above their images over their time by more than MOST_RATE_GAP.
+    """Yield a warning if the mean of the runs' rates is over 0.1 % (MOST_RATE_GAP) above their images over their time.
 
-    The two are equal if all runs have one rate. `rates` are their images/s.
+    The two are equal if all runs have one rate.
+
+    Args:
+        rates: The images/s of each run.
     """
     mean_rate = statistics.fmean(rates)
     mean_time_per_image = statistics.fmean(1 / rate for rate in rates)
@@ -317,7 +342,11 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def _packages_of_several_versions(records: Sequence[Record]) -> list[str]:
-    """Return the packages of which records name several versions, in order: `paddle 2.4.1 and 2.4.2`."""
+    """Return the packages of which some runs name several versions, in order: "paddle 2.4.1 and 2.4.2".
+
+    Args:
+        records: The runs as read from their logs.
+    """
     packages = []
     for package, versions in sorted(_versions_by_package(records).items()):
         if len(versions) > 1:
@@ -350,20 +379,37 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
 
 
 def _letters_and_digits(value: object) -> str:
-    """Return a value's text in lower case, without spaces and punctuation: `resnet50` for `ResNet-50`."""
+    """Return a value's text in lower case, without spaces and punctuation: "resnet50" for "ResNet-50".
+
+    Args:
+        value: A text or a number.
+    """
     return "".join(character for character in str(value).lower() if character.isalnum())
 
 
 def _may_be_of_another_precision(named_precisions: Collection[str]) -> bool:
-    """Tell whether a log that does not say its precision may differ from logs that name these, such as `fp16`.
+    """Tell whether a log that does not say its precision may differ from logs that name one.
 
     A log without a precision may be of a run in FP32.
+
+    Args:
+        named_precisions: The different precisions that other logs name, such as "fp16".
+
+    Returns:
+        Whether there are such precisions, and none of them is FP32.
     """
     return len(named_precisions) > 0 and "fp32" not in named_precisions
 
 
 def _versions_by_package(records: Sequence[Record]) -> dict[str, set[str]]:
-    """Return the versions of each package that the records name, including the framework."""
+    """Return the versions of each software package that some runs name, including the framework.
+
+    Args:
+        records: The runs as read from their logs.
+
+    Returns:
+        {package: its different versions}; empty if no log names any.
+    """
     versions: dict[str, set[str]] = {}
     for record in records:
         framework, _, framework_version = (record.framework or "").rpartition(" ")

@@ -61,7 +61,12 @@ def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates
 
 
 def _warn_if_waiting_is_long(record: Record, windows: Sequence[Window]) -> Iterator[Verdict]:
-    """Yield a warning if waiting for data takes more than MOST_WAITING_SHARE of the time."""
+    """Yield a warning if waiting for data takes more than 5 % (MOST_WAITING_SHARE) of the time.
+
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+    """
     share = waiting_share(windows)
     if share is not None and share > MOST_WAITING_SHARE:
         waiting = percent_above(share, MOST_WAITING_SHARE)
@@ -105,7 +110,14 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
 
 
 def _comparable_time(window: Window) -> float | None:
-    """Return the time of a step or of an image in a window, by what its row gives; None if it gives no time."""
+    """Return the time of a step or of an image in a window, by what its row gives.
+
+    Args:
+        window: What one printed row of the log covers.
+
+    Returns:
+        The time, whose unit depends on the log; None if the row gives no time.
+    """
     if window.seconds is not None and window.images and not window.steps:
         return window.seconds / window.images
     if window.step_s is not None:
@@ -137,7 +149,13 @@ def _warn_of_uneven_times(
 
 
 def _warn_if_running_averages(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the rows of a log look like running averages, though its format is not known to print them."""
+    """Yield a warning if the rows of a log look like running averages, though its format is not known to print them.
+
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: A time for each window, in any unit.
+    """
     if record.cumulative:  # the format is known to print them
         return
     if _look_like_running_averages(times) and not _stamps_confirm_times(windows):
@@ -146,7 +164,14 @@ def _warn_if_running_averages(record: Record, windows: Sequence[Window], times: 
 
 
 def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the 95 % quantile of the times is more than MOST_SWING_RATIO times the 5 % quantile."""
+    """Yield a warning if the slow windows of a run take over 1.25 (MOST_SWING_RATIO) times as long as the fast ones.
+
+    The slow ones are at the 95 % quantile of the times, the fast ones at the 5 % quantile.
+
+    Args:
+        record: The run as read from its log.
+        times: A time for each window (what one printed row covers), in any unit.
+    """
     ordered = sorted(times)
     fast = ordered[int(0.05 * len(times))]
     slow = ordered[int(0.95 * len(times))]
@@ -227,7 +252,13 @@ def _are_outliers(distances: Sequence[float], median: float) -> list[bool]:
 
 
 def _shift_of_mean(times: Sequence[float], weights: Sequence[float], is_outlier: Sequence[bool]) -> float:
-    """Return how much the outliers move the weighted mean time, as a share of the mean without them."""
+    """Return how much the outliers move the weighted mean time, as a share of the mean without them.
+
+    Args:
+        times: A time for each window, in any unit.
+        weights: The weight of each time.
+        is_outlier: Whether each time is an outlier. At least one is not.
+    """
     near_times = []
     near_weights = []
     for time, weight, is_far in zip(times, weights, is_outlier, strict=True):
@@ -238,7 +269,13 @@ def _shift_of_mean(times: Sequence[float], weights: Sequence[float], is_outlier:
 
 
 def _warning_of_level_change(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning of a long warm-up, of throttling or of drift: the first that applies; None if none does."""
+    """Return a warning of a long warm-up, of throttling or of drift: the first that applies; None if none does.
+
+    Args:
+        record: The run as read from its log.
+        windows: The measured windows; a window is what one printed row of the log covers.
+        times: A time for each window, in any unit.
+    """
     return (
         _warning_of_warm_up(record, windows, times)
         or _warning_of_throttling(record, windows, times)
@@ -305,7 +342,14 @@ def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Seq
 
 
 def _late_change(times: Sequence[float]) -> LevelChange | None:
-    """Return where times change their level between the first tenth and the last fifth; None if they do not."""
+    """Return where the times of a run change their level between the first tenth and the last fifth.
+
+    Args:
+        times: A time for each window (what one printed row covers), in order.
+
+    Returns:
+        The change; None if they do not change there.
+    """
     count = len(times)
     first_index = max(1, count // 10)  # the first tenth may be warm-up
     fewest_after_change = max(3, count // 5)  # fewer would not show that it lasts
@@ -313,7 +357,14 @@ def _late_change(times: Sequence[float]) -> LevelChange | None:
 
 
 def _is_sudden(times: Sequence[float], index: int) -> bool:
-    """Tell whether times that change at an index change there suddenly: they drift neither before nor after it."""
+    """Tell whether times that change their level at an index change there suddenly.
+
+    They do if they drift neither before nor after it.
+
+    Args:
+        times: A time for each window (what one printed row covers), in order.
+        index: The first index of the new level.
+    """
     drift_before = _absolute_drift(times[:index])
     drift_after = _absolute_drift(times[index:])
     return max(drift_before, drift_after) < THROTTLING_SLOWDOWN / 2
@@ -364,9 +415,13 @@ def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence
 
 
 def _absolute_drift(values: Sequence[float]) -> float:
-    """Return how far the median moves, up or down, from the first half of a series to the second, as a share.
+    """Return how far the median of a series moves, up or down, from its first half to the second, as a share.
 
-    It is 0 for fewer than two values, or if the first median is 0.
+    Args:
+        values: The series in order.
+
+    Returns:
+        The share, such as 0.02; 0 for fewer than two values, or if the first median is 0.
     """
     half = len(values) // 2
     if half == 0:
@@ -418,7 +473,11 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
 
 
 def _die_out(changes: Sequence[float]) -> bool:
-    """Tell whether the changes of the last quarter are, in the mean, far smaller than those of the first."""
+    """Tell whether the changes of the last quarter are, in the mean, far smaller than those of the first.
+
+    Args:
+        changes: The distances of neighbours in a series, in order, four or more.
+    """
     quarter = len(changes) // 4
     early_change = statistics.fmean(changes[:quarter])
     late_change = statistics.fmean(changes[-quarter:])

@@ -35,7 +35,11 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
 
 
 def _reasons_for_unknown_times(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return why the times to train of some predictions are not known, each reason once."""
+    """Return why the times to train of some predictions are not known, each reason once.
+
+    Args:
+        rows: The predictions, as `predict_from_logs` returns them.
+    """
     reasons = dict.fromkeys(row["time_to_train_note"] for row in rows)  # in order, without repeats
     return [reason for reason in reasons if reason]
 

@@ -54,10 +54,13 @@ class ScalingLoss:
         return math.exp(-half_width), math.exp(half_width)
 
     def _error_of_model(self, doublings: float) -> float:
-        """Return the standard error of log(throughput) that the model adds over so many doublings of the nodes.
+        """Return the standard error of log(throughput) that the scaling model adds when the nodes are doubled.
 
         Each doubling adds the variance spread**2 for the figure itself. It adds 1 / tables of this too, because `loss`
         is only an estimate from so many tables.
+
+        Args:
+            doublings: How often the number of nodes is doubled, such as 3 from 1 to 8 nodes; it may be a fraction.
         """
         return self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
 
@@ -93,7 +96,11 @@ def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
 
 
 def _images_per_s_by_nodes(figures: Sequence[Published]) -> dict[int, float]:
-    """Return published throughputs by their numbers of nodes, which must be known, in the order of `figures`."""
+    """Return published throughputs by their numbers of nodes, in the order of `figures`.
+
+    Args:
+        figures: The published figures of one system, all with a known number of nodes.
+    """
     images_per_s: dict[int, float] = {}
     for figure in figures:
         assert figure.nodes, "rows without it are left out"
@@ -102,9 +109,10 @@ def _images_per_s_by_nodes(figures: Sequence[Published]) -> dict[int, float]:
 
 
 def _table_name(figure: Published) -> str:
-    """Return a name for the table of a figure, such as `oneflow PaddlePaddle V100 fp32 bs128`.
+    """Return a name for the table of a figure, such as "oneflow PaddlePaddle V100 fp32 bs128".
 
-    What the report does not say is left out.
+    Args:
+        figure: A published figure. What its report does not say is left out.
     """
     batch = f"bs{figure.batch_per_device}"
     parts = (figure.table, figure.framework_name, figure.accelerator, figure.precision, figure.strategy, batch)
@@ -177,9 +185,16 @@ def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
 
 
 def _spread_of_one_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
-    """Return the standard deviation of published figures from the model after one doubling of the nodes, as logarithms.
+    """Return the standard deviation of published figures from the model after one doubling of the nodes.
 
     The variance is assumed to grow in proportion to the doublings of the nodes.
+
+    Args:
+        figures: What each published figure lost, compared with linear scaling. Two or more.
+        loss: The coefficient of the model, fitted to the same figures.
+
+    Returns:
+        The deviation of the natural logarithms of the figures, so 0.02 is about 2 %.
     """
     variances_of_one_doubling = []
     for figure in figures:
@@ -265,7 +280,11 @@ def _back_tested(table: PublishedTable, nodes: int, scaling_loss: ScalingLoss) -
 
 
 def median_errors(results: Sequence[BackTested]) -> dict[str, float]:
-    """Return the median absolute error of the model and of two baselines, by name; 0.03 is 3 %."""
+    """Return the median absolute error of the scaling model and of two baselines, by name; 0.03 is 3 %.
+
+    Args:
+        results: Published figures, each with its prediction and that of linear scaling.
+    """
     published = [result.published for result in results]
     linear = [result.linear for result in results]
     return {
@@ -276,12 +295,23 @@ def median_errors(results: Sequence[BackTested]) -> dict[str, float]:
 
 
 def _median_error(predicted: Sequence[float], published: Sequence[float]) -> float:
-    """Return the median absolute error of predictions, as a share of the published figures."""
+    """Return the median absolute error of predictions, as a share of the published figures.
+
+    Args:
+        predicted: The predictions.
+        published: The published figures, in the same order and unit.
+    """
     return statistics.median(abs(rate / figure - 1) for rate, figure in zip(predicted, published, strict=True))
 
 
 def back_test_lines(results: Sequence[BackTested]) -> Iterator[str]:
-    """Yield a back-test as lines: a heading, a line for each predicted figure, a line of counts, the median errors."""
+    """Yield the test of the scaling model on published figures as lines for a reader.
+
+    They are a heading, a line for each predicted figure, a line of counts, and the median errors.
+
+    Args:
+        results: Published figures, each with its prediction.
+    """
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
     for result in results:
         yield _line_of(result)
@@ -293,7 +323,11 @@ def back_test_lines(results: Sequence[BackTested]) -> Iterator[str]:
 
 
 def _line_of(result: BackTested) -> str:
-    """Return the line of a published figure: its prediction, the interval, the error, and whether it lies outside."""
+    """Return the line of a published figure: its prediction, the interval, the error, and whether it lies outside.
+
+    Args:
+        result: The published figure and its prediction.
+    """
     line = (
         f"  {result.table:<60} {result.nodes:>2} nodes  published {result.published:>9.1f}  "
         f"predicted {result.predicted:>9.1f} ({result.low:.0f} to {result.high:.0f})  {result.error:+.1%}"

@@ -80,7 +80,12 @@ def measure(args: argparse.Namespace) -> Measured:
 
 
 def _point(shape: Shape, scored: Score) -> Point:
-    """Return the measured throughput of a shape, by the score of its runs."""
+    """Return the measured throughput of a number of nodes and of devices on each.
+
+    Args:
+        shape: The two numbers.
+        scored: The score of the runs on so many nodes and devices.
+    """
     return Point(
         nodes=shape.nodes,
         devices_per_node=shape.devices_per_node,
@@ -90,7 +95,11 @@ def _point(shape: Shape, scored: Score) -> Point:
 
 
 def _knows_spread_of_runs(scored: Score) -> bool:
-    """Tell whether the interval of a score shows how far runs lie apart. That of a single run is of its own mean."""
+    """Tell whether the interval of a score shows how far runs lie apart.
+
+    Args:
+        scored: The score. That of a single run has at most an interval of its own mean, which does not show it.
+    """
     return len(scored.runs) > 1 and scored.interval_95 is not None
 
 
@@ -144,7 +153,11 @@ def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int
 def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
     """Return a warning for each setting in which the runs differ, such as math mode or software.
 
-    Raises InputError if they differ in model, batch per device or precision: they did different work then.
+    Args:
+        records: The runs as read from their logs.
+
+    Raises:
+        InputError: They differ in model, batch per device or precision: they did different work then.
     """
     texts = []
     for warning in figure_warnings.warn_of_mixed_settings(records):
@@ -155,7 +168,14 @@ def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
 
 
 def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
-    """Return the standard error of a figure, as a share of the figure; None if the figure has no interval."""
+    """Return the standard error of a figure, as a share of the figure.
+
+    Args:
+        interval_95: The 95 % interval (low, high) of the figure; None if it has none.
+
+    Returns:
+        The share; None without an interval.
+    """
     if not interval_95:
         return None
     return spread.half_width(interval_95) / NORMAL_QUANTILE

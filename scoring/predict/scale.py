@@ -153,7 +153,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _print_back_test(*, as_json: bool) -> None:
-    """Print every published figure with what the model predicts for it, and the median errors."""
+    """Print every published figure with what the scaling model predicts for it, and the median errors.
+
+    Args:
+        as_json: Whether to print JSON in place of lines.
+    """
     results = back_test(published_tables(read_published()))
     if as_json:
         covered = sum(result.covered for result in results)
@@ -234,9 +238,12 @@ def _prediction_rows(
 
 
 def _assumed_scaling_in_words(scaling_loss: ScalingLoss) -> str:
-    """Return the text of what is assumed for unmeasured nodes: what share of linear scaling a large cluster reaches.
+    """Return in words what is assumed for unmeasured nodes: what share of linear scaling a large cluster reaches.
 
     Compared with one node it is exp(-loss * (1 - 1 / M)) on M nodes, which tends to exp(-loss).
+
+    Args:
+        scaling_loss: The scaling model: the throughput lost to communication between nodes.
     """
     share_of_linear = percent(math.exp(-scaling_loss.loss))
     sources = f"{scaling_loss.tables} published tables of up to 8 nodes"
@@ -262,7 +269,15 @@ def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) ->
 
 
 def _base_nodes(measured: Iterable[int], nodes: int) -> int:
-    """Return the largest measured node count that is at most `nodes`; the smallest one if all are larger."""
+    """Return the measured node count from which another one is predicted.
+
+    Args:
+        measured: The measured node counts, in any order. At least one.
+        nodes: The node count to predict.
+
+    Returns:
+        The largest measured count that is at most `nodes`; the smallest one if all are larger.
+    """
     least, *larger_counts = sorted(measured)
     base = least
     for count_of_nodes in larger_counts:

@@ -143,7 +143,11 @@ def assumed_training(records: Sequence[Record], measured: Point, epochs: float |
 
 
 def _assumptions_in_words(training: Training) -> list[str]:
-    """Return a text for each fact of a training that is assumed."""
+    """Return a text for each fact of a training that is assumed.
+
+    Args:
+        training: The facts from which the time to train is computed.
+    """
     assumptions = []
     if training.epochs is None and training.is_resnet_on_imagenet:
         assumptions.append(
@@ -188,7 +192,12 @@ def _dataset_size(records: Sequence[Record]) -> DatasetSize:
 def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
     """Return the size of the data set that the model's benchmark trains on.
 
-    For a model that is not of this project, it is Cityscapes if a log is of segmentation, else ImageNet.
+    Args:
+        records: The runs as read from their logs, all of one model. At least one.
+
+    Returns:
+        The size. For a model that is not of this project, it is that of Cityscapes if a log is of segmentation, else of
+        ImageNet.
     """
     workload = workloads.of_family(records[0].model)
     if workload is not None:
@@ -199,7 +208,12 @@ def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
 
 
 def _size_or(size: object, fallback: int) -> int:
-    """Return a size from a log, or `fallback` if the size is not a possible number of images."""
+    """Return a size from a log, if it is a possible number of images.
+
+    Args:
+        size: The size as the log has it, of any type.
+        fallback: What is returned for any other size.
+    """
     if type(size) is int and 0 < size < MOST:
         return size
     return fallback
