@@ -35,8 +35,15 @@ MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are 
 def command(options: argparse.Namespace) -> int:
     """Print the audit of a results repository; write it as an HTML page or a CSV table too, if the options name one.
 
-    Returns 0, whatever the audit finds. Raises ValueError if there are no logs, or a file that is no earlier audit
-    would be overwritten.
+    Args:
+        options: Options of the command line: `path` of the repository, `ruleset`, `envelope`, `html`, `csv` and `json`.
+
+    Returns:
+        The exit status 0, whatever the audit finds.
+
+    Raises:
+        ValueError: There are no logs, an archive cannot be read, the rules for a log are not known, or a file that is
+            no earlier audit would be overwritten.
     """
     if options.html:
         # The template up to the first value that is filled in: every page of an earlier audit begins so.
@@ -60,10 +67,19 @@ def command(options: argparse.Namespace) -> int:
 
 
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
-    """Check all logs in a results repository (a folder or tar archive). Return a row for each submission.
+    """Check all logs in a results repository of MLPerf, and return a row for each submission.
 
-    `ruleset` is the version of the rules; None takes that of the round in each folder's path. `envelope` adds a second
-    test of convergence. Raises ValueError if an archive cannot be read, or the rules for a log are not known.
+    Args:
+        path: Folder or tar archive of the repository.
+        ruleset: Version of the rules, such as 4.0.0. None: that of the round that each folder's path names.
+        envelope: Whether to add a second test of convergence, against fewer reference points (see
+            `_test_against_envelope`).
+
+    Returns:
+        The rows: verdicts, scores and the questions that a reviewer should ask.
+
+    Raises:
+        ValueError: An archive cannot be read, or the rules for a log are not known.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)
@@ -78,7 +94,13 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 def _questions_by_log(
     folder: Folder, question_by_repeated_run: Mapping[LogInTree, Finding]
 ) -> dict[str, list[Finding]]:
-    """Return a reviewer's questions about each log of a submission, by the name of the log."""
+    """Return a reviewer's questions about each log of a submission, by the name of the log.
+
+    Args:
+        folder: The logs of the submission.
+        question_by_repeated_run: The question about each run that an earlier submission has too, by the names of the
+            folder and the log.
+    """
     questions_by_log: dict[str, list[Finding]] = {}
     for report in folder.logs:
         about_repeated_run = question_by_repeated_run.get((folder.name, report.path.name))
@@ -89,7 +111,10 @@ def _questions_by_log(
 def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Finding | None) -> list[Finding]:
     """Return a reviewer's questions about a log, in addition to the findings of its check.
 
-    `about_repeated_run` is the question about a run that an earlier submission has too; None if it has none.
+    Args:
+        report: The report on the log.
+        folder: The submission that has the log.
+        about_repeated_run: The question about a run that an earlier submission has too; None if no earlier one has it.
     """
     rule = folder.ruleset.strict["system-description"]
     questions = [*folder.questions, *findings_over_peak(report.run, folder.description, rule)]
@@ -102,10 +127,15 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 
 
 def _candidate_for_screen(folder: Folder) -> Candidate:
-    """Return the runs of a submission that are screened for cherry-picking: closed ones that pass the official checker.
+    """Return the runs of a submission to screen for cherry-picking: closed ones that pass the official checker.
 
-    Runs whose epochs rcp_checker cannot read are left out, too. Submissions of one round, benchmark and global batch
-    are in one `group`, in which they are compared.
+    Args:
+        folder: The logs of the submission.
+
+    Returns:
+        The epochs (or samples) that each run took to the target, without runs whose epochs MLCommons' rcp_checker
+        cannot read. Submissions of one round, benchmark and global batch have an equal `group`, in which they are
+        compared.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
@@ -124,7 +154,11 @@ def _ask_about_unusually_early_runs(
 ) -> list[Submission]:
     """Return the submissions, each with one more question if its runs converged unusually early.
 
-    Such runs may be the fastest of many that were made. `candidates[i]` has the runs of `submissions[i]`.
+    Such runs may be the fastest of many that were made.
+
+    Args:
+        submissions: Rows of the audit.
+        candidates: The runs that are screened, of each submission, in the order of `submissions`.
     """
     chance_by_index = find_unusually_early(candidates)
     screened = []
@@ -139,7 +173,9 @@ def _ask_about_unusually_early_runs(
 def _question_about_early_runs(submission: Submission, chance: float) -> Question:
     """Return the question about a submission whose runs converged unusually early.
 
-    `chance` is how likely this is by accident, times the number of submissions compared.
+    Args:
+        submission: Row of the submission.
+        chance: How likely this is by accident, times the number of submissions compared.
     """
     p = significant(chance, digits=2)
     actual = (
@@ -163,9 +199,12 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
 
 
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
-    """Return the row of one submission: its verdicts, scores, convergence test and the questions to ask.
+    """Return a submission's row in the audit: its verdicts, scores, convergence test and the questions to ask.
 
-    `questions_by_log` has the questions about each log by the log's name. `envelope` adds a second test of convergence.
+    Args:
+        folder: The logs of the submission, each checked by itself.
+        questions_by_log: Questions about each log, by the log's name.
+        envelope: Whether to add a second test of convergence (see `_test_against_envelope`).
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))
     compared_logs = check_between_runs(logs, folder.ruleset)
@@ -208,7 +247,9 @@ def _division_stated_by(run: LoggedRun) -> str:
 def _count_not_judged(all_reports: Sequence[Report], judged: Sequence[Report]) -> int:
     """Return how many logs the rules cannot judge: those of v0.5 and v0.6, and those of an unknown benchmark.
 
-    `judged` are the reports on the other logs than those of v0.5 and v0.6.
+    Args:
+        all_reports: Reports on all logs of a submission.
+        judged: Reports on those that are not of v0.5 or v0.6.
     """
     of_old_form = len(all_reports) - len(judged)
     of_unknown_benchmark = sum(_is_of_unknown_benchmark(report) for report in judged)
@@ -221,6 +262,11 @@ def _judged_reports(
     """Return the reports on logs that can be judged, each with the questions about its log as further findings.
 
     Logs of MLPerf v0.5 and v0.6 are left out, because the form of their events is not read.
+
+    Args:
+        folder: The submission, which says which logs are of these rounds.
+        compared: The reports on its logs, after the comparison between runs.
+        questions_by_log: A reviewer's questions about each log, by the log's name.
     """
     judged = []
     for report in compared:
@@ -246,7 +292,13 @@ class _Scored(NamedTuple):
 
 
 def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) -> _Scored:
-    """Return the score by the verdict `by`, or why the logs cannot be scored."""
+    """Return the score of a submission's runs, or why the logs cannot be scored.
+
+    Args:
+        compared: The reports of `check_between_runs` on its logs.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        by: The verdict whose failed runs do not count, "official" or "strict".
+    """
     try:
         score = score_runs(compared, ruleset, by)
     except ValueError as error:
@@ -255,7 +307,16 @@ def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) ->
 
 
 def _test_if_possible(logs: Sequence[Report], ruleset: Ruleset, official: _Scored) -> ConvergenceTest | None:
-    """Return the convergence test of the runs; None if a log cannot be read, or if there is no official score."""
+    """Return the convergence test of a submission's runs.
+
+    Args:
+        logs: The reports on its logs.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        official: The official score, or why there is none.
+
+    Returns:
+        The outcome; None if a log cannot be read, or if the logs cannot be scored.
+    """
     are_all_readable = all(report.run is not NOTHING for report in logs)
     if official.score is None or not are_all_readable:
         return None
@@ -263,10 +324,16 @@ def _test_if_possible(logs: Sequence[Report], ruleset: Ruleset, official: _Score
 
 
 def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _Scored, strict: _Scored) -> str:
-    """Return what is wrong with a submission as a whole; empty if nothing is.
+    """Return what is wrong with a submission as a whole; empty if nothing is. Only the first problem is returned.
 
-    `judged` are the reports on all logs but those of v0.5 and v0.6, and `log_count` counts all. The first of these
-    problems is returned: there is no other log, one of the two scores is missing, or the number of logs is wrong.
+    The problems are, in this order: all logs are of MLPerf v0.5 or v0.6; one of the two scores is missing; the number
+    of logs is wrong.
+
+    Args:
+        judged: Reports on the logs that are not of v0.5 or v0.6.
+        log_count: Number of all logs.
+        official: Score by the verdict of MLCommons' checker, or why there is none.
+        strict: Score by this project's rules, or why there is none.
     """
     if not judged:
         return "logs of v0.5 and v0.6 have another form"
@@ -281,10 +348,17 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
 def _ask_about_other_factor(
     judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
 ) -> Sequence[Report]:
-    """Ask who set the factor of a scaling.json, if it differs from that of the convergence test.
+    """Ask who set the factor of a scaling.json, if it differs from the factor of the convergence test.
 
-    The reports are returned; the first of them gets the question. `scaling_file` is the factor of the file; None if
-    there is no such file that can be read.
+    The review committee of MLPerf may set such a factor, by which the minutes of a submission are multiplied.
+
+    Args:
+        judged: The reports on the logs of a submission.
+        scaling_file: Factor of the file; None if there is no such file that can be read.
+        test: Outcome of the convergence test; None if there was no test.
+
+    Returns:
+        The reports. If there is a question, the first of them has it as a further finding.
     """
     if not judged or scaling_file is None or test is None or test.scaling is None:  # there is nothing to compare
         return judged
@@ -297,10 +371,15 @@ def _ask_about_other_factor(
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
-    """Return the minutes that result_summarizer, MLCommons' tool, computes; None if there is no score.
+    """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
-    The tool multiplies by the factor of a scaling.json. Without such a file, the factor is that of the convergence
-    test.
+    Args:
+        scored: Score by the official verdict; None if there is none.
+        scaling_file: Factor of a scaling.json, by which the tool multiplies. None: the factor is that of the
+            convergence test.
+
+    Returns:
+        The minutes; None if there is no score, or if the runs do not make an olympic mean.
     """
     if scored is None:
         return None
@@ -355,6 +434,9 @@ def _questions(reports: Sequence[Report]) -> list[Question]:
     """Return one question for each rule that the logs of a submission break.
 
     Errors come before warnings, and then the rules by name. Findings of severity `info` are no questions.
+
+    Args:
+        reports: The reports on the logs.
     """
     breaches_by_rule: defaultdict[str, list[_Breach]] = defaultdict(list)
     for report in reports:
@@ -373,7 +455,11 @@ class _Breach(NamedTuple):
 
 
 def _question_about_rule(breaches: Sequence[_Breach]) -> Question:
-    """Return the question about all breaches of one rule. It shows the first, and says how many logs have one."""
+    """Return the question about all breaches of one rule. It shows the first, and says how many logs have one.
+
+    Args:
+        breaches: The findings, each with the name of its log, at least one.
+    """
     first = breaches[0]
     return Question(
         rule=first.finding.rule,

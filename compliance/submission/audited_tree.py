@@ -62,23 +62,37 @@ class _Files:
 
 
 def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
-    """Read a results repository (a folder or tar archive), and check each log by itself. Return its folders with logs.
+    """Read a results repository of MLPerf, check each log by itself, and return its folders with logs.
 
-    They are sorted by name. `ruleset` is the version of the rules for all logs. None takes that of the round in a
-    folder's name, such as `training_results_v4.0`.
+    Args:
+        path: Folder or tar archive of the repository.
+        ruleset: Version of the rules for all logs, such as 4.0.0. None: that of the round in a folder's name, such as
+            `training_results_v4.0`.
 
-    Raises ValueError if an archive cannot be read, or the rules for a log are not known.
+    Returns:
+        The folders, sorted by name.
+
+    Raises:
+        ValueError: An archive cannot be read, or the rules for a log are not known.
     """
     files = _read_files(path, ruleset)
     return [_complete_folder(name, files, path) for name in sorted(files.logs)]
 
 
 def _read_files(root: Path, wanted_version: str | None) -> _Files:
-    """Read the files of a results repository, and check each log.
+    """Read the logs, system descriptions and scaling factors of a results repository, and check each log.
 
-    A log is checked by the rules of `wanted_version`; if that is None, by those of the round that its folder's path
-    names. If the path names none, the rules are those of NEWEST for a log of this project; a log of another project
-    raises ValueError. So does an archive that cannot be read.
+    Args:
+        root: Folder or tar archive of the repository.
+        wanted_version: Version of the rules, such as 4.0.0. None: that of the round that a log's folder names; if it
+            names none, NEWEST for a log of this project or without events.
+
+    Returns:
+        The files by their folders or paths. A description or factor that cannot be read has the reason in its place.
+
+    Raises:
+        ValueError: An archive cannot be read, there are no rules for the version, or the round of a log of another
+            project is not known.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -100,9 +114,15 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
 
 
 def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
-    """Return a folder of logs in the tree `root`, with its owner, its system's description and its scaling factor.
+    """Return a folder of logs of a results repository, with its owner, system description and scaling factor.
 
-    If the description or the factor cannot be read, the folder has a question for the submitter instead.
+    Args:
+        name: Path of the folder in the repository.
+        files: The files of the repository.
+        root: Folder or tar archive of the repository.
+
+    Returns:
+        The folder. If the description or the factor cannot be read, it has a question for the submitter instead.
     """
     logs = files.logs[name]
     reports = [log.report for log in logs]
@@ -122,7 +142,12 @@ def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
 
 
 def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadable:
-    """Return what `read` makes of a file; if the file cannot be read, the reason."""
+    """Return what a function makes of a file; if the file cannot be read, the reason.
+
+    Args:
+        read: Reads a file by its path. It raises ValueError or OSError if it cannot.
+        content: Path of the file, or the reason why it could not be taken out of its archive.
+    """
     if isinstance(content, Unreadable):  # it could not be taken out of its archive
         return content
     try:
@@ -135,10 +160,16 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 
 
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
-    """Check a log of the tree `root`, and find out whether it is of MLPerf v0.5 or v0.6.
+    """Check a log of a results repository, and find out whether it is of MLPerf v0.5 or v0.6.
 
-    The path of the report is the name of the log, without its folders. If the log cannot be read, the report has only
-    a question, which asks the submitter for the log.
+    Args:
+        file: The log, by its path in the repository.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        root: Folder or tar archive of the repository.
+
+    Returns:
+        The report, whose path is the name of the log without its folders. If the log cannot be read, it has only a
+        question, which asks the submitter for the log.
     """
     name = Path(file.name.name)
     checked = _read(functools.partial(check_file, ruleset=ruleset), file.content)
@@ -153,7 +184,16 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
 
 
 def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:
-    """Raise ValueError if a log is of another project: its round is not known, so its rules are not known either."""
+    """Raise ValueError if a log is of another project, because its round, and so its rules, are not known.
+
+    Args:
+        report: The report on the log. A log without events is let through.
+        file: The log, by its path in the repository.
+        root: Folder or tar archive of the repository.
+
+    Raises:
+        ValueError: The log is of another project. The message asks for --ruleset.
+    """
     if report.run is NOTHING or report.run.is_project_log:  # of a log without events, the project is not known
         return
     raise ValueError(
@@ -182,10 +222,17 @@ class _Described(NamedTuple):
 
 
 def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
-    """Return the description of a submission's system; if it is missing or unreadable, the question that asks for it.
+    """Return the description of a submission's system; if it is missing or unreadable, the question to ask.
 
-    `descriptions` has each description in the tree by its path. The tree may be only a part of a repository. So nothing
-    is asked if it has no descriptions at all, or if this one would lie outside the tree.
+    The tree may be only a part of a repository. So nothing is asked if it has no descriptions at all, or if this one
+    would lie outside the tree.
+
+    Args:
+        folder: Path of the submission's folder in the tree.
+        descriptions: Each description in the tree, or the reason why it cannot be read, by its path.
+
+    Returns:
+        The description, empty if there is none; and the question, None if nothing is asked.
     """
     path = _path_of_description(folder)
     if not descriptions or path is None:
@@ -197,11 +244,17 @@ def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonOb
 
 
 def _path_of_description(folder: PurePosixPath) -> PurePosixPath | None:
-    """Return the path of the description that belongs to a submission's folder; None if it lies outside the tree.
+    """Return the path of the system description that belongs to a submission's folder.
 
-    - `v1.1/Dell/results/node_A100/resnet` -> `v1.1/Dell/systems/node_A100.json`
-    - `results/node_A100/resnet` (the tree begins at Dell) -> `systems/node_A100.json`
-    - `node_A100/resnet` (the tree begins at results) -> None
+    - `v1.1/Dell/results/node_A100/resnet` gives `v1.1/Dell/systems/node_A100.json`
+    - `results/node_A100/resnet` (the tree begins at Dell) gives `systems/node_A100.json`
+    - `node_A100/resnet` (the tree begins at results) gives None
+
+    Args:
+        folder: Path of the folder in the tree.
+
+    Returns:
+        The path; None if it lies outside the tree.
     """
     if len(folder.parts) < 3:  # results, system and benchmark
         return None
@@ -236,9 +289,13 @@ def _read_scaling(path: Path) -> float:
 
 
 def question_for_submitter(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
-    """Return a question to the submitter as a finding: what was seen (`actual`), and what to ask for (`fix`).
+    """Return a question to the submitter of a result, in the form of a finding of the check of a log.
 
-    With the severity `error`, the log also fails the official verdict.
+    Args:
+        rule: Name of the rule, such as "system-description".
+        actual: What was seen.
+        fix: What to ask for.
+        severity: "warning", "info" or "error". With "error", the log also fails the official verdict.
     """
     return Finding(
         rule=rule,

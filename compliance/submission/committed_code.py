@@ -36,8 +36,14 @@ class CodeFile(NamedTuple):
 def code_of(commit: str) -> dict[str, CodeFile]:
     """Return the files of a commit of this repository, from git's history, by their paths in the repository.
 
-    Hidden files and those with a blank in their path are left out. Raises UnknownCommitError if this checkout does not
-    have the commit, and ValueError if git cannot be asked for it, or if it has a link or a file over 50 MB.
+    Hidden files and those with a blank in their path are left out, because MLCommons' repo_checker refuses them.
+
+    Args:
+        commit: Hash of the commit.
+
+    Raises:
+        UnknownCommitError: This checkout does not have the commit.
+        ValueError: Git cannot be asked for it, or it has a link or a file over 50 MB.
     """
     files = {}
     with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:
@@ -59,10 +65,17 @@ def _has_refused_name(member: tarfile.TarInfo) -> bool:
 
 
 def _archive_of(commit: str) -> bytes:
-    """Return a tar archive of all files of a commit, as `git archive` makes it.
+    """Return a tar archive of all files of a commit of this repository, as `git archive` makes it.
 
-    Raises UnknownCommitError if this checkout does not have the commit, and ValueError if `commit` is no hash, git is
-    not installed or does not read this checkout, or this is none.
+    Args:
+        commit: Hash of the commit: 7 to 64 hexadecimal digits.
+
+    Returns:
+        The bytes of the archive. The files have the bytes of the commit, whatever the user's git settings are.
+
+    Raises:
+        UnknownCommitError: This checkout does not have the commit.
+        ValueError: `commit` is no hash, git is not installed or does not read this checkout, or there is no checkout.
     """
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")
@@ -80,7 +93,14 @@ def _archive_of(commit: str) -> bytes:
 
 
 def _asked_of_git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git in this checkout, and return what it answered. Raises ValueError if git is not installed."""
+    """Run git in this checkout, and return what it answered.
+
+    Args:
+        arguments: Words of the command after `git`, such as "rev-parse", "--git-dir".
+
+    Raises:
+        ValueError: Git is not installed.
+    """
     try:
         return subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, check=False)
     except FileNotFoundError:

@@ -39,11 +39,15 @@ _DIFFERENCES_SHOWN = 3  # of the configuration of a run
 
 
 def logs_named_by(paths: Sequence[Path]) -> list[Path]:
-    """Return the logs that `paths` name: each file itself, and all result_*.txt of each folder, sorted by number.
+    """Return the logs that some paths name: each file itself, and all result_*.txt of each folder, sorted by number.
 
-    `[old.txt, runs/]` -> `[old.txt, runs/result_0.txt, runs/result_1.txt]`
+    [old.txt, runs/] gives [old.txt, runs/result_0.txt, runs/result_1.txt].
 
-    Raises ValueError if a path does not exist, a folder has no logs, or a log is named twice.
+    Args:
+        paths: Logs, and folders of logs.
+
+    Raises:
+        ValueError: A path does not exist, a folder has no logs, or a log is named twice.
     """
     logs: list[Path] = []
     resolved_logs: set[Path] = set()
@@ -79,9 +83,24 @@ def check_logs(
     hashed: bool = False,  # add the SHA-256 of each log to its report; `receipt` does so as well
     by: str | None = None,  # the verdict that counts; None: strict for logs of this project, official for others
 ) -> list[Report]:
-    """Check logs, and compare the runs of each submission. Return a report for each log, in the order of `logs`.
+    """Check training logs by the rules of MLPerf, and compare the runs of each submission with each other.
 
-    Raises ValueError if the ruleset has no rules for `benchmark`, or if `system` is no system description.
+    Args:
+        logs: Paths of the logs.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own ("strict") rules for
+            it.
+        benchmark: Name of the benchmark that all logs must be of, such as "resnet". None: any.
+        system: File of a system description, which the logs must not contradict. None: none.
+        official: Asks mlperf-logging, MLCommons' own checker, about a log as well. None: it is not asked.
+        receipt: Whether to write the verdict and the SHA-256 of each log into a file next to the log.
+        hashed: Whether the report of each log states its SHA-256. `receipt` adds it as well.
+        by: The verdict that counts, "official" or "strict". None: strict for logs of this project, official for others.
+
+    Returns:
+        A report for each log, in the order of `logs`: its findings and the facts of its run.
+
+    Raises:
+        ValueError: The ruleset has no rules for `benchmark`, or `system` is no system description.
     """
     _refuse_unknown_benchmark(benchmark, ruleset)
     description = read_description(system) if system else None
@@ -102,7 +121,15 @@ def check_logs(
 
 
 def _refuse_unknown_benchmark(benchmark: str | None, ruleset: Ruleset) -> None:
-    """Raise ValueError if the ruleset has no rules for a benchmark; None stands for any benchmark."""
+    """Raise ValueError if the ruleset has no rules for a benchmark.
+
+    Args:
+        benchmark: Name of the benchmark; None stands for any, which is accepted.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Raises:
+        ValueError: The ruleset has no rules for it. The message names the benchmarks that have rules.
+    """
     if benchmark is not None and benchmark not in benchmarks(ruleset.version):
         having_rules = ", ".join(benchmarks(ruleset.version))
         raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {having_rules}")
@@ -118,7 +145,15 @@ def _write_receipt(report: Report, ruleset: Ruleset) -> None:
 
 
 def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
-    """Compare the runs of each submission. Return the reports, with the new findings after each report's own."""
+    """Compare the runs of each submission with each other, and return their reports with what was found.
+
+    Args:
+        checked: The report of each log, which was checked by itself. Logs of several submissions may be mixed.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        The reports in the same order. The new findings follow each report's own.
+    """
     compared = []
     for report, new_findings in zip(checked, findings_between_runs(checked, ruleset), strict=True):
         compared.append(report.with_findings(new_findings))
@@ -126,10 +161,17 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 
 
 def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[list[Finding]]:
-    """Compare the runs of each submission. Return the new findings on each run, in the order of `checked`.
+    """Compare the runs of each submission with each other, and return the new findings on each run.
 
     Two runs may not share a seed, nor look like copies of one run. All must have the same configuration. Closed runs
     are also compared with the reference runs of MLPerf (see `findings_by_reference_points`).
+
+    Args:
+        checked: The report of each log, which was checked by itself. Logs of several submissions may be mixed.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        A list of findings for each report, in the order of `checked`.
     """
     # The key is id(report), because two reports may have the same path.
     new_findings_by_id: dict[int, list[Finding]] = {id(report): [] for report in checked}
@@ -141,11 +183,14 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 
 
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
-    """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
+    """Return the reports on logs in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the submission whose logs state the same benchmark, division, organisation and platform. If there is
-    none, it joins that of the first log of its benchmark in its folder, as one log may say `Dell Inc.` instead of
-    `Dell`. If there is none either, it begins a new submission.
+    A log joins the submission whose logs state the same benchmark, division, organisation and platform, but for case
+    and blanks. If there is none, it joins that of the first log of its benchmark in its folder, as one log may say
+    `Dell Inc.` instead of `Dell`. If there is none either, it begins a new submission.
+
+    Args:
+        checked: The report of each log.
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -169,9 +214,16 @@ def _comparable_names(run: LoggedRun) -> tuple[str, ...]:
 
 
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield a breach for each seed of a run that an earlier run of the submission also has; at most ten for each run.
+    """Yield a breach for each seed of a run that an earlier run of the submission also has.
 
     A run may repeat its own seeds.
+
+    Args:
+        members: The reports on the logs of one submission.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Yields:
+        The report of a run and the breach of the rule `seeds-differ`; at most ten for each run.
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
@@ -198,6 +250,14 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 
     Open runs of benchmarks that this project does not train may have any seeds. In other runs some seeds are exempt,
     such as those that were logged without a value.
+
+    Args:
+        run: The run, by its log.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it. Its
+            `benchmarks` are those that this project trains.
+
+    Yields:
+        The event that logs a seed, and the key by which seeds of two runs are compared.
     """
     benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
     is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
@@ -213,8 +273,16 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    The breach says what they share, such as `its times are those of result_0.txt`. If too many ResNet runs end at
-    exactly the same accuracy, each of them but the submission's first run gets a breach, too.
+    If too many ResNet runs end at exactly the same accuracy, each of these runs but the submission's first gets a
+    breach, too.
+
+    Args:
+        members: The reports on the logs of one submission, at least one.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Yields:
+        The report of a run and the breach of the rule `runs-differ`, which says what the runs share, such as `its times
+        and accuracies are those of result_0.txt`.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
@@ -227,7 +295,16 @@ def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedR
 
 
 def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Ruleset) -> str:
-    """Return what a run shares with the first earlier run that it looks like a copy of; empty if there is none."""
+    """Return what a run shares with the first earlier run that it looks like a copy of.
+
+    Args:
+        run: The run, by its log.
+        earlier_runs: The reports on the earlier runs of the submission.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        A sentence such as `its times and accuracies are those of result_0.txt`; empty if the run looks like no copy.
+    """
     for earlier in earlier_runs:
         what_is_shared = _what_is_shared(run, earlier.run, printable(earlier.path.name), ruleset)
         if what_is_shared:
@@ -238,8 +315,16 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
     """Return a sentence on what shows that two logs are of the same run; empty if nothing does.
 
-    An example is `its times and accuracies are those of result_0.txt`. In benchmarks of this project less needs to be
-    equal, because it was measured there how likely this is by chance.
+    In benchmarks of this project less needs to be equal, because it was measured there how likely this is by chance.
+
+    Args:
+        run: A run, by its log.
+        other: The run to compare it with.
+        name_of_other: Name of the other log, for the sentence.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        A sentence such as `its times and accuracies are those of result_0.txt`.
     """
     same_run = describe_same_run(run, other, name_of_other)
     if same_run:
@@ -257,7 +342,12 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
-    """Yield a breach for each run that ends at the same accuracy as too many others; the first run is spared."""
+    """Yield a breach for each run that ends at the same accuracy as too many others; the first run is spared.
+
+    Args:
+        members: The reports on the logs of one submission.
+        rule: The rule that the runs break, with the number of runs that is too many.
+    """
     value = shared_last_accuracy([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
     if value is None:
         return
@@ -269,9 +359,14 @@ def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterat
 
 
 def _hosts_at_once(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on a host on which both runs trained at the same time; empty if there is none.
+    """Return a sentence on a host on which two runs trained at the same time; empty if there is none.
 
     The hosts are those in the headers of the logs. Logs of other projects name none.
+
+    Args:
+        run: A run, by its log.
+        other: The run to compare it with.
+        name_of_other: Name of the other log, for the sentence.
     """
     hosts = {str(node.get("host")) for node in hardware_nodes(run)}
     hosts &= {str(node.get("host")) for node in hardware_nodes(other)}
@@ -290,8 +385,14 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run whose configuration differs from that of the submission's first run.
 
-    If a hyperparameter differs, the run breaks `same-hyperparameters`. If only other values differ, or if that rule
-    does not hold for both runs, it breaks `same-configuration`, which is only a warning.
+    Args:
+        members: The reports on the logs of one submission, at least one.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Yields:
+        The report of a run and the breach. If a hyperparameter differs, it is of the rule `same-hyperparameters`. If
+        only other values differ, or if that rule does not hold for both runs, it is of `same-configuration`, which is
+        only a warning.
     """
     first = members[0]
     wanted = _configuration(first.run)
@@ -306,7 +407,17 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
 
 
 def _rule_on_differences(names: Sequence[str], first: LoggedRun, run: LoggedRun, ruleset: Ruleset) -> StrictRule:
-    """Return the rule that a run breaks if it differs from the first run in the values of these names."""
+    """Return the rule that a run breaks if its configuration differs from that of the submission's first run.
+
+    Args:
+        names: Names of the values that differ. Names of hyperparameters begin with `opt_`, for example.
+        first: The first run, by its log.
+        run: The run that differs.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        `same-hyperparameters` if a hyperparameter differs and that rule holds for both runs, else `same-configuration`.
+    """
     rule = ruleset.strict["same-hyperparameters"]
     if any(_is_hyperparameter(name) for name in names) and _holds_for(rule, first) and _holds_for(rule, run):
         return rule
@@ -314,7 +425,14 @@ def _rule_on_differences(names: Sequence[str], first: LoggedRun, run: LoggedRun,
 
 
 def _differences_in_words(names: Sequence[str], actual: JsonObject, wanted: JsonObject, name_of_first: str) -> str:
-    """Return the first three values that differ, each with that of the first run, and how many more there are."""
+    """Return the first three values that differ, each with that of the first run, and how many more there are.
+
+    Args:
+        names: Names of the values that differ, at least one.
+        actual: Values of the run, by name.
+        wanted: Values of the submission's first run, by name.
+        name_of_first: Name of the first run's log.
+    """
     shown = []
     for name in names[:_DIFFERENCES_SHOWN]:
         value = _shown_setting(actual.get(name))
@@ -335,6 +453,12 @@ def _configuration(run: LoggedRun) -> JsonObject:
 
     They are hyperparameters, and facts about the code, machine, settings and data set. What belongs to one run, such as
     SEED, is left out.
+
+    Args:
+        run: The run, by its log.
+
+    Returns:
+        The values, hyperparameters first, such as {"opt_name": "lars", "config PRECISION": "amp_o2"}.
     """
     hyperparameters: JsonObject = {}
     other_values: JsonObject = {}
@@ -385,9 +509,14 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 
 
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
-    """Ask mlperf-logging's checker about a log. Return the log's report with the verdict and messages of that checker.
+    """Return the report on a log with the verdict and messages of mlperf-logging, MLCommons' own checker.
 
-    If the checker decides otherwise than the report predicts (`passes_official`), one more finding says so.
+    If that checker decides otherwise than this project predicted (`passes_official`), one more finding says so.
+
+    Args:
+        report: The report on the log.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        official: Asks that checker.
     """
     benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
     passes_tool, messages = official(report.path, ruleset.version, benchmark)

@@ -122,12 +122,22 @@ def command(options: argparse.Namespace) -> int:
 def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return the runs to score, and a line that says how they were chosen.
+    """Return the runs to score if more were made than a result takes, and a line that says how they were chosen.
 
     If a result takes 5 runs and 7 were made, it may be made of the first 5 by their start, of the 5 from the second on,
-    or of the last 5. Of these sets, the one with the median score by the verdict `by` is chosen (see `score_runs`). If
-    there are no more runs than a result takes, or if the benchmark is not scored, all runs are returned, and the line
-    is empty.
+    or of the last 5. Of these sets, the one with the median score is chosen.
+
+    Args:
+        checked: The reports on the logs of one submission, at least one.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        by: The verdict by which the sets are scored, "official" or "strict" (see `score_runs`).
+
+    Returns:
+        The reports on the runs to score, and the line. If there are no more runs than a result takes, or if the
+        benchmark is not scored, all runs are returned, and the line is empty.
+
+    Raises:
+        ValueError: There are more runs than a result takes, and they cannot be scored together.
     """
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
@@ -141,7 +151,16 @@ def choose_median_runs(
 
 
 def _minutes_or_infinity(runs: Sequence[Report], ruleset: Ruleset, by: str | None) -> float:
-    """Return the minutes of the score of these runs; infinite if they have no score."""
+    """Return the minutes of the score of some runs; infinite if they have no score.
+
+    Args:
+        runs: The reports on the runs, each checked by itself.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        by: The verdict by which runs are dropped, "official" or "strict" (see `score_runs`).
+
+    Raises:
+        ValueError: The runs cannot be scored together.
+    """
     minutes = score_runs(check_between_runs(runs, ruleset), ruleset, by).minutes
     return math.inf if minutes is None else minutes
 
@@ -154,9 +173,19 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of their convergence.
 
-    If something forbids a score, its minutes are None, and `problem` says why. `compared` has the reports of
-    `check_between_runs`. Runs that fail the verdict `by` ("official" or "strict") do not count; None takes the verdict
-    that decides on the first report. Raises ValueError if these logs cannot be scored together.
+    The test compares how many epochs the runs needed to the target with the reference runs of MLPerf.
+
+    Args:
+        compared: The reports of `check_between_runs` on the logs of one submission, at least one.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        by: The verdict whose failed runs do not count: "official", of MLCommons' checker, or "strict", also of this
+            project's own rules. None: the verdict that decides on the first report.
+
+    Returns:
+        The score. If something forbids a score, its `minutes` are None, and `problem` says why.
+
+    Raises:
+        ValueError: These logs cannot be scored together.
     """
     first_run = compared[0].run
     benchmark = one_submission(compared, ruleset)
@@ -191,7 +220,15 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
 
 
 def refuse_mixed_batches(compared: Sequence[Report], *, shown_log: Path) -> None:
-    """Raise ValueError if the runs have different batches. The message names the first log by the path `shown_log`."""
+    """Raise ValueError if the runs of a submission have different global batch sizes.
+
+    Args:
+        compared: The reports on the logs of the submission.
+        shown_log: Path by which the message names the first log.
+
+    Raises:
+        ValueError: The batch sizes differ.
+    """
     batches = set()
     for report in compared:
         batch = report.run.global_batch or report.run.first_event(schema.GLOBAL_BATCH_SIZE).value
@@ -219,10 +256,16 @@ class _JudgedRuns(NamedTuple):
 
 
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
-    """Return the runs as they are scored by the verdict `by`, and the broken rules that forbid a strict score.
+    """Return the runs of a submission as they are scored, and the broken rules that forbid a strict score.
 
-    By "official", the minutes and errors of a run are those that mlperf-logging's tools see; by "strict", those of this
-    project.
+    Args:
+        compared: The reports of `check_between_runs` on the logs of the submission.
+        by: The verdict whose failed runs do not count. By "official", the minutes and errors of a run are those that
+            mlperf-logging's tools see; by "strict", those of this project.
+
+    Returns:
+        The runs, and the names of the rules that they break, without those on the quality target: a submission may drop
+        a run that missed it.
     """
     runs = []
     rules_forbidding_score: set[str] = set()
@@ -249,7 +292,13 @@ def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
 
 
 def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequence[Finding]) -> ScoredRun:
-    """Return a run as it is scored, with its `minutes` and the rules that drop it."""
+    """Return a run as it is scored, with the rules that drop it.
+
+    Args:
+        report: The report on the run's log.
+        minutes: Time to train; None if it is not known.
+        errors_dropping_run: Findings for which the run does not count; none if it counts.
+    """
     # The epochs are only shown, so each verdict shows those that mlperf-logging's tools read.
     to_target = report.run.as_tools_read.to_target
     has_missed_target = to_target == convergence.NOT_CONVERGED
@@ -268,8 +317,12 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     - If there are too few runs for that, the mean is a plain one.
     - If more runs failed than may be left out at one end, or if all failed, there is no mean.
 
-    Failed runs have no `minutes`, and count as the slowest: 10, 11, 12, 13 and one failed run give the olympic mean 12,
-    that of 11, 12 and 13.
+    Failed runs count as the slowest: 10, 11, 12, 13 and one failed run give the olympic mean 12, that of 11, 12 and 13.
+
+    Args:
+        minutes: Minutes of the runs that count.
+        failed_runs: Number of runs that failed, which have no minutes here.
+        runs_of_result: How many runs a result takes, and how many of them are left out at each end.
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1
@@ -288,7 +341,12 @@ def _without_fastest_and_slowest(
 ) -> Sequence[float]:
     """Return the minutes that an olympic mean averages. Failed runs, which have no minutes, count as the slowest.
 
-    10, 11, 12, 13 and one failed run, if one is left out at each end -> 11, 12, 13
+    10, 11, 12, 13 and one failed run, if one is left out at each end, give 11, 12, 13.
+
+    Args:
+        sorted_minutes: Minutes of the runs that count, in ascending order.
+        failed_runs: Number of runs that failed, at most `left_out_at_each_end`.
+        left_out_at_each_end: How many of the fastest, and how many of the slowest runs the mean leaves out.
     """
     left_out_as_fastest = left_out_at_each_end
     left_out_as_slowest = left_out_at_each_end - failed_runs  # the failed runs are left out already
@@ -298,7 +356,15 @@ def _without_fastest_and_slowest(
 def _problem_of_score(
     judged: _JudgedRuns, mean: _Mean, test: ConvergenceTest, runs_of_result: SubmissionRuns, by: str
 ) -> str:
-    """Return why there is no score by the verdict `by`; empty if there is one. Only the first reason is returned."""
+    """Return why a submission has no score; empty if it has one. Only the first reason is returned.
+
+    Args:
+        judged: The runs as they are scored.
+        mean: Mean of the runs.
+        test: Outcome of the test of the runs' convergence.
+        runs_of_result: How many runs a result takes, and how many of them may be dropped.
+        by: The verdict by which the runs are scored, "official" or "strict".
+    """
     problem = _problem_of_runs(judged, mean, runs_of_result)
     if not problem and by == "strict":
         problem = _problem_of_other_rules(judged.rules_forbidding_score, runs_of_result)
@@ -319,7 +385,9 @@ def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: Submissio
 def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
     """Return a sentence that says that too many runs failed, and by which rules.
 
-    `allowed` is the number of runs that a submission may drop, in words, such as `one`.
+    Args:
+        judged: The runs as they are scored.
+        allowed: Number of runs that a submission may drop, in words, such as `one`.
     """
     broken_rules: set[str] = set()
     for run in judged.runs:
@@ -347,7 +415,14 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
 
 
 def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
-    """Return why a failed test of convergence forbids a score by the verdict `by`; empty if it does not."""
+    """Return why a failed test of convergence forbids a score; empty if it does not.
+
+    Args:
+        test: Outcome of the test, which is failed.
+        has_all_runs: Whether there are as many runs as a result takes. If the runs were compared with the reference,
+            the test only counts then.
+        by: The verdict by which the runs are scored. Runs that could not be compared have no score by "strict".
+    """
     were_compared = test.comparison is not None  # not if the runs have different batches
     if not were_compared:
         return f"failed: {test.reason}" if by == "strict" else ""
@@ -369,7 +444,11 @@ def _run_in_words(run: ScoredRun, unit: str) -> str:
 def as_text(score: Score) -> str:
     """Return the score as text: what was scored, a line for each run, how the score was made, and the score.
 
-    If there is no score, the last line says why. Otherwise the footnotes that it needs come last.
+    Args:
+        score: The score of a submission.
+
+    Returns:
+        The lines. If there is no score, the last line says why. Otherwise the footnotes that it needs come last.
     """
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]
