@@ -12,12 +12,22 @@ def four_digits(value: float) -> str:
 
 
 def significant(value: float, *, digits: int) -> str:
-    """Return a figure as text with at most this many significant digits: with 3 of them 1234.5678 -> `1.23e+03`."""
+    """Return a figure as text with at most a given number of significant digits.
+
+    Args:
+        value: The figure, such as 1234.5678.
+        digits: The most digits: 3 give "1.23e+03", 6 give "1234.57".
+    """
     return format(value, f".{digits}g")
 
 
 def percent(share: float, *, decimals: int = 1) -> str:
-    """Return a share as text in percent: 0.0312 -> `3.1%`, or with 0 decimals `3%`."""
+    """Return a share as text in percent, such as "3.1%".
+
+    Args:
+        share: The share, such as 0.0312.
+        decimals: The number of digits behind the decimal point; 0 gives "3%".
+    """
     return format(share, f".{decimals}%")
 
 

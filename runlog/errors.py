@@ -46,7 +46,11 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
 
 
 def message_of(error: BaseException) -> str:
-    """Return an error's message on one line; the name of the error's class if the message is empty."""
+    """Return the message of an error on one line; the name of its class if the message is empty.
+
+    Args:
+        error: The error.
+    """
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -59,7 +63,11 @@ def drop_output() -> None:
 
 
 def print_to_reader(text: str) -> None:
-    """Print a text and flush it. If the reader has closed the pipe, as `| head` does, drop the output silently."""
+    """Print a text and flush it. If the reader has closed the pipe, as `| head` does, drop the output silently.
+
+    Args:
+        text: The text. A line feed is added.
+    """
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -25,7 +25,11 @@ def json_schema() -> Table:
 
 
 def _section(section: Section[Any]) -> Table:
-    """Return the JSON Schema of the line of a header section: `{"<name>": value}`."""
+    """Return the JSON Schema of the line of a header section: {"<section>": value}.
+
+    Args:
+        section: The header section as `runlog/schema.py` lists it, with the type of its value.
+    """
     schema = _object({section.name: _type(section.value)}, [section.name])
     return schema | {"description": section.meaning}
 
@@ -50,7 +54,11 @@ def _event(event: Point[Any] | Mark) -> Table:
 
 
 def _value(point: Point[Any]) -> Table:
-    """Return the JSON Schema of the value of a Point: its type, with its unit and its least value if it has them."""
+    """Return the JSON Schema of the value of an event, with its unit and its least value if it has them.
+
+    Args:
+        point: The event as `runlog/schema.py` lists it.
+    """
     schema = _type(point.value)
     if point.unit:
         schema["unit"] = point.unit
@@ -74,7 +82,12 @@ def _metadata(kind: type | None) -> Table:
 
 
 def _object(properties: Table, required: list[str]) -> Table:
-    """Return the JSON Schema of an object with these properties and no others."""
+    """Return the JSON Schema of an object with some properties and no others.
+
+    Args:
+        properties: The JSON Schema of each property, by its name.
+        required: The names of those that must be there.
+    """
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
@@ -110,7 +123,11 @@ def _type(kind: Any) -> Table:
 
 
 def _dataclass(kind: Any) -> Table:
-    """Return the JSON Schema of a dataclass. A field with the default None may be absent, so it is not required."""
+    """Return the JSON Schema of a dataclass, as an object with a property for each field.
+
+    Args:
+        kind: The dataclass. A field with the default None may be absent from a log, so it is not required.
+    """
     hints = typing.get_type_hints(kind, include_extras=True)
     properties = {}
     required = []

@@ -27,7 +27,11 @@ class UnusableError(ValueError):
 
 
 def explain(error: OSError) -> str:
-    """Return one line that says which path failed, why, and what to do."""
+    """Return one line that says which path failed, why, and what to do.
+
+    Args:
+        error: The error that the system raised for the path, such as FileNotFoundError.
+    """
     reason = EXPLAINED.get(error.errno or 0) or f"{error.strerror or error}: check the path"
     return f"{error.filename}: {reason}" if error.filename else reason
 
@@ -72,14 +76,25 @@ def require_file_if_present(path: Path) -> None:
 def is_file(path: Path) -> bool:
     """Return whether there is a file at a path; False if nothing is there.
 
-    Raises UnusableError if the path leads to something else, as `require_file_if_present` does.
+    Args:
+        path: Path as the user gave it.
+
+    Raises:
+        UnusableError: The path leads to something else, such as a folder or a pipe.
     """
     require_file_if_present(path)
     return path.is_file()
 
 
 def require_folder_if_present(path: Path) -> None:
-    """Raise UnusableError if a path leads to something that is not a folder; accept it if nothing is there."""
+    """Raise an error if a path leads to something that is not a folder; accept it if nothing is there.
+
+    Args:
+        path: Path as the user gave it. /dev/null and the streams of this process are accepted, too.
+
+    Raises:
+        UnusableError: The path leads to something else, or is a link that leads back to itself.
+    """
     mode = _mode_to_check(path)
     if mode is not None and not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")

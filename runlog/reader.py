@@ -155,7 +155,15 @@ class HeldLog(PosixPath):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "HeldLog":
-        """Read the log at `path`. Raises OSError if it cannot be read, ValueError if it is not a regular file."""
+        """Read a log into memory, and return a path that holds its bytes.
+
+        Args:
+            path: Path of the log.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is not a regular file.
+        """
         held = cls(path)
         with open_log(Path(path)) as stream:
             held.data = stream.read()
@@ -200,7 +208,15 @@ def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:
 
 
 def read_text(text: str | bytes) -> Iterator[Entry]:
-    """Yield events, header sections and problems of a log in memory, in its order."""
+    """Yield the events, header sections and problems of a log in memory, in the order of its lines.
+
+    Args:
+        text: The whole log. A `str` is taken as UTF-8.
+
+    Yields:
+        An Event (a `:::MLLOG` line), a Header (a line `# {"<section>": value}`), or a Problem: text that claims to be
+        an event, but is not exactly one valid event.
+    """
     data = text.encode() if isinstance(text, str) else text
     yield from read_stream(BytesIO(data))
 
@@ -247,7 +263,12 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
 def _kept_of_open_line(text: bytes) -> bytes:
     """Return what is kept of a line until the rest of it is read, so that a line of any length takes little memory.
 
-    A line over MAX_LINE_BYTES is not read: what is kept shows that it is longer, and whether it holds TOKEN.
+    Args:
+        text: What has been read of the line.
+
+    Returns:
+        The text. Of a line over MAX_LINE_BYTES, which is not read, only what shows that it is longer, and whether it
+        holds the token of an event (`:::MLLOG`).
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
@@ -306,7 +327,14 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
 
 
 def _rank_of(prefix: bytes) -> int | None:
-    """Return the rank that a launcher's prefix names: mpirun's `[1,3]<stdout>:` -> 3; None if it names none."""
+    """Return the rank that a launcher's prefix of a line names: 3 for mpirun's "[1,3]<stdout>:".
+
+    Args:
+        prefix: The bytes of the line before its first event.
+
+    Returns:
+        The rank; None if the prefix names none.
+    """
     match = _RANK.match(prefix) if len(prefix) <= LONGEST_PREFIX else None
     if match is None:
         return None
@@ -349,9 +377,12 @@ def _header(raw: bytes, line: int) -> Header | None:
 
 
 def _is_launcher_prefix(prefix: bytes) -> bool:
-    """Return whether a text before a line can be what a launcher puts there, such as mpirun's `[1,0]<stdout>:`.
+    """Return whether a text before a line can be what a launcher puts there, such as mpirun's "[1,0]<stdout>:".
 
     It begins with `[`, ends with `:`, `]` or `>`, and has less than LONGEST_PREFIX bytes.
+
+    Args:
+        prefix: The bytes before the line, without spaces at both ends.
     """
     return prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < LONGEST_PREFIX
 
@@ -365,7 +396,12 @@ class _RawEvent(NamedTuple):
     rank: int | None  # from the launcher's prefix
 
     def problem(self, kind: str, message: str) -> Problem:
-        """Return a Problem of this text."""
+        """Return a Problem of this text.
+
+        Args:
+            kind: Which kind of fault it is, such as "json" or "trailing-text"; `Problem` lists them.
+            message: What is wrong, in words.
+        """
         return Problem(kind, message, self.line, self.text[:200])
 
 
@@ -450,7 +486,14 @@ def _event_of_json(raw: _RawEvent, fields: Any) -> Iterator[Entry]:
 
 
 def _fault_of_form(fields: Any) -> str:
-    """Return what is wrong with an event's JSON value: no object, or a field is missing. Empty if nothing is."""
+    """Return what is wrong with the form of an event's JSON value: it is no object, or a field is missing.
+
+    Args:
+        fields: The JSON value, of any type.
+
+    Returns:
+        The fault in words; empty if there is none.
+    """
     if type(fields) is not dict:
         return "not a JSON object"
     for name in ("key", "value", "metadata", "time_ms"):
@@ -460,7 +503,14 @@ def _fault_of_form(fields: Any) -> str:
 
 
 def _kind_of_trailing_text(rest: str) -> str:
-    """Return what follows an event on its line: "text" or "a colour code"; empty if only spaces do."""
+    """Return in words what follows an event on its line.
+
+    Args:
+        rest: The text after the event's JSON.
+
+    Returns:
+        "text" or "a colour code"; empty if only spaces and tabs follow.
+    """
     rest = rest.strip(" \t")
     if not rest:
         return ""
@@ -470,7 +520,14 @@ def _kind_of_trailing_text(rest: str) -> str:
 
 
 def _fault_of_values(fields: dict[str, Any]) -> str:
-    """Return what is wrong with the values of an event's fields, which must all be there; empty if nothing is."""
+    """Return what is wrong with the values of an event's fields: its time, its key or its metadata.
+
+    Args:
+        fields: The fields of the event. All that an event needs must be there.
+
+    Returns:
+        The fault in words; empty if there is none.
+    """
     time_ms = fields["time_ms"]
     if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
         return "time_ms is no number of 64 bits"

@@ -88,7 +88,11 @@ class Run:
     _open: dict[tuple[str, Any], Interval] = field(default_factory=dict)  # by kind and number
 
     def take(self, entry: Entry) -> None:
-        """Add the next entry of the log."""
+        """Add the next entry of the log. A Problem changes nothing.
+
+        Args:
+            entry: An Event, a Header or a Problem, as the reader yields them.
+        """
         if isinstance(entry, Event):
             self.last_ms = entry.time_ms
             if entry.key in schema.EVENTS:
@@ -168,13 +172,22 @@ class Run:
         return settings_of(None if config is None else config.value)
 
     def last_value(self, point: schema.Point[Any]) -> Any:
-        """Return the last value of an event; None if the log does not have it."""
+        """Return the value of the last event of one kind; None if the log does not have such an event.
+
+        Args:
+            point: The kind of event: an entry of `runlog/schema.py`, such as RUN_SUMMARY.
+        """
         event = self.last.get(point.key)
         return None if event is None else event.value
 
 
 def _phase_after(event: Event, phase_before: str) -> str:
-    """Return what goes on after an event, such as "training"; `phase_before` if the event does not change it."""
+    """Return what goes on in a run after an event, such as "training" or "finished".
+
+    Args:
+        event: The event.
+        phase_before: What went on before it. It is returned if the event does not change it.
+    """
     if event.key == schema.RUN_STOP.key:
         return "finished" if event.metadata.get("status") == "success" else "aborted"
     return _PHASE_AFTER.get(event.key, phase_before)
@@ -220,7 +233,15 @@ def _rate_of_other_submitter(event: Event) -> Rate:
 
 
 def scalar(value: Any) -> Any:
-    """Return a JSON scalar unchanged; of a longer text, a list or an object the first LONGEST_TEXT characters."""
+    """Return a JSON value in a form that is small to keep.
+
+    Args:
+        value: The value, of any type.
+
+    Returns:
+        A number, a boolean, None and a short text are unchanged. Of a longer text, a list or an object it is the first
+        200 (LONGEST_TEXT) characters as text.
+    """
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, str) and len(value) <= LONGEST_TEXT:
@@ -229,7 +250,14 @@ def scalar(value: Any) -> Any:
 
 
 def real(value: Any) -> float | None:
-    """Return a finite number as a float; None for anything else, booleans included."""
+    """Return a value of a log as a float, if it is a finite number.
+
+    Args:
+        value: The value, of any type.
+
+    Returns:
+        The float; None for anything else, booleans included.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -74,7 +74,8 @@ def scan_value(text: str, start: int) -> tuple[Any, int]:
 def _nesting_of(value: Any) -> int:
     """Return how many lists and objects the innermost item of a JSON value is inside: [[1]] -> 2, 1 -> 0.
 
-    An empty list or object is an item like a number: [[]] -> 1, [] -> 0.
+    Args:
+        value: The JSON value. An empty list or object is an item like a number: [[]] -> 1, [] -> 0.
     """
     nesting = 0
     items = _items_of([value])

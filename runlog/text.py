@@ -12,7 +12,14 @@ MOST_OF_A_LINE = 10_000
 
 
 def called(module: str) -> str:
-    """Return how the user called this command: `paddle-reference` if so, else `python -m MODULE`."""
+    """Return how the user called this command, for messages that name it.
+
+    Args:
+        module: The module that `python -m` runs, such as "scoring".
+
+    Returns:
+        The name of the program if it is `paddle-reference` or begins so, else "python -m " and the module.
+    """
     name = Path(sys.argv[0]).name
     if name.startswith("paddle-reference"):
         return name
@@ -43,14 +50,26 @@ def _escaped(character: str) -> str:
 
 
 def printable(value: object, limit: int = 160) -> str:
-    """Return a JSON value of a log as one line that is safe to print: text without quotes, all else as JSON."""
+    """Return a JSON value of a log as one line that is safe to print: text without quotes, all else as JSON.
+
+    Args:
+        value: The value.
+        limit: The most characters of it that are shown.
+    """
     if isinstance(value, str):
         return visible(value, limit)
     return visible(as_json(value), limit)
 
 
 def as_json(value: object) -> str:
-    """Return `value` as JSON, or the name of its type if JSON cannot hold it."""
+    """Return a value as JSON on one line, or the name of its type if JSON cannot hold it.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        The JSON, or a text such as "a set".
+    """
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -63,7 +82,12 @@ def safe_lines(lines: Iterable[str]) -> str:
 
 
 def cell(value: object) -> object:
-    """Return a value for a CSV file; text that a spreadsheet would take as a formula gets an apostrophe before it."""
+    """Return a value for a cell of a CSV file, so that a spreadsheet never takes it as a formula.
+
+    Args:
+        value: The value. Text that begins with `=`, `+`, `-` or `@` gets an apostrophe before it. All but text is
+            unchanged.
+    """
     if not isinstance(value, str):
         return value
     text = visible(value, limit=4096)
@@ -73,7 +97,12 @@ def cell(value: object) -> object:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the text of a CSV file. Each row must have a value for every column; None becomes an empty cell."""
+    """Return the text of a CSV file, with a line of column names.
+
+    Args:
+        columns: The names of the columns, in order.
+        rows: The rows. Each must have a value for every column and no others; None becomes an empty cell.
+    """
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()

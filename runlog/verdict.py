@@ -57,7 +57,11 @@ def judged(
 
 
 def worst(verdicts: Iterable[Verdict]) -> str:
-    """Return the worst status of all verdicts; ok if there are none."""
+    """Return the worst status of some verdicts: "ok", "unknown", "warning" or "fatal", from good to bad.
+
+    Args:
+        verdicts: The verdicts. Without any, the status is "ok".
+    """
     return worst_status(verdict.status for verdict in verdicts)
 
 
@@ -67,9 +71,13 @@ def worst_status(statuses: Iterable[str]) -> str:
 
 
 def as_json(verdicts: Iterable[Verdict]) -> str:
-    """Return the verdicts as a JSON list of objects with `check`, `status`, `found`, `wanted` and `fix`.
+    """Return verdicts as a JSON list of objects with `check`, `status`, `found`, `wanted` and `fix`.
 
-    An object has `where` and `figures` only if they are not empty.
+    Args:
+        verdicts: The verdicts. An object has `where` and `figures` only if they are not empty.
+
+    Returns:
+        The text, with a line feed at its end.
     """
     return json.dumps([verdict.as_dict() for verdict in verdicts], indent=2) + "\n"
 
@@ -112,7 +120,11 @@ def _widest(texts: Iterable[str]) -> int:
 
 
 def _lines_below(verdict: Verdict) -> list[str]:
-    """Return what was wanted and what to do, each as a line; none for a verdict that is ok."""
+    """Return what was wanted by a check and what to do, each as a line.
+
+    Args:
+        verdict: The verdict. One that is ok has no such lines.
+    """
     lines: list[str] = []
     if verdict.status == OK:
         return lines

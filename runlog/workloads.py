@@ -27,7 +27,15 @@ class Workload:
     training_flop: int | None  # of an image in a step, two a multiply-add, forward and backward; None: not counted
 
     def flop_of(self, height: int, width: int) -> int | None:
-        """Return the FLOPs of one training image of this size in pixels; None if this size was not counted."""
+        """Return the FLOPs of training on one image, forward and backward.
+
+        Args:
+            height: Height of the image in pixels.
+            width: Width of the image in pixels.
+
+        Returns:
+            The number; None if it was not counted for this size.
+        """
         if (height, width) != (self.flop_height, self.flop_width):
             return None
         return self.training_flop
@@ -43,7 +51,14 @@ NAMES = tuple(workload.name for workload in WORKLOADS)
 
 
 def find(name: str) -> Workload | None:
-    """Return the workload that WORKLOAD calls `name`; None if there is none."""
+    """Return the workload of a name, such as that of ResNet-50, which this project trains.
+
+    Args:
+        name: Value of the setting WORKLOAD.
+
+    Returns:
+        The workload; None if there is none of that name.
+    """
     for workload in WORKLOADS:
         if workload.name == name:
             return workload
@@ -51,7 +66,14 @@ def find(name: str) -> Workload | None:
 
 
 def named(name: str) -> Workload:
-    """Return the workload that WORKLOAD calls `name`. Raises KeyError if there is none."""
+    """Return the workload of a name, which this project trains.
+
+    Args:
+        name: Value of the setting WORKLOAD.
+
+    Raises:
+        KeyError: There is none of that name.
+    """
     workload = find(name)
     if workload is None:
         raise KeyError(name)
@@ -59,7 +81,14 @@ def named(name: str) -> Workload:
 
 
 def of_model(model: str | None) -> Workload | None:
-    """Return the workload of a model's full name, as in a log's `run_summary`; None if no workload has that model."""
+    """Return the workload that has a model.
+
+    Args:
+        model: Full name of the model, as in the event `run_summary` of a log; None if not known.
+
+    Returns:
+        The workload; None if no workload has that model.
+    """
     for workload in WORKLOADS:
         if workload.model == model:
             return workload
@@ -67,7 +96,14 @@ def of_model(model: str | None) -> Workload | None:
 
 
 def of_family(model: str | None) -> Workload | None:
-    """Return the first workload whose family is a part of a model's name, in upper or lower case; None if none is."""
+    """Return the first workload whose model family is a part of a model's name.
+
+    Args:
+        model: Name of the model, as any log or table has it, in upper or lower case; None if not known.
+
+    Returns:
+        The workload; None if no family fits.
+    """
     text = (model or "").lower()
     for workload in WORKLOADS:
         if workload.family in text:

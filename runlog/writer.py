@@ -83,11 +83,20 @@ class RunLog:
         self._mllogger = MLLogger(logger, default_stack_offset=STACK_OFFSET, root_dir=str(REPOSITORY))
 
     def section(self, section: schema.Section[V], value: V) -> None:
-        """Write a section of the header as one line."""
+        """Write a section of the header as one line, `# {"<section>": value}`.
+
+        Args:
+            section: Which section it is: an entry of `runlog/schema.py`.
+            value: Its value, of the type that `section` declares.
+        """
         self._lines.info("# %s", json.dumps({section.name: schema.as_json(value)}, ensure_ascii=False, allow_nan=False))
 
     def text(self, line: str) -> None:
-        """Write a line for people. It must not look like a header section or an event."""
+        """Write a line for people.
+
+        Args:
+            line: The line. It must not look like a header section (`# {`) or an event (`:::MLLOG`).
+        """
         assert not line.startswith("# {") and ":::MLLOG" not in line
         self._lines.info("%s", line)
 
@@ -115,7 +124,11 @@ class RunLog:
         write(mark.key, None, schema.as_json(where))
 
     def aborted(self, reason: str) -> None:
-        """Write the last two lines of the log of a run that failed: why, and `run_stop` as aborted."""
+        """Write the last two lines of the log of a run that failed: why, and `run_stop` as aborted.
+
+        Args:
+            reason: Why the run ended. It is written on one line.
+        """
         self.event(schema.ABORT_REASON, " ".join(reason.split()))
         self.mark(schema.RUN_STOP, schema.Ended(status="aborted"))
 
@@ -186,7 +199,11 @@ def close_for_dead(path: Path, reason: str) -> str:
 
 
 def _complete_last_line(path: Path) -> None:
-    """Add a line feed to a log whose last line was cut off, so that no further line runs into it."""
+    """Add a line feed to a log whose last line was cut off, so that no further line runs into it.
+
+    Args:
+        path: Path of the log. If it ends with a line feed or is empty, it stays as it is.
+    """
     content = path.read_bytes()
     with path.open("ab") as file:
         if content and not content.endswith(b"\n"):

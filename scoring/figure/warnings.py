@@ -303,9 +303,9 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the runs' rates is over 0.1 % (MOST_RATE_GAP) above their images over their time.
+    """Yield a warning if the mean of the runs' rates is over 0.1 % above their images over their time.
 
-    The two are equal if all runs have one rate.
+    The two are equal if all runs have one rate. The limit is MOST_RATE_GAP.
 
     Args:
         rates: The images/s of each run.
