@@ -39,11 +39,14 @@ SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs
 
 
 def parse(config_list: str) -> dict[str, str]:
-    """Return pip's settings by name, from the output of `pip config list`. Its values are Python literals:
+    """Return the settings of pip by name, from the output of `pip config list`.
+
+    A line of the output is as below, with a Python literal, and gives {"index-url": "https://pypi.org/simple"}:
 
         global.index-url='https://pypi.org/simple'
 
-    If several of SECTIONS have a setting, the last one counts.
+    Args:
+        config_list: The output. Only settings of SECTIONS count; if several of these have a setting, the last one does.
     """
     by_section: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in config_list.splitlines():
@@ -59,9 +62,15 @@ def parse(config_list: str) -> dict[str, str]:
 
 
 def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that makes uv trust the certificates that pip trusts.
+    """Return the variable that makes uv trust the certificates that pip trusts, as {"SSL_CERT_FILE": "/my/ca.crt"}.
 
-    It is empty if neither the user nor the system has a file of them.
+    Args:
+        settings: pip's settings by name. "cert" is a file or a folder of certificates.
+        environment: This process's environment. Without "cert" its REQUESTS_CA_BUNDLE counts, or its CURL_CA_BUNDLE.
+
+    Returns:
+        The variable, which may also have uv use the system's certificates. {} if neither the user nor the system has a
+        file of them; uv then trusts those of Mozilla.
     """
     path = settings.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
     if path:
@@ -73,9 +82,13 @@ def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def uv_variables(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that make uv install from where pip would.
+    """Return the environment variables that make uv install from where pip would, with pip's proxy.
 
-    `settings` are pip's, as `parse` returns them. `environment` is this process's; it may name certificates, too.
+    They also make uv trust the certificates that pip trusts.
+
+    Args:
+        settings: pip's settings by name, as `parse` returns them.
+        environment: This process's environment, which may name certificates, too.
     """
     # pip takes a package from any index that has it, and so must uv. That is safe: a lock has each package's hash.
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
@@ -98,7 +111,13 @@ def uv_variables(settings: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def uv_command(settings: Mapping[str, str], lock: str, options: Sequence[str]) -> list[str]:
-    """Return uv's command line, which installs exactly the wheels of the lock, each with a hash that the lock has."""
+    """Return uv's command line, which installs exactly the wheels of a lock, each with a hash that the lock has.
+
+    Args:
+        settings: pip's settings by name. "no-index" keeps uv from asking an index.
+        lock: Path of the lock file.
+        options: Further options of uv.
+    """
     words = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--python", sys.executable, "--no-config"]
     words += ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--compile-bytecode"]
     if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):

@@ -30,9 +30,14 @@ HUNG_UP = re.compile(r"Connection (?:closed|reset) by (?:authenticating user \S+
 
 
 def hello_line(job: env.Job) -> str:
-    """Return a waiting node's message to the first node, a line of JSON with `rank`, `code` and `given`.
+    """Return a waiting node's message to the first node, which decides by it whether the node may join.
 
-    `code` is the SHA-256 of the files that the node runs. `given` has the settings that its user gave it.
+    Args:
+        job: The settings of the job on this node.
+
+    Returns:
+        A line of JSON: "rank" is the node's number, "code" the SHA-256 of the files that it runs, and "given" has the
+        settings that its user gave it.
     """
     _, origins = env.read()
     given = {name: str(entry["value"]) for name, entry in origins.items() if entry["origin"] == "environment"}
@@ -40,10 +45,14 @@ def hello_line(job: env.Job) -> str:
 
 
 def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
-    """Name the settings of a waiting node that the first node's overrule; empty if there are none.
+    """Name the settings of a waiting node that the first node's overrule, as "SEED=2 (the first node: 1)".
 
-    `given` has the settings that a user gave the waiting node, `job` is the first node's. An example of the result is
-    "SEED=2 (the first node: 1)".
+    Args:
+        given: The settings that a user gave the waiting node.
+        job: The settings of the job on the first node.
+
+    Returns:
+        Their names and values, with commas between; empty if there are none.
     """
     differences = []
     for name, value in given.items():
@@ -54,9 +63,13 @@ def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
 
 
 def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
-    """Listen where this node's sshd cannot, and tell the first node `why` when it calls, twice at most.
+    """Listen where this node's sshd cannot, and tell the first node why when it calls, twice at most.
 
     This waits up to ANSWER_S for each call. It returns early if nothing can listen there or a connection breaks.
+
+    Args:
+        job: The settings of the job, with sshd's address and port.
+        why: Why sshd cannot start, in one line.
     """
     family = socket.AF_INET6 if ":" in job.cluster.ssh_address else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -75,7 +88,14 @@ def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
 
 
 def why_sshd_cannot_start(host: str, port: int) -> str:
-    """Call a node and return why its sshd cannot start, as `answer_in_place_of_sshd` says; empty if nothing says so."""
+    """Call a node, and return why its sshd cannot start, if the node tells that; else an empty text.
+
+    `answer_in_place_of_sshd` on the node tells it.
+
+    Args:
+        host: Name or address of the node.
+        port: TCP port of its sshd.
+    """
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=ANSWER_S) as connection:
         line = connection.makefile("rb").readline(MOST_OF_AN_ANSWER).decode(errors="replace")
         if line.startswith(SSHD_CANNOT_START):
@@ -84,7 +104,11 @@ def why_sshd_cannot_start(host: str, port: int) -> str:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return the numeric addresses of a host; empty if its name does not resolve."""
+    """Return the numeric addresses of a host; empty if its name does not resolve.
+
+    Args:
+        host: Name or address of a host.
+    """
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -93,7 +117,11 @@ def addresses_of(host: str) -> list[str]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a host's name has an address of this machine, which is one that a socket can be bound to."""
+    """Tell whether a host's name has an address of this machine, which is one that a socket can be bound to.
+
+    Args:
+        host: Name or address of a host.
+    """
     for address in addresses_of(host):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -103,9 +131,15 @@ def is_this_machine(host: str) -> bool:
 
 
 def rank_by_hosts(hosts: list[str]) -> int:
-    """Return the rank of this machine, which was started as the first node, by its place in HOSTS.
+    """Return the number of this machine among the job's nodes, from 0, by its place in their list.
 
-    It is 0, too, if the first host's name does not resolve, or no host is known to be this machine.
+    It is for a machine that was started as the first node, to see whether that was right.
+
+    Args:
+        hosts: Names of the job's nodes, the first one first.
+
+    Returns:
+        The number. It is 0, too, if the first host's name does not resolve, or no host is known to be this machine.
     """
     if not hosts or not addresses_of(hosts[0]):  # a first host whose name does not resolve may be this machine
         return 0
@@ -119,7 +153,11 @@ class RefusedCalls:
     """Calls of this node's sshd by callers that hung up before they logged in, found in sshd's log."""
 
     def __init__(self, hosts: list[str]) -> None:
-        """`hosts` are the names of the job's nodes, the first one first; there may be none."""
+        """Prepare to look for calls; no log is read yet.
+
+        Args:
+            hosts: Names of the job's nodes, the first one first; may be empty.
+        """
         self.hosts = hosts
         self.lines_read = 0
         self.last_of_first_node = float("inf")  # when it hung up last, by time.monotonic; infinite: never
@@ -127,8 +165,11 @@ class RefusedCalls:
     def read(self, log: list[str]) -> list[str]:
         """Return the addresses of the callers that hung up since the last call of this method.
 
-        `log` has all lines of sshd's log so far. The time of a call by the first node is noted for
-        `first_node_gave_up`.
+        A caller hangs up in sshd's exchange of keys if it expects another host key. If the first node did so, the time
+        is noted for `first_node_gave_up`.
+
+        Args:
+            log: All lines of sshd's log so far, also those of earlier calls.
         """
         new_lines = log[self.lines_read :]
         self.lines_read = len(log)

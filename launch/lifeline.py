@@ -53,7 +53,12 @@ class Lifeline(threading.Thread):
     def __init__(self, rank: int, job: env.Job, host: str, folder: Path, deadline: float) -> None:
         """Note what to connect to; nothing is tried yet.
 
-        `folder` has the job's files and is the same on each node. No try begins after `deadline`, by time.monotonic.
+        Args:
+            rank: Number of the other node, from 1.
+            job: The settings of the job.
+            host: Name of the other node.
+            folder: The folder with the job's files, the same on each node.
+            deadline: Time by time.monotonic after which no further try begins.
         """
         super().__init__(daemon=True)
         self.rank, self.job, self.host, self.folder, self.deadline = rank, job, host, folder, deadline
@@ -63,10 +68,10 @@ class Lifeline(threading.Thread):
         self.is_final = False  # another try cannot mend `problem`
 
     def connect(self) -> None:
-        """Try once to connect, to read the node's hello, and to let the node join.
+        """Try once to connect to the node by ssh, to read its hello, and to let it join.
 
-        Afterwards `problem` says why the node has not joined; empty if it has. `is_final` says whether another try is
-        useless.
+        The hello is a line of JSON with the node's rank, code and settings. Afterwards `problem` says why the node has
+        not joined; it is empty if the node has. `is_final` says whether another try is useless.
         """
         process = self._start_ssh()
         self.process = process
@@ -84,7 +89,11 @@ class Lifeline(threading.Thread):
             self._let_join(facts, process.stdin)
 
     def _start_ssh(self) -> subprocess.Popen[str]:
-        """Start ssh to the node, which prints its hello, and then passes all that it gets into its lifeline."""
+        """Start ssh to the node, which prints its hello there, and then passes all that it gets into the node's pipe.
+
+        Returns:
+            The running process. Its output begins with the hello, a line of JSON.
+        """
         command_there = f"cat {self.folder}/hello && exec cat >{self.folder}/lifeline"
         return subprocess.Popen(
             ["ssh", "-F", str(self.folder / "ssh_config"), self.host, command_there],
@@ -100,6 +109,9 @@ class Lifeline(threading.Thread):
         """Set `problem` and `is_final` by what ssh printed as it failed.
 
         If something answers there that is no sshd, it may be the node itself: then its own words count.
+
+        Args:
+            ssh_output: What ssh printed on stderr; not empty.
         """
         failure = next(failure for failure in FAILURES if re.search(failure.words, ssh_output))
         self.problem = failure.problem.format(ssh_output.splitlines()[-1])
@@ -111,7 +123,11 @@ class Lifeline(threading.Thread):
                 self.is_final = True
 
     def _problem_of(self, facts: dict[str, Any]) -> str:
-        """Return why the node with these `facts` of its hello cannot join: another rank, or other code; else empty."""
+        """Return why a node cannot join: it has another rank, or runs other code; empty if it can.
+
+        Args:
+            facts: The node's hello, with "rank" and "code".
+        """
         if facts["rank"] != self.rank:
             return f"says NODE_RANK={facts['rank']}, but HOSTS has it as node {self.rank}"
         if facts["code"] != code_sha256():
@@ -119,7 +135,12 @@ class Lifeline(threading.Thread):
         return ""
 
     def _let_join(self, facts: dict[str, Any], to_node: IO[str]) -> None:
-        """Send the node `go`. If the first node's settings overrule some of its own, say so on both nodes."""
+        """Send the node `go`; if the first node's settings overrule some of its own, say so on both nodes.
+
+        Args:
+            facts: The node's hello. "given" has the settings that its user gave it.
+            to_node: What is written here reaches the node.
+        """
         to_node.write("go\n")
         overruled = overruled_settings(facts["given"], self.job)
         if overruled:
@@ -140,7 +161,12 @@ class Lifeline(threading.Thread):
         return self.process is not None and self.process.poll() is not None
 
     def send_end(self, status: int, reason: str) -> None:
-        """Tell the node the exit status of the job and the reason; do nothing if the connection is lost."""
+        """Tell the node how the job ended; do nothing if the connection is lost.
+
+        Args:
+            status: Exit status of the job.
+            reason: Why it ended so, in one line; may be empty.
+        """
         if self.process and self.process.stdin and not self.is_lost():
             with contextlib.suppress(BrokenPipeError):  # the node went first
                 self.process.stdin.write(f"end {status} {reason}\n")

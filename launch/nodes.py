@@ -45,9 +45,13 @@ SIGNAL_S = 1.0  # a signal that ended another node, and is for this node too, co
 
 
 def user_name() -> str:
-    """Return the login name of this process's user. In the image, give a nameless user one: ssh and sshd need it.
+    """Return the login name of this process's user; in the image, give a nameless user one, as ssh and sshd need it.
 
-    Ends this process with status 2 if no name can be given: outside the image, or to a user id below 500.
+    The image looks up users in a folder that this process may write to. A container may run as any user id.
+
+    Raises:
+        NodeError: No name can be given: outside the image, or to a user id below 500. It ends this process with status
+            2.
     """
     uid, gid = os.getuid(), os.getgid()
     name = known_name(uid)
@@ -68,7 +72,11 @@ def user_name() -> str:
 
 
 def known_name(uid: int) -> str:
-    """Return the login name of a user id on this machine; empty if it has none."""
+    """Return the login name of a user id on this machine; empty if it has none.
+
+    Args:
+        uid: The number of the user.
+    """
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -82,9 +90,15 @@ def forget_user_name() -> None:
 
 
 def copy_key(key: Path, folder: Path, user: str) -> str:
-    """Copy the job's private key to the file `key` in a folder. Return its public half, as "ssh-ed25519 AAAA...".
+    """Copy the job's private ssh key into the job's folder, and return its public half, as "ssh-ed25519 AAAA...".
 
-    Ends this process with status 2 if `key` is no readable private key without a passphrase. The message names `user`.
+    Args:
+        key: The file of the private key, which JOB_KEY names.
+        folder: The job's folder on this node. The copy is its file `key`.
+        user: Login name of this process's user, for the message.
+
+    Raises:
+        NodeError: The file is no readable private key without a passphrase. It ends this process with status 2.
     """
     try:
         named_files.require_file_if_present(key)
@@ -105,7 +119,17 @@ def copy_key(key: Path, folder: Path, user: str) -> str:
 def job_folder(job: env.Job) -> Iterator[Path]:
     """Make this node's folder with the job's files, give its path, and remove it at the end of the context.
 
-    Ends this process if the folder is not this job's alone, if the user has no name, or if the job's key is of no use.
+    It has the same path on every node, and is locked: another job on this node must have another SSH_PORT.
+
+    Args:
+        job: The settings of the job.
+
+    Yields:
+        The path of the folder.
+
+    Raises:
+        NodeError: The folder is not this job's alone, the user has no name, or the job's key is of no use. It ends this
+            process.
     """
     user = user_name()
     # The same path on every node: mpirun's daemons start each other with the first node's ssh command.
@@ -129,7 +153,15 @@ def job_folder(job: env.Job) -> Iterator[Path]:
 
 
 def lock_or_fail(lock: IO[str], port: int) -> None:
-    """Lock a file until it is closed. End this process if another job on this node holds the lock for the same port."""
+    """Lock a file until it is closed, or end this process if another job on this node holds the lock.
+
+    Args:
+        lock: The open file.
+        port: The job's SSH_PORT, for the message.
+
+    Raises:
+        NodeError: Another job holds the lock.
+    """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -137,10 +169,17 @@ def lock_or_fail(lock: IO[str], port: int) -> None:
 
 
 def write_files(job: env.Job, folder: Path, user: str) -> None:
-    """Write what ssh, sshd and the lifeline need into the job's folder of this node.
+    """Write what ssh, sshd and the connection between the nodes need into the job's folder of this node.
 
-    The job's key proves both sides: sshd lets in who has it, and ssh expects it as the host key of every node. `user`
-    is the name of this process's user. Ends this process if the key is of no use.
+    The job's key proves both sides: sshd lets in who has it, and ssh expects it as the host key of every node.
+
+    Args:
+        job: The settings of the job, with its key, port and address.
+        folder: The job's folder on this node, which is empty but for its lock.
+        user: Login name of this process's user.
+
+    Raises:
+        NodeError: The key is of no use. It ends this process.
     """
     public = copy_key(Path(job.cluster.job_key), folder, user)
     (folder / "authorized_keys").write_text(f"restrict {public}\n")
@@ -164,9 +203,18 @@ def write_files(job: env.Job, folder: Path, user: str) -> None:
 
 
 def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
-    """Wait for the other nodes, run a command (its `words`) over them, and return its exit status.
+    """Wait for the other nodes, run a command over all of them, and return its exit status.
 
     However this ends, the other nodes are sent the exit status, and the reason if it is known.
+
+    Args:
+        job: The settings of the job.
+        hosts: Names of the job's nodes, this one first.
+        folder: The job's folder on this node.
+        words: The command and its arguments; it starts mpirun.
+
+    Raises:
+        SystemExit: A node cannot join or has not joined in time, or a signal came before the command was started.
     """
     start = time.monotonic()
     deadline = start + job.cluster.node_wait_s
@@ -190,9 +238,15 @@ def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
 
 
 def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None:
-    """Wait until all other nodes have joined. End this process if one cannot join, or has not joined in time.
+    """Wait until all other nodes have joined the job, or end this process.
 
-    The time is `wait_s` seconds from `start`, by time.monotonic.
+    Args:
+        others: The connections to the other nodes, which are being tried.
+        start: When the waiting began, by time.monotonic.
+        wait_s: Seconds from `start` within which all must have joined.
+
+    Raises:
+        NodeError: A node cannot join, or has not joined in time.
     """
     end = start + wait_s + 1  # each lifeline stops trying after `wait_s`, and may need a moment for its last try
     while time.monotonic() < end and any(other.is_alive() for other in others):
@@ -206,9 +260,12 @@ def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None
 
 
 def nodes_that_did_not_join(others: list[Lifeline], wait_s: int) -> str:
-    """Return a message that names the nodes that did not join, each with its problem; empty if all did.
+    """Return a message that names nodes that did not join the job, each with its problem; empty if all did.
 
-    These are the nodes that cannot join or, if there are none, those that have not joined within `wait_s` seconds.
+    Args:
+        others: The connections to the other nodes. If some can never join, only these count. At most MOST_NAMED are
+            named.
+        wait_s: Seconds that the nodes had to join, for the message.
     """
     unable = [other for other in others if other.is_final]
     missing = unable or [other for other in others if other.problem]
@@ -222,7 +279,17 @@ def nodes_that_did_not_join(others: list[Lifeline], wait_s: int) -> str:
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
-    """Write mpirun's file of hosts. Return the environment variables of the command that runs mpirun over the nodes."""
+    """Write the file in which mpirun finds the nodes, and return the variables by which it starts ranks on them.
+
+    Args:
+        job: The settings of the job.
+        hosts: Names of the job's nodes, the first one first.
+        folder: The job's folder on this node.
+
+    Returns:
+        {name of an environment variable: value}, for the command that runs mpirun. Two of them name files in which this
+        process and the command tell each other why they end.
+    """
     hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
     return {
@@ -248,10 +315,19 @@ class EarlyEnd(NamedTuple):
 
 
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
-    """Run a command to its end. Return its exit status, or 128 + n if signal n ended it.
+    """Run a command to its end, or until a node is lost or a signal comes; return the exit status.
 
-    If a node is lost or this process gets a signal, the command is asked to end, and killed JOB_END_S later. The status
-    is then that of `decide_early_end`.
+    In the latter cases the command is asked to end, and killed JOB_END_S later.
+
+    Args:
+        words: The command and its arguments.
+        settings: Environment variables of the command, in addition to this process's.
+        folder: The job's folder on this node. The file `abort_reason` in it tells the command why it is asked to end.
+        others: The connections to the other nodes.
+
+    Returns:
+        The command's exit status, or 128 + n if signal n ended it. If it was asked to end, the status that
+        `decide_early_end` chose.
     """
     parent = os.getppid()
     signals: list[int] = []
@@ -280,9 +356,17 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
 
 
 def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> EarlyEnd:
-    """Return how to end the command because of a lost node or a signal. At least one of them must have come.
+    """Return how to end the command because a node was lost or a signal came; one of them must have come.
 
-    `parent` is the process that started this one. If it is gone, it was killed, and the signal came because of that.
+    Args:
+        lost: The connection to a lost node; None: none is lost. After a loss this waits SIGNAL_S for a signal: who
+            stops a job often signals all nodes, and then the signal is the true reason.
+        signals: Numbers of the signals that this process got, the first one first. The handler adds to it meanwhile.
+        parent: Process id of what started this process. If that has changed, run_and_time.sh was killed, and the signal
+            came because of that.
+
+    Returns:
+        The exit status, the signal to send to the command, and the reason in words.
     """
     if lost is not None:
         # Who stops a job often sends a signal to all processes on all nodes, so another node may go first. Then this
@@ -299,7 +383,13 @@ def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> 
 
 
 def reason_of(folder: Path) -> str:
-    """Return why the job failed: this process's reason for ending it, else that of launch/trials.sh; empty: neither."""
+    """Return why the job failed, in one line; empty if that is not known.
+
+    A reason why this process ended the command comes first, then one that launch/trials.sh gave.
+
+    Args:
+        folder: The job's folder on this node, with the files of the reasons.
+    """
     for name in ("abort_reason", "end_reason"):
         with contextlib.suppress(FileNotFoundError):
             return (folder / name).read_text(errors="replace").partition("\n")[0]
@@ -307,7 +397,13 @@ def reason_of(folder: Path) -> str:
 
 
 def end_others(others: list[Lifeline], status: int, reason: str) -> None:
-    """Tell the other nodes how the job ended. Wait up to 2 s for each node that joined, until it has heard."""
+    """Tell the other nodes how the job ended, and wait up to 2 s for each node that joined, until it has heard.
+
+    Args:
+        others: The connections to the other nodes.
+        status: Exit status of the job.
+        reason: Why it ended so; empty if that is not known.
+    """
     for other in others:
         other.send_end(status, reason)
     for other in others:  # when a node has heard, it ends its sshd, and with it the lifeline
@@ -320,9 +416,16 @@ def end_others(others: list[Lifeline], status: int, reason: str) -> None:
 
 
 def hosts_of(job: env.Job) -> list[str]:
-    """Return the names of the job's nodes; empty if none are given to a node above 0, which needs none.
+    """Return the names of the job's nodes.
 
-    Raises ValueError if the first node is given none, or if HOSTFILE is not right.
+    Args:
+        job: The settings of the job.
+
+    Returns:
+        The names, the first node first. Empty if none are given to a node other than the first, which needs none.
+
+    Raises:
+        ValueError: The first node is given none, or HOSTFILE is not right.
     """
     names = hosts_of_cluster(job.cluster)
     if not names and job.cluster.node_rank == 0:
@@ -341,7 +444,14 @@ def arguments() -> argparse.Namespace:
 
 
 def job_and_hosts() -> tuple[env.Job, list[str]]:
-    """Return the job that the environment describes, and its hosts. Ends this process with status 2 if it is wrong."""
+    """Return the job that the environment describes, and the names of its nodes.
+
+    Returns:
+        (job, hosts). The hosts may be empty on a node other than the first.
+
+    Raises:
+        NodeError: The job is wrong, or has no JOB_KEY. It ends this process with status 2.
+    """
     try:
         job, _ = env.read()
         hosts = hosts_of(job)
@@ -382,10 +492,19 @@ def main() -> int:
 
 
 def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
-    """Lead the job if this machine is the first of its hosts, and return the exit status.
+    """Lead the job if this machine is the first of its nodes, and return the exit status.
 
     Any other machine was started as the first by mistake. It then serves the true first node, which thereby finds it
-    and says so. The status is then that of the first node, or 2 instead of 0.
+    and says so.
+
+    Args:
+        job: The settings of the job.
+        hosts: Names of the job's nodes, the first one first.
+        folder: The job's folder on this node.
+        words: The command and its arguments, which run over all nodes.
+
+    Returns:
+        The exit status of the command. On a machine started by mistake that of the first node, or 2 instead of 0.
     """
     rank = rank_by_hosts(hosts)
     if rank == 0:

@@ -47,7 +47,13 @@ WINDOW = re.compile(r'"key": "step_window", "value": \{[^}]*"time_s": ([\d.]+)')
 
 
 def longest_window_s(result: Path) -> float:
-    """Return the seconds of the longest window of steps in a log; 0 if it has none yet, or cannot be read."""
+    """Return the seconds of the longest window of steps in a log; 0 if it has none yet, or cannot be read.
+
+    A window is some training steps in a row, which the log has an event for.
+
+    Args:
+        result: The log of the trial.
+    """
     try:
         text = result.read_text(errors="replace")
     except OSError:
@@ -56,9 +62,15 @@ def longest_window_s(result: Path) -> float:
 
 
 def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
-    """Return how long the ranks may take to end after a signal.
+    """Return how many seconds the ranks may take to end after a signal.
 
-    They end the window of steps under way and save a checkpoint. `result` is the log, which says how long windows are.
+    They end the window of steps under way and save a checkpoint. On one node without a container they get more time if
+    windows are long.
+
+    Args:
+        result: The log of the trial, which says how long its windows are.
+        nodes: Nodes of the job.
+        in_container: Whether this process runs in a container.
     """
     if nodes > 1 or in_container:  # what is above this process kills it after that
         return float(TIMES["LAST_WINDOW_S"])
@@ -68,8 +80,17 @@ def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
 def open_messages(path: Path) -> IO[bytes]:
     """Open the file for what the ranks and mpirun print on stderr, emptied, and locked until it is closed.
 
-    Raises FileExistsError if the path is no plain file or another job holds the lock, and another OSError if the file
-    cannot be written.
+    The lock tells other jobs that a trial is at work here.
+
+    Args:
+        path: The file. Its folder is made if it is absent.
+
+    Returns:
+        The open file, to be written in bytes.
+
+    Raises:
+        FileExistsError: The path is no plain file, or another job holds the lock.
+        OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -120,7 +141,12 @@ class Trial:
     def on_signal(self, number: int, _frame: object) -> None:
         """Ask the ranks to save what they have and to end, by a signal that mpirun passes on to them.
 
-        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended.
+        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended. A
+        signal that comes before mpirun is started is sent by `run` later.
+
+        Args:
+            number: The signal that this process got: SIGTERM, SIGINT or SIGHUP.
+            _frame: As Python gives it to a handler; not used.
         """
         if self.signal is None:
             in_container = bool(os.environ.get("IMAGE_DIGEST"))
@@ -135,10 +161,15 @@ class Trial:
             self.mpirun.send_signal(signal_to_send)
 
     def run(self, messages: IO[bytes]) -> int:
-        """Run mpirun to its end. Return its exit status, or 128 + n if signal n ended it.
+        """Run mpirun to its end, and return its exit status.
 
-        What mpirun and its ranks print on stderr goes into the file `messages`. What they leave in shared memory and in
-        the folder of temporary files is removed.
+        What mpirun and its ranks leave in shared memory and in the folder of temporary files is removed.
+
+        Args:
+            messages: The open file that gets what mpirun and its ranks print on stderr.
+
+        Returns:
+            The exit status, or 128 + n if signal n ended mpirun.
         """
         settings = dict(os.environ)
         segments = self._make_folder_of_segments()
@@ -164,9 +195,13 @@ class Trial:
         return mpirun.returncode
 
     def _make_folder_of_segments(self) -> str:
-        """Make a folder in /dev/shm for the memory segments through which the ranks talk. Return its path.
+        """Make a folder in /dev/shm for the memory segments through which the ranks of a node talk.
 
-        A rank that is killed leaves its segments; they are removed with the folder. Empty if no folder was made.
+        A rank that is killed leaves its segments; they are removed with the folder.
+
+        Returns:
+            The path of the folder. Empty if it cannot be made, or the job has several nodes: there the segments go with
+            the containers.
         """
         if self.args.nodes > 1:  # their segments go with their containers
             return ""
@@ -178,7 +213,11 @@ class Trial:
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
         """Wait until mpirun has ended.
 
-        It is asked to end its ranks when their time is over, and killed if it still does not end.
+        It is asked to end its ranks when the time after a signal or the trial's limit is over. It is killed
+        MPIRUN_END_S after the former.
+
+        Args:
+            mpirun: The running process.
         """
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
@@ -215,10 +254,10 @@ class Trial:
         return path.read_text().partition("\n")[0] if path.exists() else ""
 
     def wait_for_reason(self) -> None:
-        """Wait until launch/nodes.py says why the job ends, or would have said so by now.
+        """Wait until launch/nodes.py, which connects the nodes, says why the job ends, or would have said so by now.
 
-        If a node is lost, mpirun may notice before launch/nodes.py does. A signal to this process ends the wait, and so
-        does a reason from the ranks, after 3 s.
+        If a node is lost, mpirun may notice before launch/nodes.py does. The wait is at most ALIVE_S + 3 s. A signal to
+        this process ends it at once. After 3 s an error that a rank or mpirun has written ends it, too.
         """
         begin = time.monotonic()
         # By then our ssh connections have noticed a lost node, too: mpirun's keepalives may be one ahead of ours.
@@ -233,7 +272,8 @@ class Trial:
     def reason(self, status: int) -> str:
         """Return why the trial failed, in one line: the first reason that is known, in the order of the lines below.
 
-        `status` is what `run` returned, or 1.
+        Args:
+            status: Exit status of mpirun as `run` returned it, or 1.
         """
         reason_by_nodes = self.reason_by_nodes()
         if reason_by_nodes:
@@ -250,9 +290,13 @@ class Trial:
         )
 
     def _reason_of_signal(self, number: signal.Signals, messages: Messages) -> str:
-        """Return what asked the trial to end: the signal, or more if it is known.
+        """Return what asked the trial to end: a signal, or more if it is known.
 
         A launcher may have been killed, and the words of a rank also say what was saved.
+
+        Args:
+            number: The signal.
+            messages: What the ranks and mpirun have printed on stderr.
         """
         killed = self.killed_launcher()
         said_by_ranks = [line for line in messages.errors() if line.startswith("stopped by ")]
@@ -263,7 +307,14 @@ class Trial:
         return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
 
     def _reason_of_ended_rank(self, messages: Messages) -> str:
-        """Return which signal ended a rank, and what to do; empty if there is no such rank, or it is not to blame."""
+        """Return which signal ended a rank, and what to do; empty if there is no such rank, or it is not to blame.
+
+        A rank that ended by one of SIGNALS_OF_LOST_PEER is not to blame: it may have ended because it lost another
+        rank.
+
+        Args:
+            messages: What the ranks and mpirun have printed on stderr.
+        """
         ended = messages.rank_ended()
         if ended is None:
             return ""
@@ -280,6 +331,9 @@ class Trial:
         """Return what the ranks or mpirun wrote about who failed first, with advice; empty if they wrote nothing.
 
         An error about a lost connection (LOST_PEER) comes last: its rank failed only because another one did.
+
+        Args:
+            messages: What the ranks and mpirun have printed on stderr.
         """
         errors = messages.errors()
         own_errors = [line for line in errors if not LOST_PEER.search(line)]
@@ -295,7 +349,12 @@ class Trial:
         return reason + _advice(messages)
 
     def _reason_by_mpirun(self, status: int, messages: Messages) -> str:
-        """Return what is known if no rank wrote an error: how mpirun ended, or what mpirun or MPI wrote."""
+        """Return what is known if no rank wrote an error: how mpirun ended, or what mpirun or MPI wrote.
+
+        Args:
+            status: Exit status of mpirun as `run` returned it, or 1.
+            messages: What the ranks and mpirun have printed on stderr.
+        """
         if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64
             return f"mpirun was ended by signal {status - 128}"
         if "unable to find network interfaces" in messages.text:
@@ -307,9 +366,13 @@ class Trial:
         return f"a rank ended with status {status}; what it said is in {self.stderr}{_advice(messages)}"
 
     def is_done(self, status: int) -> bool:
-        """Return whether the trial did its work: mpirun ended with 0, and rank 0 has written a result.
+        """Tell whether the trial did its work: mpirun ended with 0, and rank 0 has written a result.
 
-        The status is not enough: mpirun of Open MPI 5.0.11 ends with 0 if it loses a node as the ranks start.
+        The status is not enough: mpirun of Open MPI 5.0.11 ends with 0 if it loses a node as the ranks start. A result
+        is a finished log or, of commands that write none, a file with another suffix.
+
+        Args:
+            status: Exit status of mpirun.
         """
         if status:
             return False
@@ -331,22 +394,36 @@ def _reason_of_memory() -> str:
 
 
 def _advice(messages: Messages) -> str:
-    """Return what to do if the messages show that a limit on processes was met, as the end of a reason; else empty."""
+    """Return what to do if a limit on processes was met, as the end of a reason; empty if none was.
+
+    Args:
+        messages: What the ranks and mpirun have printed on stderr.
+    """
     if NO_MORE_PROCESSES.search(messages.text):
         return ": raise the limit on processes (ulimit -u, or a container's --pids-limit)"
     return ""
 
 
 def report(pipe: Path, reason: str) -> None:
-    """Write why the trial failed into the pipe to launch/trials.sh; do nothing if nobody reads it any more."""
+    """Write why the trial failed into the pipe to launch/trials.sh; do nothing if nobody reads it any more.
+
+    Args:
+        pipe: Path of the pipe.
+        reason: Why, in one line.
+    """
     with contextlib.suppress(BrokenPipeError):
         pipe.write_text(reason)
 
 
 def end_failed(trial: Trial, status: int, begin: float) -> str:
-    """Close the log of a failed trial if its ranks could not. Return why the trial failed, in one line.
+    """Return why a trial failed, in one line, after its log is closed as aborted if its ranks could not do that.
 
-    `status` is what `Trial.run` returned, or 1. `begin` is when the trial began, by time.monotonic.
+    A reason that the log has already is preferred.
+
+    Args:
+        trial: The trial, whose mpirun has ended.
+        status: What `Trial.run` returned, or 1 instead of 0.
+        begin: When the trial began, by time.monotonic.
     """
     args = trial.args
     if args.nodes > 1:
@@ -375,7 +452,12 @@ def arguments() -> argparse.Namespace:
 
 
 def reason_of_refusal(stderr: Path, error: OSError) -> str:
-    """Return why the file for the trial's messages could not be opened, by the error of `open_messages`."""
+    """Return why the file for the trial's messages could not be opened.
+
+    Args:
+        stderr: The file.
+        error: The error of `open_messages`.
+    """
     if isinstance(error, FileExistsError):
         return str(error)
     return f"{stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"

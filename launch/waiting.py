@@ -19,9 +19,17 @@ from launch.times import TIMES
 
 
 def start_sshd(job: env.Job, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the sshd that the first node calls, and return its process. It writes to sshd.log in the job's folder.
+    """Start the ssh server that the first node calls, and return its process.
 
-    If this node has no sshd, the first node is told so when it calls, and this process ends with status 2.
+    It writes to sshd.log in the job's folder. If this node has no sshd, this waits for a call of the first node, to
+    tell it so.
+
+    Args:
+        job: The settings of the job.
+        folder: The job's folder on this node, with sshd_config.
+
+    Raises:
+        NodeError: There is no sshd on this node. It ends this process with status 2.
     """
     path = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/sbin:/usr/local/sbin")
     if path is None:
@@ -37,9 +45,17 @@ def start_sshd(job: env.Job, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
-    """Run sshd until the first node ends the job or is lost. Return the job's exit status, as the first node says it.
+    """Run sshd until the first node ends the job or is lost; return the job's exit status, as that node says it.
 
     The first node reads what it must know of this node from the file `hello`, by ssh.
+
+    Args:
+        job: The settings of the job.
+        hosts: Names of the job's nodes, the first one first; they may be unknown here, and the list empty.
+        folder: The job's folder on this node, with the pipe `lifeline`.
+
+    Raises:
+        SystemExit: The first node does not come or is lost, sshd cannot run, or a signal ends this node.
     """
     (folder / "hello").write_text(hello_line(job))
     lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
@@ -53,10 +69,14 @@ class WaitingNode:
     def __init__(
         self, job: env.Job, hosts: list[str], lifeline: int, sshd: subprocess.Popen[bytes], sshd_log: Path
     ) -> None:
-        """Print that this node waits for the first node, and for how long. `wait` does the waiting.
+        """Print that this node waits for the first node, and for how long; `wait` does the waiting.
 
-        `hosts` are the nodes' names, and may be empty. `sshd` takes the first node's ssh connection, which writes into
-        the pipe with the descriptor `lifeline`.
+        Args:
+            job: The settings of the job.
+            hosts: Names of the job's nodes, the first one first; may be empty.
+            lifeline: File descriptor of the pipe into which the first node's ssh connection writes.
+            sshd: The ssh server that takes this connection.
+            sshd_log: The file with its log.
         """
         first_name = f", {hosts[0]}" if hosts else ""
         self.job = job
@@ -76,15 +96,20 @@ class WaitingNode:
         """Note a signal that asks this node to end, but go on for up to JOB_END_S.
 
         Who stops a job often signals all its nodes. The first node needs this one until it has saved.
+
+        Args:
+            number: The signal.
+            _frame: As Python gives it to a handler; not used.
         """
         if not self.signals:
             self.deadline = time.monotonic() + TIMES["JOB_END_S"]
         self.signals.append(number)
 
     def wait(self) -> int:
-        """Wait until the first node says that the job has ended. Return the exit status that it says.
+        """Wait until the first node says that the job has ended, and return the exit status that it says.
 
-        Ends this process if the first node does not come or is lost, if sshd ends, or JOB_END_S after a signal.
+        Raises:
+            SystemExit: The first node does not come or is lost, sshd ends, or JOB_END_S have passed since a signal.
         """
         poll = select.poll()
         poll.register(self.lifeline, select.POLLIN)
@@ -100,9 +125,14 @@ class WaitingNode:
             self.end_if_late()
 
     def handle(self, data: bytes) -> int | None:
-        """Handle what the first node has sent. Return the job's exit status once it has ended, else None.
+        """Handle what the first node has sent.
 
-        `data` are lines `go`, `say TEXT` and `end STATUS REASON`; the last one may be incomplete.
+        Args:
+            data: Lines `go`, `say TEXT` and `end STATUS REASON`. The last one may be incomplete: its rest comes with
+                the next call.
+
+        Returns:
+            The job's exit status once it has ended, else None.
         """
         if not self.is_joined:  # `go` has no other use
             self.is_joined = True
@@ -117,7 +147,11 @@ class WaitingNode:
         return None
 
     def say_how_it_ended(self, text: str) -> int:
-        """Return the job's exit status from `STATUS REASON`, the first node's words. Print the reason of a failure."""
+        """Return the job's exit status, and print the reason of a failure.
+
+        Args:
+            text: The words of the first node: the status, and the reason, which may be absent.
+        """
         number, _, reason = text.partition(" ")
         status = int(number)
         if status != 0:
@@ -144,7 +178,14 @@ class WaitingNode:
             self.report_refused_calls(log)
 
     def end_by_sshd(self, log: list[str]) -> NoReturn:
-        """End this process with the last lines of sshd's log. Wait for a call of the first node, to tell it why."""
+        """End this process with the last lines of sshd's log; wait for a call of the first node before, to tell it why.
+
+        Args:
+            log: All lines of the log.
+
+        Raises:
+            NodeError: Always.
+        """
         last_lines = " / ".join(log[-2:])
         other_port = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
         why = f"sshd ended: {last_lines}{other_port}"
@@ -153,7 +194,14 @@ class WaitingNode:
         raise NodeError(f"{self.me}: {why}", 1)
 
     def report_refused_calls(self, log: list[str]) -> None:
-        """Print who called with another key. If that was the first node, it has given up: end this process."""
+        """Print who called this node with another key; end this process if that was the first node, which has given up.
+
+        Args:
+            log: All lines of sshd's log so far.
+
+        Raises:
+            NodeError: The first node has another JOB_KEY than this one.
+        """
         for caller in self.refused.read(log):
             say(
                 f"{self.me}: {caller} called, and hung up at this node's key: it has another JOB_KEY, or is none of "
@@ -163,9 +211,12 @@ class WaitingNode:
             fail(f"{self.me}: {self.first} has another JOB_KEY than this node, and has ended: give both the same file")
 
     def end_if_late(self) -> None:
-        """End this process if the deadline is over: JOB_END_S after a signal, or the first node did not come in time.
+        """End this process if its deadline is over: JOB_END_S after a signal, or NODE_WAIT_S without the first node.
 
-        A node that has joined and got no signal has no deadline: only the end of the lifeline ends its wait.
+        A node that has joined and got no signal has no deadline: only the end of the connection ends its wait.
+
+        Raises:
+            SystemExit: The deadline is over.
         """
         if time.monotonic() <= self.deadline:
             return
