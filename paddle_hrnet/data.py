@@ -365,11 +365,14 @@ class Pair(NamedTuple):
 
 
 def _decompressed(pair: Pair, rows: int) -> Array:
-    """Return the first rows of a pair's image as a PNG that is not compressed; a JPEG is returned as it is.
+    """Return the first rows of a pair's image as a PNG that is not compressed, for speed.
 
     Args:
         pair: An image and its label, both encoded.
         rows: Number of rows that are needed.
+
+    Returns:
+        The bytes of the PNG, as uint8. A JPEG, and an interlaced or damaged PNG, are returned as they are.
     """
     return np.frombuffer(pictures.inflated(pair.image, rows), dtype=np.uint8)
 
@@ -377,7 +380,7 @@ def _decompressed(pair: Pair, rows: int) -> Array:
 def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
     """Return the image of each pair as far down as its drawn window reaches, as PNGs that are not compressed.
 
-    One more row is kept, if there is one, because the resizing interpolates with it.
+    One more row is kept, if there is one, because the resizing interpolates with it. A JPEG is returned whole.
 
     Args:
         pairs: Images and their labels, encoded.

@@ -52,7 +52,7 @@ def _block(x: static.Variable, name: str, layers: Layers) -> static.Variable:
 def _transition(branches: list[static.Variable], name: str, layers: Layers, *, count: int) -> list[static.Variable]:
     """Append the convolutions between two stages, which give the branches the widths of the next stage.
 
-    A branch that has its width already is left as it is. A new branch is made of the last one, at half its size.
+    A branch that already has its width there is left as it is. A new branch is made of the last one, at half its size.
 
     Args:
         branches: Images of the stage before, from 1/4 of the image's size on, each of half the size of the one before.

@@ -288,13 +288,13 @@ def _existing_label(folders: lists.Folders, label: str) -> str:
 def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
     """Yield the pairs of image and label that a list file names.
 
-    A line has two paths with blanks between them, or a comma, a semicolon or a tabulator as in a spreadsheet.
+    A line has two paths with blanks between them or, as in a spreadsheet, a comma, a semicolon or a tab.
 
     Args:
         list_file: The file, such as train.txt.
 
     Yields:
-        Both paths as they are in the line, with the line's number for messages.
+        Both paths, with the file and the number of the line for messages.
 
     Raises:
         ValueError: A line has not two paths, or the list is empty or no text.

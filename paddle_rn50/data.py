@@ -164,7 +164,7 @@ def _pipeline(
         image: Size, layout and type of the images that the program takes.
         augment: Bounds of the random crops in training; None for an evaluation.
         resize: Length in pixels to which an evaluation brings the shorter side before it crops the centre.
-        largest: Width and height in pixels of the largest image, for which the decoder reserves memory; None if
+        largest: Width and height in pixels of the largest image, for which a GPU's decoder reserves memory; None if
             unknown.
     """
     decoder = _decoder_options(device, largest)

@@ -204,15 +204,14 @@ def _message(record: bytes) -> bytes:
 def contents(records: Records, heads: Array) -> Contents:
     """Return a name and a size for each record: its number as a text, and the bytes of its message.
 
-    Labels are not returned, because they lie inside the messages, which are not read.
+    Labels are not returned, because they lie inside the messages, of which only the first is read.
 
     Args:
         records: Where each record lies, and how many classes the labels may have.
         heads: The first 8 bytes of each record, which state the length of its message, [records, 8] uint8.
 
     Raises:
-        ValueError: A stated length contradicts the index, or the first record, the only one that is read, holds no
-            image with a class.
+        ValueError: A stated length contradicts the index, or the first record holds no image with a class.
     """
     message_bytes = heads.view(LENGTH)[:, 0].astype(np.int64)  # each row's 8 bytes, read as one integer
     _require_lengths_of_index(records, message_bytes)

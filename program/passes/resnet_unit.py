@@ -230,7 +230,7 @@ class _Matcher:
             relu: The only reader of its result.
 
         Returns:
-            The group; None if X is written by other operators.
+            The group; None if X is not written so, or has other readers.
         """
         first = self._side(add.input("X")[0])
         if first is None:
@@ -252,7 +252,8 @@ class _Matcher:
             kind: Type that the operator must have, such as "conv2d".
 
         Returns:
-            The operator; None if it is of another type, or the variable has several readers and so must stay.
+            The operator; None if no operator of this type writes the variable, or if several operators read the
+            variable, so that it must stay.
         """
         op = self._writer.get(name)
         if op is None or op.type != kind or len(self._readers[name]) != 1:
@@ -266,7 +267,8 @@ class _Matcher:
             name: Name of the variable.
 
         Returns:
-            Both operators; None if a `resnet_unit` does not take them, or one of them has another reader.
+            Both operators; None if a `resnet_unit` does not take them, or if several operators read the result of one
+            of them.
         """
         norm = self._sole_writer(name, "batch_norm")
         if norm is None:
