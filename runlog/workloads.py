@@ -51,10 +51,10 @@ NAMES = tuple(workload.name for workload in WORKLOADS)
 
 
 def find(name: str) -> Workload | None:
-    """Return the workload of a name, such as that of ResNet-50, which this project trains.
+    """Return one of the workloads (such as ResNet-50 on ImageNet) that this project trains, by its name.
 
     Args:
-        name: Value of the setting WORKLOAD.
+        name: Value of the setting WORKLOAD, such as "rn50".
 
     Returns:
         The workload; None if there is none of that name.
@@ -66,10 +66,10 @@ def find(name: str) -> Workload | None:
 
 
 def named(name: str) -> Workload:
-    """Return the workload of a name, which this project trains.
+    """Return one of the workloads (such as ResNet-50 on ImageNet) that this project trains, by its name.
 
     Args:
-        name: Value of the setting WORKLOAD.
+        name: Value of the setting WORKLOAD, such as "rn50".
 
     Raises:
         KeyError: There is none of that name.

@@ -268,12 +268,12 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _repeats_both(candidate: Score, base: Score, other: Score) -> bool:
-    """Tell whether a score has several runs, which all converged, of the system of two other scores.
+    """Tell whether a score repeats the systems of two other scores: it has several runs, which all converged.
 
     Args:
-        candidate: The score that may have them.
-        base: The one score.
-        other: The other score. Its system is not compared with that of `base` here.
+        candidate: The score.
+        base: The one other score.
+        other: The second other score. Its system is not compared with that of `base` here.
     """
     is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
     return is_of_their_system and len(candidate.runs) > 1 and _all_converged(candidate)

@@ -69,7 +69,7 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
 
 
 def trend_of(rows: Sequence[Row], result: Score, system: str | None) -> list[Row]:
-    """Return the earlier runs that a new result can be compared with: those of the same system, work and protocol.
+    """Return the runs of a history that a new result can be compared with: the same system, work and protocol.
 
     Args:
         rows: All runs of the history, oldest first.
@@ -78,6 +78,7 @@ def trend_of(rows: Sequence[Row], result: Score, system: str | None) -> list[Row
 
     Returns:
         The rows of the same system, workload, precision and protocol, in the order of `rows`; empty if there are none.
+        The new runs may be among them.
 
     Raises:
         InputError: The new runs differ in these facts, or name no machine.

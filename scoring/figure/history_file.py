@@ -303,8 +303,8 @@ def _rows_of_runs(
 ) -> list[list[Row]]:
     """Return for each new row the rows of the same run that the history holds under the same protocol.
 
-    A row with the same digest of its log is of the same run. So may be a row of its trend with another digest: that log
-    was added before the run ended, or has further lines since.
+    A row with the same digest of its log is of the same run. So may be a row of the same trend with another digest, if
+    its log was added before the run ended, or has got further lines since.
 
     Args:
         connection: The history file.

@@ -46,7 +46,8 @@ def levels_of_repetition(
     with each other if the hosts are not known. Each level shows another part of the noise.
 
     Args:
-        values: The figure of each run; infinite for a run that did not converge, which is counted but not compared.
+        values: The figure of each run; infinite for a run that did not converge. Such runs are counted apart, and not
+            compared.
         rates: For each run the rates of its windows; empty if not known.
         hosts: Name of the host of each run; None if not known.
     """

@@ -123,7 +123,7 @@ class Protocol:
         runs". If the benchmark decides the number, and is not known yet, the text says only that.
 
         Args:
-            counts: The number of runs of each system that is compared. If empty, the protocol's own number is shown.
+            counts: The number of runs of each system that is shown. If empty, the protocol's own number is said.
         """
         if self._number_of_runs_is_open():
             return "as many runs as MLPerf asks for of the benchmark"
@@ -144,7 +144,7 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
     A protocol is a rule by which runs become one figure: which warm-up to drop, and how to average.
 
     Args:
-        path: The file. Without one, it is the protocols that come with this project.
+        path: The file. The default holds the protocols that come with this project.
 
     Raises:
         InputError: The file or one of its protocols is invalid. The message says where.

@@ -351,7 +351,8 @@ def _unit(records: Sequence[Record], protocol: Protocol) -> str:
     """Return the unit of the figure, such as "images/s", "images/s per device" or "minutes".
 
     Args:
-        records: The runs as read from their logs. If one does not say how many devices ran, a throughput is per device.
+        records: The runs as read from their logs. If one neither says how many devices ran nor prints rates of all
+            devices, a throughput is per device.
         protocol: The rules of the score.
     """
     return f"{protocol.unit} per device" if _is_per_device(records, protocol) else protocol.unit
@@ -361,7 +362,7 @@ def _is_per_device(records: Sequence[Record], protocol: Protocol) -> bool:
     """Tell whether the figure is the throughput of one device, because a log does not say how many devices ran.
 
     Args:
-        records: The runs as read from their logs.
+        records: The runs as read from their logs. One that prints rates of all devices need not say how many they are.
         protocol: The rules of the score. A training time is never per device.
     """
     return protocol.figure == "throughput" and any(are_rates_of_one_device(record) for record in records)

@@ -75,10 +75,10 @@ class PublishedTable:
 
 
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
-    """Return a table of throughputs by number of nodes for each published system, if it has at least two numbers.
+    """Return the throughputs of published systems by their numbers of nodes, a table for each system.
 
     So that only the number of nodes differs in a table, it has only figures with as many devices on each node as the
-    system's largest measurement.
+    system's largest measurement. A system with fewer than two such figures gets no table.
 
     Args:
         rows: The published figures. Those without a number of nodes are left out.

@@ -110,8 +110,8 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     --devices-per-node (or else 8) on each.
 
     Args:
-        args: The parsed options of `python -m scoring scale`: `measured` are the logs, `batch` stands in for the batch
-            of a device.
+        args: The parsed options of `python -m scoring scale`: `measured` are the logs; `batch`, if given, replaces the
+            batch of one device that they say.
 
     Returns:
         The runs as read from their logs by their shape, in the order of the command line.

@@ -47,8 +47,9 @@ def predict(
             for `input_wait_s`.
 
     Returns:
-        The row by names such as "images_per_s". What is not known is None: the interval without a known error, and that
-        of the time to train, which is known only on as many nodes as the base's.
+        The row by names such as "images_per_s". What is not known is None: the time to train without known epochs, and
+        the interval without a known error. The interval of the time to train is known only on as many nodes as the
+        base's.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
