@@ -133,8 +133,8 @@ def _print_errors(report: Report) -> None:
     """Print the errors that the check of a log found, a line each; its warnings are not printed."""
     for finding in report.findings:
         if finding.severity == "error":
-            where = f"{report.file}:{finding.line}: {finding.rule}"
-            print(f"{where}: expected {finding.expected}, found {finding.actual}. {finding.fix}")
+            where = report.file if finding.line is None else f"{report.file}:{finding.line}"
+            print(f"{where}: {finding.rule}: expected {finding.expected}, found {finding.actual}. {finding.fix}")
 
 
 def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:

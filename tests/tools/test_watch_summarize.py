@@ -210,6 +210,7 @@ def test_a_log_without_an_evaluation_is_named(tmp_path: Path) -> None:
     assert row(done.stdout, "time to train") == f"no end in {cut}"
     assert row(done.stdout, "check").startswith("pass, fail")
     assert f"\nlog            {whole}\n               {cut}\n" in done.stdout  # whole, however long
+    assert f"\n{cut}: run_stop.count: expected " in done.stdout  # what is absent has no line
 
 
 def test_the_time_to_train_of_a_resumed_run_is_unknown(tmp_path: Path) -> None:
