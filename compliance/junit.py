@@ -36,10 +36,16 @@ def _junit_suite(report: Report) -> list[str]:
 
 
 def _junit_failure(finding: Finding) -> str:
-    text = escape(f"line {finding.line}: {finding.actual}; expected: {finding.expected}; do: {finding.fix}")
+    actual = f"{_line_if_any(finding)}{finding.actual}"
+    text = escape(f"{actual}; expected: {finding.expected}; do: {finding.fix}")
     return f'<failure message="{escape(finding.actual)}">{text}</failure>'
 
 
 def _junit_output(finding: Finding) -> str:
-    text = escape(f"{finding.severity}: line {finding.line}: {finding.actual}")
+    text = escape(f"{finding.severity}: {_line_if_any(finding)}{finding.actual}")
     return f"<system-out>{text}</system-out>"
+
+
+def _line_if_any(finding: Finding) -> str:
+    """Return "line 7: " for a finding on line 7 of a log; empty if it is on no line, as on an event that is absent."""
+    return "" if finding.line is None else f"line {finding.line}: "

@@ -349,6 +349,11 @@ def test_junit_has_a_failure_for_each_error(tmp_path: Path) -> None:
     assert cases["verdict"].find("failure") is not None
     assert cases["value-type"].find("failure").get("message") == r'eval_accuracy is "<\u0000&\u001b>"'
     assert int(bad.get("tests", "0")) == len(cases)
+    assert cases["value-type"].find("failure").text.startswith("line ")
+    (lacking,) = write(tmp_path, Altered(make_log.run()).drop_all("eval_accuracy").text)
+    compliance("check", lacking, "--junit", tmp_path / "lacking.xml")
+    said = (tmp_path / "lacking.xml").read_text()
+    assert 'name="eval_accuracy.count"><failure message="none">none; expected: ' in said and "None" not in said
 
 
 def test_every_rule_can_be_explained() -> None:
