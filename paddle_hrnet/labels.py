@@ -110,8 +110,9 @@ def no_class(pairs: PairList, number: int, value: int) -> str:
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        value: What the number in the file is trained as: itself or, if the file has Cityscapes' label ids, the class of
-            the id, or 254 for a number that is no id.
+        value: Number as it is trained on: as in the file or, if the file has Cityscapes' label ids, the class of the
+        id,
+            or 254 for a number that is no id.
     """
     _, label_path = pairs.paths(number)
     return (
@@ -126,8 +127,9 @@ def _shown(pairs: PairList, number: int, value: int) -> str:
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        value: What the number in the file is trained as: itself or, if the file has Cityscapes' label ids, the class of
-            the id, or 254 for a number that is no id.
+        value: Number as it is trained on: as in the file or, if the file has Cityscapes' label ids, the class of the
+        id,
+            or 254 for a number that is no id.
     """
     if not pairs.has_label_ids(number):
         return f"{value}"

@@ -319,7 +319,7 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
     """Return the arrays of a dictionary that Paddle saved, by name.
 
     Args:
-        loaded: What the file holds. Entries whose key is no text are left out, and so is `paddle.save`'s own table of
+        loaded: Content of the file. Entries whose key is no text are left out, and so is `paddle.save`'s own table of
             names.
 
     Raises:

@@ -91,7 +91,7 @@ def _parts(payload: bytes) -> list[bytes]:
     reader puts the word back between the parts.
 
     Args:
-        payload: What a record holds: a header and an encoded image.
+        payload: Content of a record: a header and an encoded image.
 
     Returns:
         The parts without the word; nearly always one.

@@ -44,7 +44,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     Args:
         owner: The module or class.
         name: Name of the attribute, which must exist.
-        value: What takes its place.
+        value: The other value.
     """
     original = getattr(owner, name)
     setattr(owner, name, value)

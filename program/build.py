@@ -351,7 +351,8 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
 
     Args:
         main: Training program for several ranks.
-        plan: What the program was built for. On a CPU, and for a program that is not to be run, nothing is proved.
+        plan: Device of the program, and whether it is to be run. On a CPU, and if it is not to be run, nothing is
+            proved.
 
     Returns:
         One phrase with their number; empty if there are none or nothing is proved.
@@ -377,7 +378,7 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
         plan: Precision and options asked for.
 
     Returns:
-        What was proved in phrases, such as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
+        Phrases for what was proved, such as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
 
     Raises:
         Refused: A proof fails.

@@ -66,7 +66,7 @@ def is_close(value: float, expected: float, least: float = 0.0) -> bool:
 
     Args:
         value: Number to test.
-        expected: What it should be. The difference may be 1e-6 times this number.
+        expected: Number that it should be. The difference may be 1e-6 times this number.
         least: The difference may also be 1e-6 times `least`, for expected values at or near 0.
     """
     return abs(value - expected) <= 1e-6 * max(abs(expected), least)

@@ -114,7 +114,7 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
 
     Args:
         knob: Field of Strategy. Its type decides: "true" gives True for a switch, "2" gives 2 for an integer.
-        text: What the user wrote behind the `=`.
+        text: Text that the user wrote behind the `=`.
 
     Raises:
         ValueError: The text is no value of this type, or a number below the knob's `least` or above 2^31 - 1 (MOST).

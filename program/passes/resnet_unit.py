@@ -307,10 +307,10 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
 
 
 def _unit_inputs(pattern: _Pattern) -> Slots:
-    """Return the variables that the `resnet_unit` of a pattern reads, by its slots.
+    """Return the variables that the fused operator `resnet_unit` of a pattern reads, by its slots.
 
     Args:
-        pattern: The operators that it replaces.
+        pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu.
 
     Returns:
         Names by slot, as {"X": ["image"], "FilterX": ["res2a.w"], "FilterZ": [], ...}. The slots of a second
@@ -327,10 +327,10 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
 
 
 def _outputs_of_sides(pattern: _Pattern) -> Slots:
-    """Return the variables that a `resnet_unit` writes for its convolutions and batch norms, by its slots.
+    """Return the variables that a fused operator `resnet_unit` writes for its convolutions and batch norms.
 
     Args:
-        pattern: The operators that it replaces.
+        pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu.
 
     Returns:
         Names by slot. The slots of a second convolution are there even without one, and empty then.
@@ -357,10 +357,13 @@ def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
 
 
 def _attributes(pattern: _Pattern) -> dict[str, Any]:
-    """Return the attributes of the `resnet_unit` that replaces a pattern, except `op_role` and `op_namescope`.
+    """Return the attributes of the fused operator `resnet_unit` that replaces a pattern.
+
+    Two are left out: `op_role` and `op_namescope`.
 
     Args:
-        pattern: The operators that it replaces. Momentum and epsilon are those of its first batch norm.
+        pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu. Momentum and
+            epsilon are those of its first batch norm.
 
     Returns:
         Values by Paddle's names, such as "stride", "padding", "fuse_add" (something is added before the relu) and
@@ -394,13 +397,13 @@ def _declare_shapes(block: Block, variables: UnitVariables) -> None:
 
 
 def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
-    """Change a start-up program to initialize variables in the memory layout that `resnet_unit` takes.
+    """Change a start-up program to initialize variables in the memory layout that the operator `resnet_unit` takes.
 
-    Their values stay those of the network without `resnet_unit`.
+    Their values stay those of the network without this operator.
 
     Args:
         startup: Start-up program of the training program; changed in place.
-        variables: What `fuse` returned for the training program.
+        variables: The variables that `fuse` returned for the training program.
     """
     block = startup.global_block()
     for variables_of_side in variables:

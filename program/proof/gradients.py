@@ -72,7 +72,7 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 
     Args:
         parameter: Name of the parameter, for messages.
-        history: What was done to its gradient until the optimizer reads it.
+        history: Record of how its gradient was summed and scaled until the optimizer reads it.
         ranks: Number of data-parallel processes.
         micro_steps: Number of parts of the batch whose gradients one update adds up.
 
@@ -202,11 +202,11 @@ class _Follower:
 
         Args:
             block: Main block of one program of an update.
-            before: What the earlier programs of the update left: parameters that the optimizer has updated, gradients
+            before: Findings in the earlier programs of the update: parameters that the optimizer has updated, gradients
                 in accumulators, and the variables that were summed over the ranks.
 
         Returns:
-            The same, after this program. Only gradients in accumulators pass from one program to the next.
+            Findings up to the end of this program. Only gradients in accumulators pass from one program to the next.
 
         Raises:
             Refused: The program is not data-parallel training.
@@ -262,10 +262,10 @@ class _Follower:
         return histories
 
     def _started(self, op: Operator) -> Histories:
-        """Return the history of the loss's gradient, at which the backward pass starts.
+        """Return how the loss's gradient is scaled where it starts, and how many micro-steps it stands for.
 
         Args:
-            op: The operator that sets this gradient to a constant.
+            op: The operator that sets this gradient to a constant, at which the backward pass starts.
 
         Raises:
             Refused: The constant is not the fixed loss scale.

@@ -46,7 +46,7 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         ranks: Number of data-parallel processes.
 
     Returns:
-        What was proved in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
+        Texts on what was proved, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
 
     Raises:
         Refused: A knob did not do all its work, was off and did some, or can have no effect although the user set it.
@@ -95,8 +95,8 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove for each fusion knob that its pass did all its work if the knob is on, and nothing if it is off.
 
-    A pass is what changes the program for a knob, such as `fuse_bn_act_ops`. If the user turned a knob on, its pass
-    must have made something; one that is on by default may find nothing to change.
+    A knob is an option of STRATEGY, such as `fuse_bn_act_ops`, and its pass is what changes the program for it. If the
+    user turned a knob on, its pass must have made something; one that is on by default may find nothing to change.
 
     Args:
         block: Main block of a built training program.
@@ -104,7 +104,7 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
         asked: The knobs as the user set them; None for one that the user left open.
 
     Returns:
-        What was made in words, one text for each knob that is on.
+        Texts on what was made, one for each knob that is on.
 
     Raises:
         Refused: A knob fails; the first one is named.
@@ -167,10 +167,10 @@ def _sums_left_in_words(block: Block) -> list[str]:
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Count what the pass of each fusion knob made in a program.
+    """Count what each fusion knob, an option of STRATEGY, made in a program.
 
-    For most knobs these are the operators of a type that only the pass makes. For `enable_addto` no type of operator
-    shows it, so the gradients are counted to which a convolution adds its result.
+    For most knobs these are the operators of a type that only the knob's pass makes. For `enable_addto` no type of
+    operator shows it, so the gradients are counted to which a convolution adds its result.
 
     Args:
         block: Main block of a built training program.
@@ -220,15 +220,17 @@ def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int
 
 
 def _count_left(block: Block) -> dict[str, int]:
-    """Count, for each fusion knob, the places of a program that its pass would still change.
+    """Count what each fusion knob, an option of STRATEGY, left to be done in a program.
 
-    A place is an operator or a group of operators, and may count for several knobs.
+    Counted are the places that the knob's pass would still change. A place is an operator or a group of operators, and
+    may count for several knobs.
 
     Args:
         block: Main block of a built training program.
 
     Returns:
-        Counts by knob, as {"fuse_bn_act_ops": 0, ...}; 0 if the pass did all its work.
+        Counts by knob, as {"fuse_bn_act_ops": 0, ...}; 0 if the pass did all its work. For `enable_inplace` it is
+        always 0, because not every output can take an input's buffer.
     """
     reads = _Reads(block)
     fusible_norms = [op for op in block.ops if _is_half_nhwc_norm(op, block)]
@@ -332,7 +334,7 @@ def _count_mergeable_lars(block: Block) -> int:
 
 
 def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
-    """Prove that the knobs of cuDNN that the user set are in force.
+    """Prove that the knobs of cuDNN, options of STRATEGY, are in force as the user set them.
 
     Args:
         block: Main block of a built training program.
