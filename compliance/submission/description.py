@@ -42,9 +42,15 @@ def read_description(path: Path) -> Description:
 
 
 def read_object(path: Path, what: str) -> JsonObject:
-    """Read a JSON object from a file. `what` says in messages what the file should hold, such as "a manifest".
+    """Read a JSON object from a file.
 
-    Raises ValueError if the file holds anything else or is over 1 MiB, and OSError if it cannot be read.
+    Args:
+        path: The file.
+        what: What the file should hold, for messages, such as "a manifest".
+
+    Raises:
+        ValueError: The file holds anything else, is over 1 MiB, or is no regular file.
+        OSError: The file cannot be opened.
     """
     try:
         with open_log(path) as stream:
@@ -60,9 +66,18 @@ def read_object(path: Path, what: str) -> JsonObject:
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return the findings on a system description that a log contradicts, as breaches of `rule`; empty if it fits.
+    """Return a finding for each field of a system description that a log contradicts.
 
-    A run that was faster than the described accelerators can be also contradicts it; that finding comes first.
+    A run that was faster than the described accelerators can be also contradicts the description; that finding comes
+    first.
+
+    Args:
+        run: The run, by its log.
+        description: Fields of the description by name, such as {"number_of_nodes": "2"}.
+        rule: The rule that a contradiction breaks.
+
+    Returns:
+        The findings; empty if the description fits.
     """
     findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
@@ -85,6 +100,10 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
     """Return the fields of a system description that a log contradicts, each with the log's value.
 
     A fact that the log does not state contradicts nothing.
+
+    Args:
+        run: The run, by its log.
+        description: Fields of the description by name, such as {"number_of_nodes": "2"}.
     """
     nodes = hardware_nodes(run)
     contradicted = []
@@ -99,7 +118,16 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
 
 
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the submitter, division and status that the log states for the description; None for one it does not."""
+    """Return the submitter, division and status that a log states, as fields of a system description.
+
+    Args:
+        run: The run, by its log.
+        description: Fields of the description by name. If its status is the log's own word, as in older rounds, the
+            status is left out.
+
+    Returns:
+        The fields. The value is None if the log does not state it.
+    """
     fields = [
         _LoggedField("submission_org", "submitter", run.first_values.get("submission_org")),
         _LoggedField("submission_division", "division", run.first_values.get("submission_division")),
@@ -111,10 +139,17 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
 
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
-    """Return the number of nodes and of accelerators per node by the log's run_summary; empty if it is not plausible.
+    """Return the numbers of nodes and of accelerators per node by a log, as fields of a system description.
 
-    16 devices on 2 nodes give 8 accelerators per node. `nodes` are those of the log's header. If these have no GPUs,
-    the job ran on CPUs, and its devices are no accelerators.
+    16 devices on 2 nodes give 8 accelerators per node. If the nodes have no GPUs, the job ran on CPUs, and its devices
+    are no accelerators.
+
+    Args:
+        run: The run, by its log.
+        nodes: The nodes that the header of the log describes.
+
+    Returns:
+        The fields; empty if the log has no event run_summary, or one with impossible numbers.
     """
     summary = run.summary
     if summary is None:
@@ -131,9 +166,16 @@ def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
 
 
 def _other_framework(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the log's framework if the description's does not contain it, else nothing.
+    """Return the framework that a log states, if the framework of the system description does not contain it.
 
-    Log `paddle 3.0`, description `Paddle 3.0, CUDA 12` -> nothing
+    With `paddle 3.0` in the log and `Paddle 3.0, CUDA 12` in the description, the list is empty.
+
+    Args:
+        run: The run, by its log.
+        description: Fields of the description by name.
+
+    Returns:
+        One field; empty if the description fits, or if the log has no event run_summary, which states the framework.
     """
     summary = run.summary
     if not summary or summary.framework.casefold() in str(description.get("framework")).casefold():
@@ -142,7 +184,16 @@ def _other_framework(run: LoggedRun, description: Description) -> list[_LoggedFi
 
 
 def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_LoggedField]:
-    """Return the hardware fields that a node of the log contradicts; of several such nodes, the last one's value."""
+    """Return the hardware fields of a system description that a node of the log contradicts, with the log's values.
+
+    Args:
+        nodes: The nodes that the header of the log describes.
+        description: Fields of the description by name.
+
+    Returns:
+        The fields. If several nodes contradict one field, it has the value of the last of them; the name of the
+        accelerator is that of the first GPU that differs.
+    """
     contradicted: dict[str, str] = {}  # the log's value of each contradicted field; a later node replaces it
     for node in nodes:
         contradicted |= _contradictions_of_node(node, description)
@@ -153,9 +204,14 @@ def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_Lo
 
 
 def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
-    """Return the first GPU of the log whose name is not in the described accelerator's name; None if all are.
+    """Return the first GPU of a log whose name is not part of the described accelerator's name.
 
-    If the nodes have no GPUs, and the description names one, this is `none`.
+    Args:
+        nodes: The nodes that the header of the log describes.
+        description: Fields of the description by name.
+
+    Returns:
+        The name of the GPU; None if all fit. If the nodes have no GPUs, and the description names one, `none`.
     """
     model = str(description.get("accelerator_model_name", "")).strip().casefold()
     have_no_gpus = bool(nodes) and all(node.get("gpus") == [] for node in nodes)
@@ -169,9 +225,18 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 
 
 def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return a finding if a ResNet run trained faster than the described accelerators can at their peak, else nothing.
+    """Return a finding if a ResNet run trained faster than the described accelerators can at their peak.
 
-    The speed is in images/s over the whole run. If it or the peak is not known, there is no finding.
+    The speed is in images/s over the whole run.
+
+    Args:
+        run: The run, by its log.
+        description: Fields of the system description by name.
+        rule: The rule that such a run breaks.
+
+    Returns:
+        A list with the finding. It is empty if the run was not faster or is of another benchmark, or if its speed, the
+        number of accelerators or their peak is not known.
     """
     if run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return []
@@ -207,9 +272,16 @@ def _number_of_accelerators(description: Description) -> int:
 
 
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
-    """Return the node's value for each hardware field of the description that a node of the log contradicts.
+    """Return the hardware fields of a system description that one node of a log contradicts, with the node's values.
 
     A fact that the log or the description does not state contradicts nothing.
+
+    Args:
+        node: A machine as the header of the log describes it.
+        description: Fields of the description by name.
+
+    Returns:
+        The values as text by the name of the field, such as {"host_memory_capacity": "503 GiB"}.
     """
     contradicted = {}
     if _is_other_processor(node, description):
@@ -228,9 +300,18 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
 
 
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
-    """Return whether the described processors cannot have the number of cores that the log states for a node.
+    """Return whether the described processors cannot have the number of cores that a log states for a node.
 
-    False if the log does not state it, or if the description does not state its processors and their cores.
+    A job may be allowed to use only a part of the cores, and a log may count threads. So the log's number may be half
+    of the described cores up to twice as many, or up to the described threads if these are more.
+
+    Args:
+        node: A machine as the header of the log describes it.
+        description: Fields of the description by name.
+
+    Returns:
+        Whether the number is out of this range. False if the log does not state it, or if the description does not
+        state its processors and their cores.
     """
     usable_cores: Any = node.get("cores")
     # Each of these numbers is 0 if the description does not state it.
@@ -245,9 +326,17 @@ def _are_cores_out_of_range(node: Node, description: Description) -> bool:
 
 
 def _is_other_memory(logged_gib: Any, description: Description, field: str) -> bool:
-    """Return whether the memory in a field of the description is not 0.75 to 1.35 times that in the log, in GiB.
+    """Return whether a described memory is not 0.75 to 1.35 times the memory in the log.
 
-    False if one of them is not stated. The log's value may be of any type.
+    The described memory is rounded, and the one in the log is what the kernel or the driver leaves of it.
+
+    Args:
+        logged_gib: Memory by the log, in GiB; may be of any type.
+        description: Fields of the system description by name.
+        field: Name of the field with the memory, such as "host_memory_capacity".
+
+    Returns:
+        Whether the two differ so much. False if one of them is not stated, or if the log's is 0.
     """
     described_gib = _memory_gib(description, field)
     if described_gib is None or not is_number(logged_gib) or logged_gib == 0:
@@ -256,10 +345,17 @@ def _is_other_memory(logged_gib: Any, description: Description, field: str) -> b
 
 
 def _is_other_processor(node: Node, description: Description) -> bool:
-    """Return whether a node's processor differs from the described one; False if the log or the description names none.
+    """Return whether a node's processor differs from the described one.
 
-    Two processors agree if the described name contains the node's, or if both have a model number in common:
-    `Intel(R) Xeon(R) Platinum 8480C` agrees with `Intel Xeon 8480C`.
+    Two processors agree if the described name contains the node's, or if both have a model number in common: `Intel(R)
+    Xeon(R) Platinum 8480C` agrees with `Intel Xeon 8480C`.
+
+    Args:
+        node: A machine as the header of the log describes it.
+        description: Fields of the system description by name.
+
+    Returns:
+        Whether they differ. False if the log or the description names none.
     """
     logged = str(node.get("cpu")).casefold()
     stated = str(description.get("host_processor_model_name", "")).casefold()
@@ -278,16 +374,30 @@ def _model_numbers(processor: str) -> set[str]:
 
 
 def _stated_number(description: Description, field: str) -> int:
-    """Return a whole number that the description states; 0 if the field is missing or has another value.
+    """Return a whole number that a system description states.
 
-    A number of more than six digits is cut to the first six.
+    Args:
+        description: Fields of the description by name.
+        field: Name of the field, such as "number_of_nodes".
+
+    Returns:
+        The number; 0 if the field is missing or has another value. A number of more than six digits is cut to the first
+        six.
     """
     text = str(description.get(field))
     return int(text[:MOST_DIGITS]) if text.isdecimal() else 0
 
 
 def _memory_gib(description: Description, field: str) -> float | None:
-    """Return the memory that a field of the description states, in GiB; None if it has no size with a unit."""
+    """Return the memory that a field of a system description states, in GiB.
+
+    Args:
+        description: Fields of the description by name.
+        field: Name of the field, such as "host_memory_capacity".
+
+    Returns:
+        The memory: 0.5 for "512 MB". None if the field has no size with a unit. MB and MiB count as the same.
+    """
     size = _SIZE.search(str(description.get(field)))
     if size is None:
         return None

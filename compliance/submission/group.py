@@ -70,7 +70,7 @@ class ConvergenceTest:
     comparison: Comparison | None = None  # None: the runs could not be compared with the points
 
     def in_words(self) -> str:
-        """Return the outcome in words, and the means that were compared, if any:
+        """Return the outcome of the convergence test in words, with the means that were compared, if any.
 
             passed: reference point; 41.0000 epochs, reference 40.5000 (least 38.1000)
             not applied: only closed runs are tested
@@ -99,8 +99,14 @@ def one_submission(
 ) -> SubmittedBenchmark:
     """Return the one benchmark that all logs are of, and how many runs make a result of it.
 
-    Raises ValueError if a log has no events, if its benchmark is not scored, or if the logs are of different
-    submissions. If the logs are copies, `original_of_copy` has the path of each original, which the message names.
+    Args:
+        checked: The reports on the logs, at least one.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        original_of_copy: If the logs are copies, the path of each original by that of its copy. Messages name the
+            originals. None: the logs are named as they are.
+
+    Raises:
+        ValueError: A log has no events, the benchmark is not scored, or the logs are of different submissions.
     """
     shown_logs = [report.path for report in checked]
     if original_of_copy is not None:
@@ -122,7 +128,15 @@ def _why_not_scored(run: LoggedRun, ruleset: Ruleset) -> str:
 
 
 def _refuse_logs_without_events(checked: Sequence[Report], shown_logs: Sequence[Path]) -> None:
-    """Raise ValueError if a log has no events. `shown_logs` has the path of each log for the message."""
+    """Raise ValueError if a log has no events.
+
+    Args:
+        checked: The reports on the logs.
+        shown_logs: Path of each log for the message.
+
+    Raises:
+        ValueError: A log has none. The message says what was found instead.
+    """
     for report, shown_log in zip(checked, shown_logs, strict=True):
         if report.run is NOTHING:  # the log has no events
             problem = report.findings[0].actual  # there is at least the finding that says so
@@ -132,7 +146,12 @@ def _refuse_logs_without_events(checked: Sequence[Report], shown_logs: Sequence[
 def _refuse_different_submissions(checked: Sequence[Report], shown_logs: Sequence[Path]) -> None:
     """Raise ValueError if a log states another benchmark, division, organisation or platform than the first log.
 
-    `shown_logs` has the path of each log for the message.
+    Args:
+        checked: The reports on the logs, at least one.
+        shown_logs: Path of each log for the message.
+
+    Raises:
+        ValueError: A log does.
     """
     wanted = names_of_submission(checked[0].run)
     for report, shown_log in zip(checked, shown_logs, strict=True):
@@ -145,7 +164,12 @@ def _refuse_different_submissions(checked: Sequence[Report], shown_logs: Sequenc
 
 
 def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
-    """Decide whether the result of these logs, read by the rules of `ruleset`, is an MLPerf result."""
+    """Decide whether the result of some logs is an MLPerf result, and what it may be called.
+
+    Args:
+        checked: The reports on the logs.
+        ruleset: The rules by which the logs are read.
+    """
     facts = [mlperf.facts_of_run(one.run, ruleset.version) for one in checked]
     return mlperf.standing_of_all([mlperf.standing(each) for each in facts])
 
@@ -153,9 +177,16 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test whether the runs of a submission needed far fewer epochs to the target than the MLPerf reference.
 
-    Runs that did have not trained the same model in the same way. Open runs, and runs of benchmarks that are not of
-    MLPerf, are not tested. If there are no reference points, the outcome is not known. The rules are those of
-    mlperf-logging's rcp_checker.
+    Runs that did have not trained the same model in the same way. The rules are those of rcp_checker, a tool of
+    mlperf-logging.
+
+    Args:
+        checked: The reports on the logs of the submission, at least one.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        The outcome. Open runs, and runs of benchmarks that are not of MLPerf, are not tested. If there are no reference
+        points, or if the tool cannot read a log, the outcome is not known.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -174,9 +205,16 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Compare the epochs that closed runs took to the target with those of the MLPerf reference at the same batch.
 
-    The test is that of rcp_checker, a tool of mlperf-logging. Its outcome is not known if the tool cannot read a log.
-    The runs fail if they do not state one common batch, if no reference point covers this batch, if too few of them
-    converged, or if they converged faster than chance explains.
+    The test is that of rcp_checker, a tool of mlperf-logging. The runs fail if they do not state one common batch, if
+    no reference point covers this batch, if too few of them converged, or if they converged faster than chance
+    explains.
+
+    Args:
+        reference: Reference points of the benchmark: how many epochs the reference needed at some global batch sizes.
+        checked: The reports on the logs of the submission, at least one.
+
+    Returns:
+        The outcome. It is not known if the tool cannot read a log.
     """
     why_unreadable = _why_unreadable(checked)
     if why_unreadable:

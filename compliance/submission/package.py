@@ -57,9 +57,16 @@ class Content:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance package`: build a package, and print what it holds.
+    """Run `python -m compliance package`: build a submission package, and print what it holds.
 
-    Returns 1 if the logs may not be published. Then the reasons are printed, and no package is left.
+    Args:
+        options: Options of the command line: `logs`, `org`, `system`, `out`, `ruleset` and `json`.
+
+    Returns:
+        The exit status: 0, or 1 if the logs may not be published. Then the reasons are printed, and no package is left.
+
+    Raises:
+        ValueError: The command is used wrongly, as with a log that does not exist.
     """
     ruleset = load(options.ruleset)
     try:
@@ -81,7 +88,14 @@ def _as_json(built: "Built") -> str:
 
 
 def _summary(built: "Built") -> str:
-    """Return what `package` prints: the report, notes on the runs, the tools' verdicts, and the package's id."""
+    """Return what `python -m compliance package` prints about a package that was built.
+
+    Args:
+        built: The package.
+
+    Returns:
+        The report of the package, notes on the runs, the verdicts of MLCommons' tools, and the package's id.
+    """
     content = built.content
     paragraphs = [content.report_text]
     files_without = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
@@ -107,10 +121,23 @@ class Built(NamedTuple):
 
 
 def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset) -> Built:
-    """Build the package of a submission's logs in the folder `out`/`org`, and check it by mlperf-logging's tools.
+    """Build the submission package of some logs in the folder `out`/`org`, and check it by mlperf-logging's tools.
 
-    `system` is the name of a description in the folder systems/, or the path of one. Raises ValueError for wrong use,
-    such as an `out`/`org` that exists. Raises RefusedError if the logs may not be published, or if a tool refuses them.
+    Args:
+        logs: Paths of the logs of one submission.
+        org: Name of the organisation, which becomes the name of the package's folder.
+        system: Name of a system description in the folder systems/, without .json; or the path of one that ends in
+            .json.
+        out: Folder that gets the package.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        The package, with the verdicts of the tools.
+
+    Raises:
+        ValueError: The arguments cannot be used, as with an `out`/`org` that exists, or mlperf-logging is not
+            installed.
+        RefusedError: The logs may not be published, or a tool refuses the package. Then no package is left.
     """
     for option, name in (("--org", org), ("--system", Path(system).stem)):
         if not NAME.fullmatch(name):
@@ -136,9 +163,13 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
 
 
 def _description_path(system: str) -> Path:
-    """Return the path of a system description, by its name in the folder systems/ or by a path that ends in .json.
+    """Return the path of a system description.
 
-    Raises ValueError if there is no such file, or if it is no description.
+    Args:
+        system: Name of a description in the folder systems/, without .json; or a path that ends in .json.
+
+    Raises:
+        ValueError: There is no such file, or it is no description.
     """
     path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
     if not path.is_file():
@@ -148,12 +179,22 @@ def _description_path(system: str) -> Path:
 
 
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
-    """Write all files of a package into the empty folder `stage`. Return its manifest, report and choice of runs.
+    """Write all files of a submission package into an empty folder.
 
     The logs and the description are written first, because manifest and report are computed from these copies.
 
-    Raises RefusedError if the logs may not be published, and ValueError if the logs, the description or the code in git
-    cannot be used.
+    Args:
+        stage: The folder.
+        logs: Paths of the logs.
+        description_path: Path of the system description, which is copied.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        The manifest, the report, and how the scored runs were chosen.
+
+    Raises:
+        RefusedError: The logs may not be published.
+        ValueError: The logs, the description or the code in git cannot be used.
     """
     system = description_path.stem
     submitted = _place_scored_logs(stage, logs, system, ruleset)
@@ -188,8 +229,15 @@ class _SubmittedLogs(NamedTuple):
 def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: Ruleset) -> _SubmittedLogs:
     """Copy and check all logs, choose the runs that are scored, and leave their logs at their places in the package.
 
-    Raises RefusedError if the logs cannot be scored together, and ValueError if there are too few or one is no regular
-    file.
+    Args:
+        stage: Folder in which the package is built.
+        logs: Paths of the logs.
+        system: Name of the system, a folder in the package.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Raises:
+        RefusedError: The logs cannot be scored together.
+        ValueError: There are too few logs, or one is no regular file.
     """
     incoming = stage / "incoming"  # the copies of all logs
     copies = copy_and_check(incoming, logs, ruleset)
@@ -203,8 +251,13 @@ def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: 
 def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedBenchmark:
     """Return the benchmark of the copied logs, and how many runs make a result of it.
 
-    Raises RefusedError if the logs cannot be scored together: these may not be published. Raises ValueError if there
-    are too few of them, which is wrong use.
+    Args:
+        copies: The copies of the logs, with the reports on them.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Raises:
+        RefusedError: The logs cannot be scored together, so they may not be published.
+        ValueError: There are too few logs, which is wrong use.
     """
     try:
         benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
@@ -220,7 +273,15 @@ def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedB
 
 
 def _write_code(folder: Path, commit: str) -> None:
-    """Write the files of a commit of this repository into a folder."""
+    """Write the files of a commit of this repository into a folder.
+
+    Args:
+        folder: The folder; subfolders are made as needed.
+        commit: Hash of the commit.
+
+    Raises:
+        ValueError: Git does not give the commit, or the commit has a file that a package may not hold.
+    """
     for name, code in code_of(commit).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,7 +298,12 @@ def code_folder(benchmark: str) -> str:
 
 
 def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[str, Path]) -> list[str]:
-    """Return the refusals as text. Each names the user's log instead of its copy in the package."""
+    """Return the reasons to refuse a package as text, with the user's log in place of its copy in the package.
+
+    Args:
+        refusals: The reasons, each with the name of a file or part of the package.
+        original_by_name: The user's log by the name of its copy, such as result_0.txt.
+    """
     reasons = []
     for refusal in refusals:
         name = original_by_name.get(refusal.file, refusal.file)  # a refusal may also be about another file or part
@@ -248,11 +314,21 @@ def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[st
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
-    """Compute the manifest and the report of the package at `folder`. Return them, and the reasons to refuse it.
+    """Compute the manifest and the report of a package, and the reasons to refuse it.
 
-    `checked` has the reports on the logs in the package, each checked by itself. Only files in the folder are read, so
-    `verify` can compute the same again. Raises ValueError if the system description is not readable, or if the logs
-    cannot be scored together.
+    Only files in the folder are read, so `python -m compliance verify` can compute the same again.
+
+    Args:
+        folder: Folder of the package.
+        checked: The reports on the logs in the package, each checked by itself.
+        system: Name of the system, that of its description in the package.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        The manifest and the report; and the reasons, empty if the package may be published.
+
+    Raises:
+        ValueError: The system description is not readable, or the logs cannot be scored together.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
@@ -281,9 +357,16 @@ def _packaged_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Packaged
 
 
 def _manifest(folder: Path, checked: Sequence[Report], system: str, score: Score, ruleset: Ruleset) -> JsonObject:
-    """Return the manifest of the package at `folder`, computed from the reports on its logs: names, score and runs.
+    """Return the manifest of a package, computed from the reports on its logs: names, score and runs.
 
-    If the folder has a manifest already, that is not read, because it may have been altered.
+    A manifest that the folder has already is not read, because it may have been altered.
+
+    Args:
+        folder: Folder of the package.
+        checked: The reports on the logs in the package, at least one.
+        system: Name of the system.
+        score: Score of the runs.
+        ruleset: The rules by which the logs were checked.
     """
     first_run = checked[0].run
     return {
@@ -311,9 +394,15 @@ def _score_in_manifest(score: Score) -> JsonObject:
 
 
 def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
-    """Return what a package's manifest says of a run. A figure that the log does not state is None.
+    """Return what a package's manifest says of a run.
 
-    `epochs` and `quality` are those of the run's last evaluation.
+    Args:
+        report: The report on the run's log in the package.
+        folder: Folder of the package.
+
+    Returns:
+        The hashes, verdict, minutes, seeds, and the epochs and quality of the run's last evaluation. A figure that the
+        log does not state is None.
     """
     epochs = None
     quality = None
@@ -353,9 +442,12 @@ def _report_text(manifest: JsonObject, score: Score, run: LoggedRun, description
 
 
 def _settings_to_rerun(run: LoggedRun) -> str:
-    """Return the settings that a user gave, by the log's header, such as `BATCHSIZE=256 PRECISION=amp_o2 `.
+    """Return the settings that a user gave for a run, as shell text such as `BATCHSIZE=256 PRECISION=amp_o2 `.
 
     Settings that belong to one run or one machine (SEED, LOGDIR, DATADIR, RESULT_FILE) are left out.
+
+    Args:
+        run: The run, whose log's header has the settings.
     """
     settings = ""
     for name, setting in run.header_section(schema.CONFIG).items():
@@ -372,7 +464,11 @@ def files_below(folder: Path) -> dict[str, Path]:
 
 
 def hashes(folder: Path) -> str:
-    """Return the text of SHA256SUMS for all files below `folder` but SHA256SUMS itself, as `sha256sum -c` reads it."""
+    """Return the text of SHA256SUMS, a file that `sha256sum -c` reads, for all files below a folder.
+
+    Args:
+        folder: Folder of a package, or a published folder. A file SHA256SUMS at its top is left out.
+    """
     lines = []
     for name, path in files_below(folder).items():
         if name != HASHES:

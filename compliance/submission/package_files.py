@@ -20,7 +20,13 @@ def strange_files(folder: Path) -> list[Verdict]:
     """Return a failed verdict for each file or folder that no package may have; empty if all files may be read.
 
     If there is one, the caller must read no file: a link may lead elsewhere, a pipe may never end, and a large file may
-    fill the memory. Files that are too large together give one more verdict.
+    fill the memory.
+
+    Args:
+        folder: Folder of the package, or a published folder of packages.
+
+    Returns:
+        The verdicts. Files that are too large together give one more.
     """
     answers = []
     total_bytes = 0
@@ -37,9 +43,12 @@ def strange_files(folder: Path) -> list[Verdict]:
 
 
 def _why_not_allowed(path: Path, relative_path: str) -> str:
-    """Return why a package may not have the file or folder `path`; empty if it may.
+    """Return why a package may not have a file or folder; empty if it may.
 
-    `relative_path` is its path in the package. No part of it may begin with a dot.
+    Args:
+        path: The file or folder.
+        relative_path: Its path in the package. It may have only letters, digits and any of _ + . - in each part, and no
+            part may begin with a dot.
     """
     if path.is_symlink() or not (path.is_file() or path.is_dir()):
         return "is no regular file"
@@ -70,7 +79,11 @@ class Problems(NamedTuple):
 
 
 def hash_by_name(text: bytes) -> dict[str, str]:
-    """Return the hashes in the output of `sha256sum`, by the names of the files."""
+    """Return the hashes in the output of the command `sha256sum`, by the names of the files.
+
+    Args:
+        text: The output: a line for each file, with its hash, two blanks and its name.
+    """
     sums = {}
     for line in text.decode("utf-8", "replace").split("\n"):
         if line:
@@ -83,8 +96,11 @@ def judge_differences(
 ) -> list[Verdict]:
     """Return a failed verdict for each file that is not wanted, is missing, or was altered; empty if there is none.
 
-    `wanted` and `present` have the hash of each file by its name. `check` is the name of the check that the verdicts
-    are of, and `problems` has the words for each of the three cases.
+    Args:
+        check: Name of the check that the verdicts are of, such as "code".
+        wanted: Hash of each file that should be there, by the name of the file.
+        present: Hash of each file that is there, by the name of the file.
+        problems: Words for each of the three cases.
     """
     answers = []
     for name in sorted({*wanted, *present}):
@@ -95,7 +111,13 @@ def judge_differences(
 
 
 def _problem_of_file(wanted_hash: str | None, present_hash: str | None, problems: Problems) -> str:
-    """Return the words for what is wrong with a file; empty if it is as wanted. None stands for no file."""
+    """Return the words for what is wrong with a file; empty if it is as wanted.
+
+    Args:
+        wanted_hash: Hash that the file should have; None if there should be no such file.
+        present_hash: Hash that the file has; None if there is no such file.
+        problems: Words for a file that is not wanted, is missing, or was altered.
+    """
     if wanted_hash is None:
         return problems.unwanted
     if present_hash is None:

@@ -29,10 +29,19 @@ class CopiedLogs(NamedTuple):
 
 
 def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> CopiedLogs:
-    """Copy the logs into a new folder and check the copies, so that exactly what was checked is handed in.
+    """Copy logs into a new folder and check the copies, so that exactly what was checked is handed in.
 
-    A log that was altered since `check --receipt` gets a line in `changes_since_check`. Raises ValueError if a log is
-    no regular file.
+    Args:
+        folder: The new folder, which must not exist yet.
+        logs: Paths of the logs.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        The reports on the copies in the order of their start, and the original of each copy. A log that was altered
+        since `python -m compliance check --receipt` has a line in `changes_since_check`.
+
+    Raises:
+        ValueError: A log is no regular file.
     """
     folder.mkdir()
     original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
@@ -52,7 +61,13 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
 
 
 def _changes_since_check(log: Path, copy: Path) -> list[str]:
-    """Return a line if the copy of a log differs from what `check --receipt` read, else nothing."""
+    """Return a line if a log differs from what `python -m compliance check --receipt` read, else nothing.
+
+    Args:
+        log: The log. The check left its receipt, with the hash of the log, next to it; without a receipt there is no
+            line.
+        copy: Copy of the log, whose hash is compared.
+    """
     receipt = receipt_path(log)
     if not receipt.is_file() or _has_hash_of(receipt, copy):
         return []
@@ -74,10 +89,17 @@ class PlacedLogs(NamedTuple):
 
 
 def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> PlacedLogs:
-    """Move the copies of the scored logs into the new folder `results`, as result_0.txt, result_1.txt and so on.
+    """Move the copies of the scored logs into a new folder, as result_0.txt, result_1.txt and so on.
 
-    What the framework printed in a run, if the user has a log of it, is copied next to them. The reports that are
-    returned have the new paths. `original_by_name` has the user's log for each result_N.txt, for use in messages.
+    What the framework printed in a run, if the user has a log of it, is copied next to them.
+
+    Args:
+        scored: The reports on the copies of the logs that are scored.
+        copies: The copies of all logs, with the original of each.
+        results: The new folder, which is made.
+
+    Returns:
+        The reports with the new paths, and the user's log for each result_N.txt, for use in messages.
     """
     results.mkdir(parents=True)
     reports: list[Report] = []
@@ -93,10 +115,14 @@ def place_logs(scored: Sequence[Report], copies: CopiedLogs, results: Path) -> P
 
 
 def _copy_framework_log(log: Path, copy: Path) -> None:
-    """Copy what the framework printed in a run, if there is a file of it next to the run's `log`.
+    """Copy what the framework printed in a run, if there is a file of it next to the run's log.
 
-    This file has the name of the log with the suffix `.stderr`. It goes next to `copy`, the copy of the log. If it is
-    larger than MLCommons' repo_checker allows, it is cut.
+    This file has the name of the log with the suffix `.stderr`. If it is larger than MLCommons' repo_checker allows, it
+    is cut.
+
+    Args:
+        log: The user's log of the run.
+        copy: Copy of the log in the package; the copied file goes next to it.
     """
     source = log.with_suffix(FRAMEWORK_LOG)
     if source.is_symlink() or not source.is_file():

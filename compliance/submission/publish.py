@@ -21,8 +21,14 @@ from runlog.verdict import FATAL
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance publish`: copy packages into a new folder, with a page and a table of their results.
 
-    Returns 1, and writes nothing, if a package fails `verify`. Raises ValueError for wrong use, such as a folder --out
-    that exists, or if the key cannot sign.
+    Args:
+        options: Options of the command line: `folders` of the packages, the new folder `out`, `key` and `json`.
+
+    Returns:
+        The exit status: 0, or 1 if a package fails its verification; then nothing is written.
+
+    Raises:
+        ValueError: The command is used wrongly, as with an `out` that exists, or the key cannot sign.
     """
     out: Path = options.out
     for folder in options.folders:
@@ -41,10 +47,17 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _write_site(folders: Sequence[Path], out: Path, key: Path | None) -> None:
-    """Write the packages in `folders`, with a table, a page and hashes, into the new folder `out`.
+    """Write packages, with a table, a page and hashes, into a new folder.
 
-    `key` signs the hashes; None leaves them unsigned. Raises ValueError if it cannot sign, or if a package is given
-    twice.
+    The folder is built next to its place and renamed at the end, so it is never there half done.
+
+    Args:
+        folders: Folders of the packages.
+        out: The new folder.
+        key: File of the SSH key that signs the hashes; None leaves them unsigned.
+
+    Raises:
+        ValueError: The key cannot sign, or a package is given twice.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     # The folder is built next to `out` and renamed at the end, so it is never there half done.
@@ -68,7 +81,11 @@ def _refuse_if_no_package(folder: Path) -> None:
 
 
 def _failed_checks(folders: Sequence[Path]) -> list[str]:
-    """Verify the packages in `folders`. Return a line for each failed check; empty if all packages verify."""
+    """Verify packages again, and return a line for each failed check; empty if all packages verify.
+
+    Args:
+        folders: Folders of the packages.
+    """
     failures = []
     for folder in folders:
         for answer in verify(folder):
@@ -78,7 +95,15 @@ def _failed_checks(folders: Sequence[Path]) -> list[str]:
 
 
 def _copy_packages(folders: Sequence[Path], stage: Path) -> None:
-    """Copy each package to a folder below `stage` that is named by its id. Raises ValueError if two are the same."""
+    """Copy each package to a folder that is named by the package's id.
+
+    Args:
+        folders: Folders of the packages.
+        stage: Folder that gets the copies, as packages/ID/ORG.
+
+    Raises:
+        ValueError: Two packages are the same.
+    """
     for folder in folders:
         package = folder.resolve()
         copy = stage / PACKAGES / published_name(package) / package.name
