@@ -100,7 +100,7 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
 
     Args:
         record: The run as read from its log.
-        value: The run's throughput in images/s, without the warm-up.
+        value: The run's throughput in images/s, measured by a protocol. That of the whole run includes the warm-up.
         last_line: The last line of the log that the throughput comes from, to which the warning points.
     """
     whole_run = run_rate(record)
@@ -174,14 +174,14 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 
 
 def _batch_of_figure(record: Record) -> int | None:
-    """Return the batch of the devices that a figure is of: all of them, or one if their number is not known.
+    """Return the batch of the devices that a throughput is of: all devices, or one if their number is not known.
 
     Args:
-        record: The run as read from its log.
+        record: The run as read from its log. It is one device if the log prints rates of one, and no batch of all is
+            known.
 
     Returns:
-        Images of a step. None if the batch is not known, or if the log prints no rates of one device and does not say
-        its devices.
+        Images of a step on these devices; None if not known.
     """
     if not record.global_batch and record.rate_scope == "device":
         return record.batch_per_device
