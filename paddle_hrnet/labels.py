@@ -111,8 +111,7 @@ def no_class(pairs: PairList, number: int, value: int) -> str:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
         value: Number as it is trained on: as in the file or, if the file has Cityscapes' label ids, the class of the
-        id,
-            or 254 for a number that is no id.
+            id, or 254 for a number that is no id.
     """
     _, label_path = pairs.paths(number)
     return (
@@ -128,8 +127,7 @@ def _shown(pairs: PairList, number: int, value: int) -> str:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
         value: Number as it is trained on: as in the file or, if the file has Cityscapes' label ids, the class of the
-        id,
-            or 254 for a number that is no id.
+            id, or 254 for a number that is no id.
     """
     if not pairs.has_label_ids(number):
         return f"{value}"
