@@ -137,7 +137,11 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 def hanging_call_of_nvml() -> str:
     """Say which call of NVML hung or killed the process that made it; empty if NVML answers, even by an error.
 
-    A child process makes the calls, once in the life of this process; without the package pynvml it makes none.
+    NVML is NVIDIA's library that tells of the GPUs. A child process makes the calls, once in the life of this process;
+    without the package pynvml it makes none.
+
+    Returns:
+        A part of a sentence, as "NVML has not answered nvmlInit: no answer in 30 s".
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
     calls = [answer["call"] for answer in child.answers() if "call" in answer]

@@ -14,12 +14,21 @@ class Decoder:
     """DALI's decoder on the device that trains, for one image at a time."""
 
     def __init__(self, device: str, device_id: int | None) -> None:
-        """`device` is cpu or gpu; `device_id` is the rank's GPU, None in a job on CPUs."""
+        """Prepare to decode; the pipeline is built for the first image.
+
+        Args:
+            device: "cpu" or "gpu": which decodes.
+            device_id: Number of the rank's GPU; None in a job on CPUs.
+        """
         self._device, self._device_id = device, device_id
         self._pipeline: Any = None
 
     def fault(self, content: bytes) -> str:
-        """Say why DALI cannot decode the encoded image `content`; return an empty text where it can."""
+        """Say why DALI cannot decode an image; return an empty text if it can.
+
+        Args:
+            content: The bytes of the encoded image, as of a JPEG file.
+        """
         if self._pipeline is None:
             self._pipeline = self._build_pipeline()
         self._pipeline.feed_input("encoded", [np.frombuffer(content, dtype=np.uint8)])

@@ -233,7 +233,11 @@ def is_cmyk_without_mark(content: bytes) -> bool:
 
 
 def _png_fault(content: bytes) -> str:
-    """Say that a PNG's last chunk is absent; return an empty text where it is there as a whole."""
+    """Say that the last chunk of a PNG is absent; return an empty text if it is there as a whole.
+
+    Args:
+        content: All bytes of the PNG.
+    """
     for chunk in png_chunks(content):
         if chunk.kind == b"IEND" and chunk.end <= len(content):
             return ""
@@ -274,7 +278,11 @@ def png_chunks(content: bytes) -> Iterator[PngChunk]:
 
 
 def _webp_fault(content: bytes) -> str:
-    """Say that a WebP file is shorter than its head says; return an empty text where it is not."""
+    """Say that a WebP file is shorter than its head says; return an empty text if it is not.
+
+    Args:
+        content: All bytes of the file.
+    """
     (length,) = struct.unpack_from("<I", content, 4)
     if len(content) < 8 + length:
         return f"{TRUNCATED}: it has {len(content)} bytes of {8 + length}"

@@ -42,7 +42,11 @@ def mkl_settings(proc_cpuinfo: str) -> dict[str, str]:
 
 
 def of_network(environ: Mapping[str, str]) -> list[str]:
-    """List the variables that choose NCCL's network between nodes; a job of one node is started without them."""
+    """List the variables that choose NCCL's network between nodes; a job of one node is started without them.
+
+    Args:
+        environ: Environment variables.
+    """
     return [name for name in environ if name.startswith(NCCL_NETWORK)]
 
 

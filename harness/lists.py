@@ -49,7 +49,11 @@ def lines(list_file: Path) -> list[Line]:
 
 
 def _is_utf16(content: bytes) -> bool:
-    """Tell whether bytes that begin with a mark of UTF-16 are UTF-16: they decode, to a text without NUL."""
+    """Tell whether bytes are text in UTF-16: they decode, to a text without NUL.
+
+    Args:
+        content: Bytes that begin with a mark of UTF-16. Binary data may begin so, too.
+    """
     try:
         text = content.decode("utf-16")
     except UnicodeDecodeError:
@@ -71,7 +75,11 @@ class Folders:
     """
 
     def __init__(self, root: Path) -> None:
-        """`root` is the folder that paths are relative to."""
+        """Prepare to look; a folder is listed when it is first asked about.
+
+        Args:
+            root: The folder that paths are relative to.
+        """
         self._root = root
         self._faults: dict[str, dict[str, str]] = {}  # by folder and name: why an entry is no file, or ""
 

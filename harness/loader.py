@@ -151,7 +151,11 @@ class Loader(ABC):
     def _next_inputs(self) -> tuple[Any, ...]:
         """Wait until the next batch of the plan is read, and return it for DALI to decode; DALI calls this.
 
-        Raises StopIteration at the end of the plan, as DALI wants it, and the error if the batch could not be read.
+        Returns:
+            What `_read` gave for the batch. An error of `_read` is raised here.
+
+        Raises:
+            StopIteration: The plan has ended, as DALI wants it.
         """
         self._read_ahead()
         if not self._being_read:
@@ -217,7 +221,12 @@ class Loader(ABC):
 def _build(pipeline: Any) -> None:
     """Build a DALI pipeline, which reserves memory for its decoder.
 
-    Raises MemoryError where there is too little, and RunError with DALI's reason where it cannot be built.
+    Args:
+        pipeline: The pipeline, not built yet.
+
+    Raises:
+        MemoryError: There is too little memory.
+        RunError: The pipeline cannot be built; the message has DALI's reason.
     """
     try:
         pipeline.build()

@@ -59,7 +59,11 @@ class LaunchedStep:
         """Prepare for a warm-up; nothing is to be done here."""
 
     def send_rate(self, step: int) -> None:
-        """Give the device the learning rate of a step of `Trainer.run`, counted from 1, where it is another."""
+        """Send the device the learning rate of a step, if the device has another one.
+
+        Args:
+            step: Number of the step within a call of `Trainer.run`, from 1. For the first one the rate is always sent.
+        """
         schedule = self.program.schedule
         rate = schedule()
         if step == 1 or rate != self._sent:
@@ -69,8 +73,12 @@ class LaunchedStep:
     def run(self, main: static.Program, feed: dict[str, Any]) -> None:
         """Run a program of the step once.
 
-        The loss stays in the scope and nothing is fetched: another list of fetches would be another program to the
+        The loss stays in Paddle's scope and nothing is fetched: another list of fetches would be another program to the
         executor, built and held beside the first.
+
+        Args:
+            main: The program.
+            feed: Its inputs by name: arrays, or tensors of Paddle.
         """
         self.executor.run(main, feed=feed, fetch_list=[])
 
@@ -98,12 +106,22 @@ class CapturedStep(LaunchedStep):
         self.inputs = {name: scope.var(name).get_tensor() for name in names}
 
     def send_rate(self, step: int) -> None:
-        """Give the device the rates of the next steps once it has used up those that it has."""
+        """Send the device the learning rates of the next steps, once it has used up those that it has.
+
+        Args:
+            step: Number of the step within a call of `Trainer.run`, from 1. The rates of RATES_AT_ONCE steps are sent
+                at a time.
+        """
         if step % RATES_AT_ONCE == 1:
             self.begin()
 
     def run(self, main: static.Program, feed: dict[str, Any]) -> None:
-        """Copy the batch to the program's inputs, and run the step: by the CUDA graph once that is captured."""
+        """Copy a batch to the program's inputs, and run the step: by the CUDA graph once that is captured.
+
+        Args:
+            main: Not used: the step has only one program.
+            feed: The batch by the names of the inputs. A tensor that is an input itself is not copied.
+        """
         for name, tensor in self.inputs.items():
             if feed[name] is not tensor:  # a loader may have written it there
                 tensor._copy_from(feed[name], self.executor.place)
@@ -122,7 +140,13 @@ class CapturedStep(LaunchedStep):
         self._addresses = self._where()
 
     def begin(self) -> None:
-        """Send the rates of steps ahead. Raises RunError where a tensor of the state has moved since the capture."""
+        """Send the device the learning rates of the next RATES_AT_ONCE steps.
+
+        Once the step is captured, this checks that its tensors are where the CUDA graph reads and writes them.
+
+        Raises:
+            RunError: A tensor of the state has moved since the capture.
+        """
         scope = static.global_scope()
         place = self.executor.place
         scope.var(RATES).get_tensor().set(self.program.schedule.ahead(RATES_AT_ONCE), place)
@@ -155,7 +179,11 @@ class Trainer:
     clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Batch) -> None:
-        """Run a step on a synthetic batch, several where they come before a capture."""
+        """Run a training step on a synthetic batch, or several if a CUDA graph is to be captured afterwards.
+
+        Args:
+            batch: Noise in the format of the training's batches.
+        """
         WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
         self.step.begin()
         for _ in range(self.step.RUNS_BEFORE):
@@ -287,7 +315,11 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def report_clock(self, step: int) -> None:
-        """Log it if somebody has set the system's clock since the last call. `step` is the last one that was done."""
+        """Log it if somebody has set the system's clock since the last call.
+
+        Args:
+            step: Number of the last step that was done, for the log.
+        """
         moved_s = self.clock.set_by_s()
         if moved_s:
             self.log.event(schema.CLOCK_SET, round(moved_s, 3), schema.AtStep(step=step))
@@ -387,7 +419,12 @@ def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:
 
 
 def _split(value: Any, count: int) -> list[Any]:
-    """Return an array, or a tensor of Paddle's, in `count` equal parts along its first axis."""
+    """Return an array or a Paddle tensor in equal parts along its first axis.
+
+    Args:
+        value: A NumPy array, or a tensor of Paddle.
+        count: Number of parts. It must divide the first axis.
+    """
     if count == 1:
         return [value]
     if isinstance(value, np.ndarray):
@@ -418,13 +455,25 @@ class Evaluator:
     ranks: Ranks
 
     def warm_up(self, batch: Batch) -> None:
-        """Run the program once on a synthetic batch."""
+        """Run the evaluation program once on a synthetic batch; the totals mean nothing afterwards.
+
+        Args:
+            batch: Noise in the format of the evaluation's batches.
+        """
         WATCHDOG.beat("warming up the evaluation program", extra_s=SEARCH_S)
         self._reset()
         self._add(batch, is_first=True)
 
     def _add(self, batch: Batch, *, is_first: bool) -> None:
-        """Add a batch's results to the totals."""
+        """Add a batch's results to the totals, variables that stay on the device.
+
+        Args:
+            batch: A batch of an evaluation, whose `valid` says which samples count.
+            is_first: Whether to check first that it has the shapes and types that the program takes.
+
+        Raises:
+            Refused: The check found a difference.
+        """
         feed = {"image": batch.image, "label": batch.label, "valid": batch.valid}
         if is_first:
             kernels.check_feed(self.main, feed)

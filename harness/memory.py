@@ -322,7 +322,11 @@ def _exhausted_gpu_memory(message: str, host: str) -> str:
 
 
 def _host_memory(host: str) -> str:
-    """Say how much memory this machine (called `host`) has left, and how much of it this process holds."""
+    """Say how much memory this machine has left, and how much of it this process holds.
+
+    Args:
+        host: Name of this machine, for the text.
+    """
     node = psutil.virtual_memory()
     own = psutil.Process().memory_info()
     left = f"{host} has {node.available / GIB:.2f} of {node.total / GIB:.2f} GiB left"

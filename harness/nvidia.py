@@ -80,7 +80,11 @@ def _open_nvml(at_exit: contextlib.ExitStack) -> tuple[list[Handle], str]:
 
 
 def _visible_handles(handles: list[Handle]) -> list[Handle]:
-    """Return the handles of the GPUs that CUDA_VISIBLE_DEVICES names, in its order; all of them where it is not set."""
+    """Return the handles of the GPUs that CUDA_VISIBLE_DEVICES names, in its order; all of them if it is not set.
+
+    Args:
+        handles: NVML's handles of the node's GPUs, in the order of the PCI bus.
+    """
     named_by_user = env.visible_gpus()
     if named_by_user is None:
         return handles
@@ -216,7 +220,14 @@ def serial_of(handle: Handle) -> str | None:
 
 
 def throttled(handle: Handle) -> tuple[str, ...] | None:
-    """Return the reasons that slow a GPU down now, of those in THROTTLE_REASONS; None: no answer."""
+    """Return the reasons that slow a GPU down now, of those in THROTTLE_REASONS; None: no answer.
+
+    Args:
+        handle: NVML's handle of the GPU.
+
+    Returns:
+        Words as "power cap". Empty if none of these reasons holds.
+    """
     bits = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     if bits is None:
         return None
@@ -224,7 +235,13 @@ def throttled(handle: Handle) -> tuple[str, ...] | None:
 
 
 def energy_j(handle: Handle) -> float | None:
-    """Return the energy that a GPU used since the driver was loaded, in joules (Volta and later); None: no answer."""
+    """Return the energy in joules that a GPU has used since the driver was loaded; None: no answer.
+
+    GPUs before Volta give none.
+
+    Args:
+        handle: NVML's handle of the GPU.
+    """
     return _from_milli(_ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle))
 
 
@@ -274,7 +291,14 @@ def memory_of(handle: Handle) -> Memory:
 
 
 def _memory_by_v2(handle: Handle) -> Any:
-    """Return NVML's answer to v2 of its query for a GPU's memory; None if pynvml or the driver does not have v2."""
+    """Return NVML's answer to version 2 of its query for a GPU's memory, in which processes' use is told apart.
+
+    Args:
+        handle: NVML's handle of the GPU.
+
+    Returns:
+        The answer, with `total` and `used` in bytes. None if pynvml or the driver does not have this version.
+    """
     version_2 = getattr(pynvml, "nvmlMemory_v2", None)
     return None if version_2 is None else _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, version_2)
 
@@ -395,7 +419,14 @@ def _capability(handle: Handle) -> int | None:
 
 
 def _remapped_rows(handle: Handle) -> RemappedRows | None:
-    """Return the rows of a GPU's memory that others stand in for; None of a GPU that cannot replace any."""
+    """Return how many rows of a GPU's memory others stand in for, because they had errors.
+
+    Args:
+        handle: NVML's handle of the GPU.
+
+    Returns:
+        The rows. None of a GPU that cannot replace any, as before Ampere, or that gives no answer.
+    """
     answer = _ask_newer("nvmlDeviceGetRemappedRows", handle)
     if answer is None:
         return None
@@ -516,7 +547,11 @@ def _nvlink_kib(handle: Handle) -> tuple[int | None, int | None]:
 
 
 def _field_value(answer: Any) -> int | None:
-    """Return one counter of an answer of NVML; None where its own return code is an error."""
+    """Return one counter of an answer of NVML to several questions; None if its own return code is an error.
+
+    Args:
+        answer: NVML's answer for one field.
+    """
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     value: int = answer.value.ullVal

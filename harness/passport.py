@@ -187,12 +187,20 @@ def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[st
 
 
 def _are_record_numbers(names: Sequence[str]) -> bool:
-    """Tell whether names are the numbers of records, "0" and up, and not the names of files."""
+    """Tell whether the names of samples are numbers of records, "0" and up, and not names of files.
+
+    Args:
+        names: Names of the samples in their order.
+    """
     return bool(names) and names[0] == "0"
 
 
 def _without_detours(names: Sequence[str]) -> list[str]:
-    """Return the names without `./`, `../` and double slashes, so that all names of one file are equal."""
+    """Return paths without "./", "../" and double slashes, so that all paths of one file are equal.
+
+    Args:
+        names: Paths of files.
+    """
     plain = []
     for name in names:
         has_detour = "./" in name or "//" in name
@@ -201,7 +209,11 @@ def _without_detours(names: Sequence[str]) -> list[str]:
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
-    """Return each name that occurs more than once, in the order in which they do so first."""
+    """Return each name that occurs more than once, in the order in which they do so first.
+
+    Args:
+        names: Names in any order.
+    """
     seen: set[str] = set()
     repeated: dict[str, None] = {}
     for name in names:

@@ -27,7 +27,11 @@ STOPPED_BY = {
 
 
 def on_signals(handler: object) -> None:
-    """Install `handler` for the signals by which a job is stopped: SIGTERM, SIGINT and SIGHUP."""
+    """Install a handler for the signals by which a job is stopped: SIGTERM, SIGINT and SIGHUP.
+
+    Args:
+        handler: A function of the signal's number and the frame, or signal.SIG_IGN or signal.SIG_DFL.
+    """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, handler)  # type: ignore[arg-type]
 
@@ -43,7 +47,14 @@ def adopt_orphans() -> None:
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Have Linux send this process a signal when its parent dies, whatever it dies of; this holds over an exec."""
+    """Have Linux send this process a signal when its parent dies, whatever it dies of; this holds over an exec.
+
+    Args:
+        number: The signal to be sent.
+
+    Raises:
+        OSError: Linux refuses it.
+    """
     _prctl(PR_SET_PDEATHSIG, number)
 
 
@@ -76,7 +87,11 @@ def ancestors() -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether the process is there and has not ended; one that nobody has waited for yet has ended."""
+    """Tell whether a process is there and has not ended; one that nobody has waited for yet has ended.
+
+    Args:
+        pid: Its process id.
+    """
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
@@ -93,7 +108,11 @@ def _descendants() -> list[psutil.Process]:
 
 
 def end_descendants(grace_s: float) -> None:
-    """Ask every process below this one to end, and kill those that have not after `grace_s` seconds."""
+    """Ask every process below this one to end, and kill those that have not after some time.
+
+    Args:
+        grace_s: Seconds between SIGTERM and SIGKILL. After SIGKILL this waits up to 5 s for the end of all.
+    """
     for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + limit_s
         for process in _descendants():

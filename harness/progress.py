@@ -22,7 +22,11 @@ class Timing:
     data_wait_s: float = 0.0
 
     def add(self, other: "Timing") -> None:
-        """Add the work and the time of later steps to these."""
+        """Add the work and the time of later steps to these.
+
+        Args:
+            other: The later steps.
+        """
         self.steps += other.steps
         self.images += other.images
         self.time_s += other.time_s
@@ -111,7 +115,11 @@ class Progress:
         self.say(line)
 
     def say(self, line: str) -> None:
-        """Show a line above the bar, or by itself where output is plain; nothing on the other ranks."""
+        """Show a line above the progress bar or, if there is none, by itself; show nothing on ranks other than 0.
+
+        Args:
+            line: The line, without a line feed.
+        """
         if self._bar:
             self._bar.console.print(line, highlight=False)
         elif self._kind == "plain":

@@ -65,6 +65,9 @@ def wait(comm: MPI.Comm) -> None:
     """Wait until all ranks of a communicator call this, and leave the cores to those that compute meanwhile.
 
     MPI's own Barrier would spin on a core.
+
+    Args:
+        comm: MPI's communicator of the ranks.
     """
     request = comm.Ibarrier()
     while not request.Test():
@@ -143,7 +146,14 @@ def _ranks_by_mpi() -> Ranks:
 
 
 def _number_of_node(cluster: ClusterSettings, ranks: Ranks) -> int:
-    """Return the number of this rank's node in HOSTS, from 0: mpirun fills one node with ranks after the other."""
+    """Return the number of this rank's node in HOSTS, from 0.
+
+    mpirun fills one node with ranks after the other.
+
+    Args:
+        cluster: Settings of the nodes and ranks.
+        ranks: This process among the ranks of the job.
+    """
     return ranks.rank // cluster.dgxngpu
 
 

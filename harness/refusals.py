@@ -30,7 +30,14 @@ NAMED_PATHS = (*FOLDERS, "JOB_KEY", "PRETRAINED", "FLEET_BASELINE", "TELEMETRY_P
 
 
 def raise_first(refusals: Iterator[str]) -> None:
-    """Raise ValueError with the first of the refusals; return where there is none."""
+    """Raise an error with the first of some refusals; return if there is none.
+
+    Args:
+        refusals: Sentences that say what is wrong with a job. No further one is asked for after the first.
+
+    Raises:
+        ValueError: There is a refusal, which is its message.
+    """
     first = next(refusals, None)
     if first is not None:
         raise ValueError(first)
@@ -89,7 +96,11 @@ def _refusals_of_cluster(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_hosts(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a sentence where HOSTS names a node twice, and one where it names not as many as DGXNNODES."""
+    """Yield a sentence if HOSTS, the list of the nodes, names a node twice, and one if it names not DGXNNODES nodes.
+
+    Args:
+        cluster: Settings of the nodes. An empty HOSTS is in order here.
+    """
     if not cluster.hosts:
         return
     hosts = cluster.hosts.split(",")
@@ -194,7 +205,13 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_profile(course: CourseSettings) -> Iterator[str]:
-    """Yield a sentence where PROFILE does not name steps from 1 on, or in MODE=throughput one after the last."""
+    """Yield a sentence if PROFILE, the steps to trace, is no range of steps from 1 on, or goes beyond the run.
+
+    How many steps a run has is known only in MODE=throughput.
+
+    Args:
+        course: Settings of the run's course, with a PROFILE that is not empty, as "steps:20-25".
+    """
     first_traced = course.traced.start
     last_traced = course.traced.stop - 1
     if first_traced < 1 or last_traced < first_traced:
@@ -245,7 +262,11 @@ def of_named_paths(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_hostfile(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a sentence where HOSTS is set beside HOSTFILE, and one where HOSTFILE does not list the job's nodes."""
+    """Yield a sentence if HOSTS is set beside HOSTFILE, and one if HOSTFILE does not list the job's nodes.
+
+    Args:
+        cluster: Settings of the nodes. An empty HOSTFILE is in order.
+    """
     if not cluster.hostfile:
         return
     if cluster.hosts:
@@ -317,7 +338,11 @@ def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
 
 
 def _refusals_without_kernels(job: Job) -> Iterator[str]:
-    """Yield a sentence where an option of STRATEGY has no kernel on this device."""
+    """Yield a sentence if an option of STRATEGY cannot work on the job's device, in its precision and layout.
+
+    Args:
+        job: The settings of the job.
+    """
     model = job.model
     dtype = "float16" if model.is_half else "float32"
     try:

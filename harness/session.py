@@ -105,7 +105,15 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
 
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
-    """Return what a run's state depends on: it may go on only from the checkpoint of a run that has the same."""
+    """Return what a run's state depends on: it may go on only from the checkpoint of a run that has the same.
+
+    Args:
+        model: Settings of the model.
+        task: The model, the data set and the schedule.
+
+    Returns:
+        Workload, recipe, image size, precision, number of training samples and of epochs, by name.
+    """
     recipe = task.workload.recipe
     return {
         "workload": model.workload,
@@ -118,18 +126,34 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
 
 
 def _seed(asked: int) -> int:
-    """Return SEED, or a seed from the operating system where it is -1."""
+    """Return the seed of a run: the one that was asked for, or one from the operating system.
+
+    Args:
+        asked: SEED; -1 stands for one from the operating system.
+    """
     return asked if asked >= 0 else secrets.randbits(31)
 
 
 def executor(cluster: ClusterSettings, me: Ranks) -> build.Executor:
-    """Return the executor of this rank's device."""
+    """Return Paddle's executor for the device of this rank: its GPU, or the CPU.
+
+    Args:
+        cluster: Settings of the nodes and ranks, with the device.
+        me: This process among the ranks. Its number on the node is that of its GPU.
+    """
     place = paddle.CUDAPlace(me.local_rank) if cluster.on_gpu else paddle.CPUPlace()
     return build.Executor(place)
 
 
 def start_clock(log: RunLog, ranks: Ranks) -> None:
-    """Log run_start between two barriers; training data may be read only after this."""
+    """Log the start of the timed run between two barriers; training data may be read only after this.
+
+    Every rank must call this.
+
+    Args:
+        log: The log of the run.
+        ranks: This process among the ranks of the job.
+    """
     WATCHDOG.beat("waiting for the other ranks to be ready")
     log.mark(schema.INIT_STOP)
     ranks.comm.Barrier()
@@ -138,7 +162,15 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
 
 
 def log_telemetry(log: RunLog, ranks: Ranks, hooks: tuple[Hook, ...]) -> None:
-    """Log a summary of what the nodes' samplers have measured, if there are any; every rank must call this."""
+    """Log a summary of what the nodes' samplers of sensors have measured; every rank must call this.
+
+    Nothing is logged if there are no samplers.
+
+    Args:
+        log: The log of the run.
+        ranks: This process among the ranks of the job.
+        hooks: The hooks of this rank, in which its sampler is, if it has one.
+    """
     mine = [hook.summary() for hook in hooks if isinstance(hook, telemetry.Sampler)]
     nodes = []
     for summaries in ranks.comm.allgather(mine):
@@ -148,7 +180,15 @@ def log_telemetry(log: RunLog, ranks: Ranks, hooks: tuple[Hook, ...]) -> None:
 
 
 def log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:
-    """Log the throughput of an epoch."""
+    """Log the throughput of an epoch, if steps were trained in it.
+
+    There may be none if the run goes on from a checkpoint of an epoch's last step.
+
+    Args:
+        log: The log of the run.
+        timing: Steps, images and seconds of the epoch's training, without its evaluation.
+        epoch: Number of the epoch, from 1.
+    """
     if not timing.steps:  # resumed after an epoch's last step, before its evaluation
         return
     value = schema.EpochThroughput(

@@ -73,7 +73,11 @@ def has_dynamic_loss_scale(names: Iterable[str]) -> bool:
 
 
 def statistics_names(main: static.Program) -> set[str]:
-    """Return the names of the running means and variances of batch normalizations: they differ from rank to rank."""
+    """Return the names of the running means and variances of batch normalizations: they differ from rank to rank.
+
+    Args:
+        main: The training program.
+    """
     names: set[str] = set()
     for op in main.global_block().ops:
         for slot in _STATISTICS:
@@ -83,14 +87,24 @@ def statistics_names(main: static.Program) -> set[str]:
 
 
 def statistics(main: static.Program) -> Iterator[tuple[str, Array]]:
-    """Yield name and value of each of the BN statistics, which differ from rank to rank, as a checkpoint holds them."""
+    """Yield name and value of each of the BN statistics, which differ from rank to rank, as a checkpoint holds them.
+
+    BN statistics are the running means and variances of batch normalizations.
+
+    Args:
+        main: The training program.
+    """
     differing = statistics_names(main)
     chosen = [(name, tensor) for name, tensor in tensors(main) if name in differing]
     yield from _plain_values(main, chosen)
 
 
 def shared_values(main: static.Program) -> Iterator[tuple[str, Array]]:
-    """Yield name and value of each tensor of a run's state that is equal on all ranks, as a checkpoint holds them."""
+    """Yield name and value of each tensor of a run's state that is equal on all ranks, as a checkpoint holds them.
+
+    Args:
+        main: The training program.
+    """
     differing = statistics_names(main)
     chosen = [(name, tensor) for name, tensor in tensors(main) if name not in differing]
     yield from _plain_values(main, chosen)
@@ -219,7 +233,12 @@ def average_statistics(main: static.Program, ranks: Ranks) -> None:
 
 
 def _divided_like(arrays: list[Array], end_to_end: Array) -> Iterator[Array]:
-    """Yield the parts of a flat array, each with the shape and the type of one of `arrays`, in their order."""
+    """Yield the parts of a flat array, each with the shape and the type of one of some given arrays.
+
+    Args:
+        arrays: The given arrays.
+        end_to_end: The values of all parts, one part after the other, in the order of `arrays`.
+    """
     begin = 0
     for array in arrays:
         end = begin + array.size

@@ -104,7 +104,11 @@ def task_of(job: Job, me: Ranks) -> Task:
 
 @contextlib.contextmanager
 def _unreadable_refused() -> Iterator[None]:
-    """Within it the data set is looked at: raise ValueError, which names the file, where the system refuses to read."""
+    """Raise ValueError in place of an OSError within this context, in which the data set is looked at.
+
+    Raises:
+        ValueError: The system refuses to read a file or folder, which the message names.
+    """
     try:
         yield
     except OSError as error:

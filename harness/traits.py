@@ -32,15 +32,31 @@ class DecoderMemory:
     usual_largest: tuple[int, int]  # width and height in pixels, where the data set does not say its own
 
     def device_padding(self, width: int, height: int) -> int:
-        """Return the bytes on the GPU of one thread."""
+        """Return the bytes that one thread of the decoder takes on the GPU.
+
+        Args:
+            width: Width in pixels of the largest image.
+            height: Height in pixels of the largest image.
+        """
         return max(LEAST_DEVICE_PADDING, self.device_bytes * width * height)
 
     def host_padding(self, width: int, height: int) -> int:
-        """Return the bytes of one of a thread's two pinned buffers."""
+        """Return the bytes of one of the two pinned buffers that a thread of the decoder has in the host's memory.
+
+        Args:
+            width: Width in pixels of the largest image.
+            height: Height in pixels of the largest image.
+        """
         return max(LEAST_HOST_PADDING, self.host_bytes * width * height)
 
     def unit_memory(self, width: int, height: int, *, batch: int) -> int:
-        """Return the bytes on a GPU with a JPEG unit that the unit takes beside the threads."""
+        """Return the bytes on a GPU with a JPEG unit that the unit takes in addition to the threads.
+
+        Args:
+            width: Width in pixels of the largest image.
+            height: Height in pixels of the largest image.
+            batch: Images of a batch.
+        """
         return self.unit_bytes * width * height + self.unit_bytes_of_batch * batch
 
 
@@ -60,14 +76,22 @@ class Traits:
     decoder: DecoderMemory | None = None  # None: its images are decoded on the host
 
     def captures(self, *, is_half: bool) -> bool:
-        """Tell whether a step can be captured; `is_half`: in half precision.
+        """Tell whether a training step can be captured as a CUDA graph.
 
-        Paddle's kernels of a dynamic loss scale copy tables from memory of the host that a replay would not find.
+        In half precision it must have a fixed loss scale. Paddle's kernels of a dynamic one copy tables from memory of
+        the host that a replay would not find.
+
+        Args:
+            is_half: Whether the step computes in half precision.
         """
         return self.captures_steps and (self.holds_fixed_loss_scale or not is_half)
 
 
 def traits_of(workload: str) -> Traits:
-    """Return what the folder of a workload says of it."""
+    """Return the abilities and needs of a workload, as its folder states them.
+
+    Args:
+        workload: Name of the workload, as "rn50".
+    """
     traits: Traits = importlib.import_module(f"paddle_{workload}.traits").TRAITS
     return traits

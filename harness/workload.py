@@ -32,7 +32,14 @@ class Workload(ABC):
     QUALITY: ClassVar[str]  # name of the evaluation program's total that its quality is computed from
 
     def __init__(self, recipe: Any, plan: build.Plan, *, batch: int, ranks: int = 1) -> None:
-        """`batch` is of a device in images, `recipe` the workload's frozen dataclass."""
+        """Keep what the programs and loaders of this model are made by; nothing is built yet.
+
+        Args:
+            recipe: The hyperparameters, a frozen dataclass of the workload.
+            plan: How the training program is built: device, precision, layout and more.
+            batch: Images a step on one device.
+            ranks: Number of ranks of the job.
+        """
         self.recipe, self.plan, self.batch, self.ranks = recipe, plan, batch, ranks
 
     @property
@@ -102,15 +109,28 @@ class Workload(ABC):
 
     @abstractmethod
     def training_loss(self, batch: int) -> static.Variable:
-        """Append the network and its loss to the default program; return the mean loss [] of a batch."""
+        """Append the network and its loss to Paddle's default program; return the mean loss of a batch, a scalar.
+
+        Args:
+            batch: Images that the program computes at once.
+        """
 
     @abstractmethod
     def evaluation_totals(self, image: Any, batch: int) -> None:
-        """Append operators to the default program that add a batch's results to the totals QUALITY and COUNTED."""
+        """Append operators to Paddle's default program that add a batch's results to the totals QUALITY and COUNTED.
+
+        Args:
+            image: Format of the images.
+            batch: Images that a rank evaluates at once.
+        """
 
     @abstractmethod
     def quality(self, totals: dict[str, Any]) -> float:
-        """Return the quality, between 0 and 1, by the totals QUALITY and COUNTED, summed over the ranks."""
+        """Return the quality of the model, between 0 and 1, from the totals of an evaluation.
+
+        Args:
+            totals: The totals QUALITY and COUNTED, summed over the ranks, by name.
+        """
 
     def doubt(self, totals: dict[str, Any]) -> str:
         """Say why an evaluation shows nothing; return an empty text if it shows something.

@@ -21,12 +21,28 @@ class NodeError(SystemExit):
 
 
 def fail(text: str, status: int = 1) -> NoReturn:
-    """End this process with a line on stderr. The status is 1 if the job cannot go on, 2 for wrong use."""
+    """End this process with a line on stderr.
+
+    Args:
+        text: The line.
+        status: Exit status: 1 if the job cannot go on, 2 for wrong use.
+
+    Raises:
+        NodeError: Always. It is a SystemExit.
+    """
     say(text)
     raise NodeError(text, status)
 
 
 def stop(number: int, _frame: object) -> NoReturn:
-    """End this process as the signal `number` asks, and ignore all later signals."""
+    """End this process as a signal asks, and ignore all later signals; this is a handler of signals.
+
+    Args:
+        number: The signal, as 15. The exit status is 128 more.
+        _frame: As Python gives it to a handler; not used.
+
+    Raises:
+        SystemExit: Always.
+    """
     on_signals(signal.SIG_IGN)
     raise SystemExit(128 + number)

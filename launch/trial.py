@@ -128,7 +128,11 @@ class Trial:
     """A trial: its mpirun, the signal that asked it to end, and why it failed."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """`args` are those of the command line; nothing is started yet."""
+        """Prepare a trial; nothing is started yet.
+
+        Args:
+            args: The options and arguments of the command line.
+        """
         self.args = args
         self.result: Path = args.result
         self.stderr = self.result.with_suffix(".stderr")

@@ -23,15 +23,35 @@ class Hook:
         """Called before the first step of an epoch, or of a measurement."""
 
     def step_begins(self, step: int) -> None:
-        """Called before a step of the run, counted from 1, and before its input is read."""
+        """Do what is due before a training step, and before its input is read; the loop calls this.
+
+        Args:
+            step: Number of the step, counted from 1 over the whole run.
+        """
 
     def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
-        """Called after a step that began at `began_s` and had its input at `ready_s`, by time.perf_counter."""
+        """Do what is due after a training step; the loop calls this.
+
+        Args:
+            step: Number of the step, counted from 1 over the whole run.
+            began_s: When the step began, by time.perf_counter.
+            ready_s: When its input was there.
+        """
 
     def readings(self) -> dict[str, Any]:
         """Return the fields of `schema.StepWindow` that this hook measures."""
         return {}
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Called after a window of steps of the program `main` is logged; return the seconds that the training lost."""
+        """Do what is due after a window, which is some training steps, is logged; the loop calls this.
+
+        Args:
+            main: The training program.
+            window: Steps, images over all ranks, and seconds of the window.
+            step: Number of its last step, counted from 1 over the whole run.
+            epoch: Number of the epoch, from 1.
+
+        Returns:
+            Seconds that the training lost by it. They are not counted in the next window.
+        """
         return 0.0

@@ -27,7 +27,11 @@ _NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 
 def _canonical(header: dict[str, Any]) -> bytes:
-    """Return a header as JSON in one fixed form, so that equal headers are equal bytes and have one checksum."""
+    """Return a header as JSON in one fixed form, so that equal headers are equal bytes and have one checksum.
+
+    Args:
+        header: The header of a checkpoint file.
+    """
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -111,7 +115,11 @@ def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Wait until the names of a folder's files are on the disk."""
+    """Wait until the names of a folder's files are on the disk.
+
+    Args:
+        folder: The folder.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -169,7 +169,14 @@ class Sampler(Hook):
         return {"power_w": self.power_w}
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Count the images that were trained on, over all ranks; this takes no time from the training."""
+        """Count the images that were trained on, over all ranks; this takes no time from the training.
+
+        Args:
+            main: Not used.
+            window: The steps that have ended, with their images.
+            step: Not used.
+            epoch: Not used.
+        """
         self._images += window.images
         return 0.0
 
@@ -250,9 +257,11 @@ def _sum(values: list[float | None]) -> float | None:
 
 
 def _infiniband_bytes() -> dict[str, int | None]:
-    """Return the bytes sent and received over all ports of InfiniBand since the machine started.
+    """Return the bytes sent and received over all InfiniBand ports of this node since it started.
 
-    They are None on a node without such a port, or if one cannot be read.
+    Returns:
+        Two values by their names in the telemetry file. One is None if the node has no such port, or a port cannot be
+        read.
     """
     return {
         "infiniband_sent_bytes": _port_bytes("port_xmit_data"),

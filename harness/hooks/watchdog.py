@@ -83,7 +83,11 @@ class Watchdog:
         faulthandler.dump_traceback_later(longest_s + TICK_S + GRACE_S, exit=True)
 
     def _seconds_left(self, limit_s: float) -> float:
-        """Return the seconds in which the process must make progress; below 0 if they are over."""
+        """Return the seconds in which the process must make progress; below 0 if they are over.
+
+        Args:
+            limit_s: Seconds without progress that are allowed.
+        """
         return self._limit_counts_from_s + limit_s - time.monotonic()
 
     def _end_process(self, limit_s: float, rank: int, node: str) -> NoReturn:
@@ -103,7 +107,11 @@ class Watchdog:
 
 
 def _write_stacks(rank: int) -> None:
-    """Write the stacks of all threads to stderr, with the rank before each line."""
+    """Write the stacks of all threads of this process to stderr, with the rank before each line.
+
+    Args:
+        rank: Number of this rank.
+    """
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
@@ -153,7 +161,11 @@ class Clock:
         return _Reading(offset_s=wall_s - mean_steady_s, took_s=after_s - before_s)
 
     def set_by_s(self) -> float:
-        """Return the seconds by which the clock was set since the last call: below 0 if back, 0 if tolerable."""
+        """Return the seconds by which the system's clock was set since the last call.
+
+        Returns:
+            Below 0 if it was set back. 0 if it differs by less than TOLERANCE_S, as NTP's small corrections do.
+        """
         offset_s = self._read_offset_s()
         moved_s = offset_s - self._offset_s
         self._offset_s = offset_s
