@@ -102,7 +102,11 @@ class Submission:
         return f"{envelope}; {pruning} (a question to the working group, mlcommons/logging #368)"
 
     def minutes_in_words(self, minutes: float | None) -> str:
-        """Return a score with its unit and the word that must stand next to it, such as `28.3000 min (unverified)`."""
+        """Return a score with its unit and the word that must stand next to it, such as `28.3000 min (unverified)`.
+
+        Args:
+            minutes: The score; None if there is none, which gives `no score`.
+        """
         if minutes is None:
             return "no score"
         unit = "min" if self.standing is None else self.standing.unit("min")
@@ -124,7 +128,11 @@ _OF_STANDING = ["result", "name", "dataset", "target"]
 
 
 def as_csv(submissions: Sequence[Submission]) -> str:
-    """Return the audit as a table in CSV, a row for each submission; with no submissions, the head of the table."""
+    """Return the audit of a results repository as a table in CSV, a row for each submission.
+
+    Args:
+        submissions: Rows of the audit. Without any, the text is the head of the table.
+    """
     columns = [*_COLUMNS, *_OF_STANDING]
     rows = []
     for submission in submissions:

@@ -87,9 +87,15 @@ def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
 
 
 def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
-    """Return the verdict of mlperf-logging's checker on one log.
+    """Return the verdict of mlperf-logging's checker on one log of a package.
 
     The verdict is also good if the manifest states that the run fails its check.
+
+    Args:
+        log: Path of the log.
+        run: The manifest's entry on the run.
+        ruleset: Version of the rules, such as 4.0.0.
+        benchmark: Name of the benchmark, such as "hrnet".
     """
     passed, messages = official.check_log(log, ruleset, benchmark)
     message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"

@@ -45,10 +45,16 @@ def published_name(package: Path) -> str:
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """Return the texts of a published folder's table and page: {"results.json": text, "index.html": text}.
+    """Return the texts of a published folder's table and page, by file: {"results.json": text, "index.html": text}.
 
-    Both are made from the packages in the folder `root`. Raises ValueError if a package's manifest or system
-    description is no JSON, and OSError if it cannot be read.
+    Both are made from the packages in the folder.
+
+    Args:
+        root: The published folder, which has the packages as packages/ID/ORG.
+
+    Raises:
+        ValueError: The manifest or the system description of a package is no JSON.
+        OSError: One of them cannot be read.
     """
     manifests = sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}"))  # packages/ID/ORG/submission.json
     results = [_result_of_package(root, manifest.parent) for manifest in manifests]
@@ -71,9 +77,13 @@ class _Published:
 
 
 def _result_of_package(root: Path, folder: Path) -> _Published:
-    """Return what the table and the page show of the package in `folder`, which lies in the published folder `root`.
+    """Return what the table and the page of a published folder show of one package.
 
-    The page adds the whole system description, and the lines of each log that decide the score.
+    The page shows more than the table: the whole system description, and the lines of each log that decide the score.
+
+    Args:
+        root: The published folder.
+        folder: Folder of the package in it, packages/ID/ORG.
     """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     description = read_description(folder / "systems" / f"{manifest['system']}.json")
@@ -108,6 +118,9 @@ def _status(footnotes: list[str]) -> str:
     """Return the status of a result: unverified if it uses the name MLPerf, as only such results have footnotes.
 
     The manifest's `is_mlperf` does not tell this: a result may also use the name where it is None.
+
+    Args:
+        footnotes: The notes that must stand with the result.
     """
     return mlperf.UNVERIFIED if footnotes else "no MLPerf result"
 
@@ -119,9 +132,15 @@ def _place_in_table(result: _Published) -> tuple[bool, list[Any]]:
 
 
 def _scoring_lines(log: Path) -> list[tuple[int, str]]:
-    """Return the lines of a log with a run_start, eval_accuracy or run_stop: each with its number and its text.
+    """Return the lines of a log with a run_start, eval_accuracy or run_stop, each with its number.
 
     The run's time to train and its quality are computed from these lines.
+
+    Args:
+        log: Path of the log.
+
+    Returns:
+        Pairs of the line number, counted from 1, and the text, cut to 300 characters.
     """
     scoring_events = [entry for entry in read_log(log) if isinstance(entry, Event) and entry.key in _SCORING_KEYS]
     wanted_numbers = {event.line for event in scoring_events}

@@ -13,11 +13,18 @@ from runlog.text import printable
 
 
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Compare the closed runs of one submission with the reference runs of MLPerf; yield the findings on each run.
+    """Compare the closed runs of one submission with the reference runs of MLPerf, and yield findings on each run.
 
     A run at the same global batch as a reference run must have its hyperparameters (rule `rcp-hyperparameters`). All
-    runs together may not converge faster than chance explains (`rcp-convergence`). Nothing is yielded for open runs, or
-    for benchmarks that are not of this project.
+    runs together may not converge faster than chance explains (`rcp-convergence`).
+
+    Args:
+        members: The reports on the logs of the submission, at least one.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Yields:
+        The report of a run and a finding, a breach of a rule or a note. Nothing for open runs, or for benchmarks that
+        are not of this project.
     """
     benchmark = _benchmark_of_closed_runs(members, ruleset)
     if benchmark is None:
@@ -37,7 +44,15 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
 
 
 def _benchmark_of_closed_runs(members: Sequence[Report], ruleset: Ruleset) -> Benchmark | None:
-    """Return this project's benchmark that closed runs are of; None if they are open, or of another benchmark."""
+    """Return this project's benchmark that the runs of a submission are of, if they are closed.
+
+    Args:
+        members: The reports on the logs of the submission, at least one.
+        ruleset: A version of the rules of MLPerf Training; its `benchmarks` are those of this project.
+
+    Returns:
+        The benchmark; None if the runs are open, or of a benchmark that is not of this project.
+    """
     first_run = members[0].run  # a submission has one benchmark and one division, those of its first run
     if first_run.first_event(schema.SUBMISSION_DIVISION).value != "closed":
         return None
@@ -55,10 +70,18 @@ def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) ->
 def _finding_of_test(
     test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, rule: StrictRule
 ) -> Finding | None:
-    """Return the finding of a convergence test: a breach of `rule` if the closed runs failed, None if they passed.
+    """Return the finding of a test whether closed runs converged faster than chance explains.
 
-    It is a note, with the reason, if nothing can be said: the runs have different batches, there are not as many as the
-    benchmark asks for, or the outcome of the test is not known.
+    Args:
+        test: Outcome of the test.
+        members: The reports on the logs of the submission.
+        benchmark: The benchmark, with the number of runs that it asks for.
+        rule: The rule that the runs break if they fail the test.
+
+    Returns:
+        A breach of `rule` if the runs failed, None if they passed. It is a note, with the reason, if nothing can be
+        said: the runs have different batches, there are not as many as the benchmark asks for, or the outcome of the
+        test is not known.
     """
     batches = {report.run.global_batch for report in members}
     if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
@@ -77,8 +100,14 @@ def _other_hyperparameters(
 ) -> list[Finding]:
     """Return a breach for each hyperparameter of a run that differs from the reference at the run's global batch.
 
-    `points` has at most one reference point for each batch. If there is none at the run's batch, or if the reference
-    used another optimizer, the only finding is a note that says so.
+    Args:
+        run: The run, by its log.
+        points: Reference points, at most one for each global batch, with their hyperparameters.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        The findings. If there is no point at the run's batch, or if the reference used another optimizer, the only one
+        is a note that says so.
     """
     rule = ruleset.strict["rcp-hyperparameters"]
     batch = run.first_values.get(schema.GLOBAL_BATCH_SIZE.key)
@@ -92,7 +121,14 @@ def _other_hyperparameters(
 
 
 def _differences_from_reference(run: LoggedRun, wanted: Mapping[str, Any], rule: StrictRule) -> list[Finding]:
-    """Return a breach of `rule` for each of the `wanted` hyperparameters that the run states with another value."""
+    """Return a breach for each hyperparameter that a run states with another value than the reference.
+
+    Args:
+        run: The run, by its log.
+        wanted: Hyperparameters of the reference, such as {"optimizer": "lars", "epsilon": 0}. The steps of a decay are
+            not compared.
+        rule: The rule that a difference breaks.
+    """
     findings = []
     for name, wanted_value in wanted.items():
         if name == "optimizer" or name.endswith("decay_steps"):

@@ -35,7 +35,12 @@ class PackagedRun(NamedTuple):
 
 
 def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refusal]:
-    """Yield a refusal for each field that is missing from the system description, or that is not a text."""
+    """Yield a reason to refuse a package for each field that its system description lacks or that is not a text.
+
+    Args:
+        file: Name of the description's file.
+        description: Fields of the description by name.
+    """
     for name in FIELDS:
         if not isinstance(description.get(name), str):
             problem = "no text" if name in description else "missing"
@@ -43,10 +48,15 @@ def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refu
 
 
 def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
-    """Yield a refusal for each finding on a run that forbids a package.
+    """Yield a reason to refuse a package for each finding on a run that forbids to publish it.
 
-    A finding is on the run's log, or on its comparison with the other runs or with `description`, the description of
-    the system. Whether too many runs missed the target is left to `refusals_by_missed_target`.
+    A finding is on the run's log, or on its comparison with the other runs or with the system description. Whether too
+    many runs missed the target is left to `refusals_by_missed_target`.
+
+    Args:
+        runs: The runs of the package, with the findings on them.
+        description: Fields of the system description by name.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
     """
     for run in runs:
         for finding in _findings_on_run(run, description, ruleset):
@@ -66,9 +76,14 @@ def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset
 
 
 def refusals_by_missed_target(checked: Sequence[Report], most_failed_runs: int) -> list[Refusal]:
-    """Return one refusal that names the runs that only missed the target, if there are too many; else none.
+    """Return one reason to refuse a package that names the runs that only missed the target, if there are too many.
 
-    `most_failed_runs` is how many may miss it: 4 in a submission of unet3d, 1 in any other.
+    Args:
+        checked: The reports on the logs, each checked by itself.
+        most_failed_runs: How many may miss the target: 4 in a submission of unet3d, 1 in any other.
+
+    Returns:
+        A list with the reason; empty if there are not too many.
     """
     names = [report.path.name for report in checked if _has_only_missed_target(report)]
     if len(names) <= most_failed_runs:
@@ -89,10 +104,13 @@ def _has_only_missed_target(report: Report) -> bool:
 
 
 def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
-    """Yield a refusal for each reason why logs may not be published as those of the organisation `org`.
+    """Yield a reason to refuse a package for each reason why its logs may not be published by an organisation.
 
-    The logs must be of this project, state that organisation, and come from code that is in a commit. `run` is the run
-    of the first log.
+    The logs must be of this project, state that organisation, and come from code that is in a commit.
+
+    Args:
+        run: The run of the first log.
+        org: The organisation, with `_` for each blank.
     """
     if not run.is_project_log:
         yield Refusal("logs", "they are not logs of this project, whose code a package holds")

@@ -27,10 +27,16 @@ class _FirstSeen:
 
 
 def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Finding]:
-    """Return a question about each run that an earlier one of the `folders` has, too: {log of the run: question}.
+    """Return a question about each run of a results repository that an earlier submission has, too.
 
     A run is recognised by its marks. A mark has values that two different runs hardly have in common, such as the exact
     times of all parts of a run.
+
+    Args:
+        folders: The submissions. One is earlier than another if it comes first in this order.
+
+    Returns:
+        The questions, by the name of the folder and the name of the log.
     """
     question_by_log: dict[LogInTree, Finding] = {}
     first_seen: dict[Mark, _FirstSeen] = {}
@@ -48,7 +54,14 @@ def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Findin
 def _remember_new_marks(
     first_seen: dict[Mark, _FirstSeen], marks_of_run: Sequence[Mark], folder: Folder, report: Report
 ) -> None:
-    """Add to `first_seen` those marks of a run that it does not have yet."""
+    """Add to the marks that were seen so far those marks of a run that are new.
+
+    Args:
+        first_seen: The submission and log in which each mark was seen first; it is changed.
+        marks_of_run: Values by which the run is recognised.
+        folder: The submission that has the run.
+        report: The report on the run's log.
+    """
     for mark in marks_of_run:
         if mark not in first_seen:
             first_seen[mark] = _FirstSeen(folder=folder, file=report.path.name, kind_of_mark=mark.what)
@@ -57,10 +70,17 @@ def _remember_new_marks(
 def _earlier_submission_with(
     marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
 ) -> _FirstSeen | None:
-    """Return the log in which a mark of a run was seen first, if that was in another submission than `folder`.
+    """Return the log in which a mark of a run was seen first, if that was in another submission.
 
-    A mark has values by which a run is recognised. The marks are tried in their order, which begins with the strongest
-    evidence. None if each was seen first in `folder`, or is new.
+    The marks are tried in their order, which begins with the strongest evidence.
+
+    Args:
+        marks_of_run: Values by which the run is recognised.
+        folder: The submission that has the run.
+        first_seen: The submission and log in which each mark was seen first.
+
+    Returns:
+        The earlier submission and log; None if each mark was seen first in `folder`, or is new.
     """
     for mark in marks_of_run:
         seen = first_seen.get(mark)
@@ -70,11 +90,16 @@ def _earlier_submission_with(
 
 
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
-    """Return the question about a run that is both in the submission of `folder` and in an `earlier` one.
+    """Return the question about a run that is in two submissions of a results repository.
 
     Two reasons are known why a run may stand in both. If `Dell-power` repeats the runs of `Dell`, with power logs, the
     question is only a note. If the earlier submission is of another round, the question names the conditions for
     submitting a run again.
+
+    Args:
+        report: The report on the run's log in the later submission.
+        folder: The later submission.
+        earlier: The earlier submission and the log in it.
     """
     other = earlier.folder
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
@@ -105,7 +130,13 @@ def _is_power_submission_of(power_submitter: str, submitter: str) -> bool:
 
 
 def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:
-    """Return the conditions for submitting a run of another round again, and whether each is met here."""
+    """Return the conditions for submitting a run of another round again, and whether each is met here.
+
+    Args:
+        report: The report on the run's log in the later submission.
+        folder: The later submission.
+        other: The earlier submission.
+    """
     passes = "passes" if report.passes_official else "does not pass"
     return (
         f"a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "

@@ -53,9 +53,16 @@ class Owner:
 
 
 def files_of(path: Path) -> Iterator[TreeFile]:
-    """Yield the logs, system descriptions and scaling files below a folder or in a tar archive.
+    """Yield the logs, system descriptions and scaling files of a results repository.
 
-    Raises ValueError for an archive that is damaged, or a file that is no archive.
+    Args:
+        path: Folder of the repository, or a tar archive of it.
+
+    Yields:
+        The files by their paths in the repository. A file of an archive that cannot be read has the reason instead.
+
+    Raises:
+        ValueError: An archive is damaged, or a file is no archive.
     """
     if path.is_dir():
         yield from _files_of_folder(path)
@@ -75,8 +82,15 @@ def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
 def _files_of_archive(path: Path) -> Iterator[TreeFile]:
     """Yield the logs, system descriptions and scaling files of a tar archive, in its order.
 
-    Raises ValueError if the file is no archive, or a damaged one. A compressed archive has its checksum at the end, so
-    the error may come only after all files were yielded.
+    Args:
+        path: The archive, which may be compressed by gzip, bzip2 or xz.
+
+    Yields:
+        The files, held in memory. One that cannot be read has the reason instead.
+
+    Raises:
+        ValueError: The file is no archive, or a damaged one. A compressed archive has its checksum at the end, so the
+            error may come only after all files were yielded.
     """
     with path.open("rb") as stream:
         try:
@@ -97,6 +111,9 @@ def _decompressed(stream: io.BufferedReader) -> io.BufferedIOBase:
     """Return a stream of the decompressed bytes of a file in gzip, bzip2 or xz; any other file as it is.
 
     tarfile could decompress the archive itself, but would not notice a wrong checksum.
+
+    Args:
+        stream: The open file, at its beginning.
     """
     start = stream.peek(6)  # does not move the position in the file
     if start.startswith(b"\x1f\x8b"):
@@ -126,7 +143,15 @@ class _Header(tarfile.TarInfo):
 
 
 def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | Unreadable:
-    """Return a file of an archive, held in memory; if it cannot be read, the reason."""
+    """Return a file of an archive, held in memory; if it cannot be read, the reason.
+
+    Args:
+        member: Header of the file.
+        members: The open archive.
+
+    Returns:
+        The file. The reason if it is a link or a folder, or larger than LARGEST_LOG_BYTES.
+    """
     content = members.extractfile(member) if member.isfile() else None
     if content is None:
         return Unreadable(reason="no file but a link or folder in the archive")
@@ -138,9 +163,16 @@ def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | Unr
 
 
 def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
-    """Return the ruleset of the round that a folder's path names, such as `4.0.0`; None if it names none with rules.
+    """Return the version of the rules of the MLPerf round that a folder's path names.
 
-    `training_results_v4.0/Dell/results/system/resnet` -> `4.0.0`
+    `training_results_v4.0/Dell/results/system/resnet` gives `4.0.0`.
+
+    Args:
+        root: Folder or archive of the results repository, whose path may also name the round.
+        folder: Path of the folder in it.
+
+    Returns:
+        The version; None if the path names no round that has rules.
     """
     number = _round_named(root, folder)
     version = f"{number}.0"  # ".0" if no round is named: no such ruleset
@@ -151,6 +183,10 @@ def is_of_old_form(root: Path, file: TreeFile) -> bool:
     """Return whether a log without readable events is of MLPerf v0.5 or v0.6, whose events have another form.
 
     A folder's name such as `training_results_v0.6` shows it, or an event in this form near the log's beginning.
+
+    Args:
+        root: Folder or archive of the results repository.
+        file: The log, by its path in the repository.
     """
     if _round_named(root, file.name.parent) in _OLD_FORM_ROUNDS:
         return True
@@ -173,15 +209,22 @@ class _Layout(NamedTuple):
 
 
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
-    """Return whose the logs in `folder` are, by MLCommons' layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
+    """Return the round, submitter, system and benchmark of a folder of logs, by its path in MLCommons' layout.
 
-    `folder` is a path in the tree `root`, and `organisation` the submitter if the tree does not name one:
+    The layout is ROUND/SUBMITTER/results/SYSTEM/BENCHMARK, and the tree may begin anywhere in it:
 
         root /data/training_results_v1.1, folder Dell/results/node/resnet -> round v1.1, submitter Dell
         root /data/Dell, folder results/node/resnet                       -> submitter Dell
         root /data/Dell/results, folder node/resnet                       -> submitter `organisation`
 
-    In any other layout only the submitter, `organisation`, and the benchmark are known, which is the last name.
+    Args:
+        root: Folder or archive of the tree.
+        folder: Path of the folder in the tree.
+        organisation: The submitter if the tree does not name one, such as the organisation that the logs state.
+
+    Returns:
+        The four names; empty for those that are not known. In any other layout only the submitter, `organisation`, and
+        the benchmark, the last name of the path, are known.
     """
     root_names = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*root_names, *folder.parts)
@@ -199,15 +242,27 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
 
 def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
-    """Return the submitter, the last name above `results`; empty if there is none, or the tree lies below it."""
+    """Return the submitter that a path names, the last name above `results`.
+
+    Args:
+        layout: Parts of the whole path.
+        root_names: Names of the path of the tree's root, with which the whole path begins.
+
+    Returns:
+        The submitter; empty if there is none, or if the tree lies below it.
+    """
     is_in_tree = len(layout.names_above_results) >= len(root_names)
     return layout.names_above_results[-1] if is_in_tree and layout.names_above_results else ""
 
 
 def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
-    """Return the MLPerf round of the logs in `folder`, such as `v1.1`; empty if it is not known.
+    """Return the MLPerf round of the logs in a folder, such as `v1.1`; empty if it is not known.
 
-    `folder` is a path in the tree `root`. A tree of several rounds has folders above the submitter's, named for them.
+    Args:
+        tree_names_above_submitter: Names of the folders of the tree above the submitter's. A tree of several rounds has
+            such folders, named for the rounds.
+        root: Folder or archive of the tree.
+        folder: Path of the folder in the tree.
     """
     if tree_names_above_submitter:
         return "/".join(tree_names_above_submitter)
@@ -224,11 +279,16 @@ def _layout_of(names: tuple[str, ...]) -> _Layout | None:
 
 
 def _round_named(root: Path, folder: PurePosixPath) -> str:
-    """Return the number of the MLPerf round in a name above `results`, such as `4.0`; empty if there is none.
+    """Return the number of the MLPerf round in a name above `results`, such as `4.0`.
 
-    `training_results_v4.0/Dell/results/system/resnet` -> `4.0`
+    `training_results_v4.0/Dell/results/system/resnet` gives `4.0`. The innermost name with a number decides.
 
-    The innermost name with a number decides, be it in `root` or in `folder`, a path in it.
+    Args:
+        root: Folder or archive of the tree, whose path is looked at, too.
+        folder: Path of a folder in the tree.
+
+    Returns:
+        The number; empty if there is none, or if that name has several.
     """
     names = (*root.resolve().parts, *folder.parts)
     results_at = _last_index(names, "results")
@@ -243,7 +303,12 @@ def _round_named(root: Path, folder: PurePosixPath) -> str:
 
 
 def _last_index(parts: tuple[str, ...], name: str) -> int | None:
-    """Return the index at which a name stands last among the parts of a path; None if it does not."""
+    """Return the index at which a name stands last among the parts of a path; None if it is not among them.
+
+    Args:
+        parts: Parts of the path.
+        name: The name to look for.
+    """
     for index in range(len(parts) - 1, -1, -1):
         if parts[index] == name:
             return index

@@ -66,9 +66,13 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
 
 
 def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
-    """Return two lines: the demand, with the versions of the rules that make it, and its checks.
+    """Return two lines of text: a demand of the training rules, with the versions that make it, and its checks.
 
     What the checks do not see stands in parentheses behind them.
+
+    Args:
+        demand: The demand.
+        ruleset: A version of the rules; a check that comes into force only in a later one is marked.
     """
     checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
     not_seen = f" ({demand.why})" if demand.why else ""

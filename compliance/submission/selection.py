@@ -27,10 +27,16 @@ class Candidate:
 
 
 def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return the candidates whose runs converged so early that chance hardly explains it: {index: corrected chance}.
+    """Return the submissions whose runs converged so early that chance hardly explains it.
 
-    The more candidates are compared, the more likely one of them is early by accident. So each chance is multiplied by
-    the number of candidates compared (Bonferroni's correction).
+    The more submissions are compared, the more likely one of them is early by accident. So each chance is multiplied by
+    the number of submissions compared (Bonferroni's correction).
+
+    Args:
+        candidates: The submissions, with the epochs that each run took to the target.
+
+    Returns:
+        The corrected chance, at most UNUSUAL, by the index of the submission in `candidates`.
     """
     chance_by_index = _chances_of_compared(candidates)
     number_compared = len(chance_by_index)
@@ -43,10 +49,17 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
 
 
 def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return how likely it is that a candidate's runs are so early by accident: {index of the candidate: chance}.
+    """Return how likely it is that a submission's runs are so early by accident.
 
-    A candidate is compared with the runs of other organisations in its group. It is left out if it has no runs, or if
-    the others have fewer runs than it has.
+    A submission is compared with the runs of other organisations in its group, which has one round, benchmark and
+    global batch.
+
+    Args:
+        candidates: The submissions, with the epochs that each run took to the target.
+
+    Returns:
+        The chance by the index of the submission in `candidates`. A submission is left out if it has no runs, or if the
+        others have fewer runs than it has.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -70,13 +83,19 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 
 
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
-    """Estimate how likely it is that runs drawn at random are as early as `runs`, or earlier (a permutation test).
+    """Estimate how likely it is that runs drawn at random are as early as given ones (a permutation test).
 
-    Both arguments have the epochs (or samples) that each run took to the target. A draw takes as many of all these runs
-    as `runs` has, and is early if its sum is no larger than that of `runs`. The chance is the share of early draws; the
-    observed runs count as one of them. So it is never 0.
+    A draw takes as many of all these runs as `runs` has, and is early if its sum is no larger than that of `runs`. The
+    chance is the share of early draws. The runs (1, 2) and the others (3, 4) give about 1/6: of the six pairs that can
+    be drawn, only (1, 2) is early.
 
-    The runs (1, 2) and the others (3, 4) give about 1/6: of the six pairs that can be drawn, only (1, 2) is early.
+    Args:
+        runs: Epochs (or samples) that each run took to the target.
+        others: Those of the runs to compare with.
+
+    Returns:
+        The chance. It is never 0, because the observed runs count as one of the draws. It is the same each time. A
+        chance above UNUSUAL may come from fewer draws, and is then less exact.
     """
     generator = random.Random(_SEED)  # the same draws each time
     early_draws = _count_early_draws(_FIRST_DRAWS, runs, others, generator)
@@ -88,7 +107,14 @@ def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
 
 
 def _count_early_draws(draws: int, runs: Sequence[float], others: Sequence[float], generator: random.Random) -> int:
-    """Draw as many runs as `runs` has, `draws` times. Return how often their sum is no larger than that of `runs`."""
+    """Draw runs at random, several times, and return how many of these draws are early.
+
+    Args:
+        draws: How many draws to make. Each takes as many runs as `runs` has, of `runs` and `others` together.
+        runs: Epochs (or samples) that each run took to the target. A draw is early if its sum is no larger than theirs.
+        others: Those of the runs to compare with.
+        generator: Source of randomness.
+    """
     pool = [*runs, *others]
     observed = sum(runs)
     early_draws = 0

@@ -35,10 +35,18 @@ _SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the di
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance system`: write a system description, and print its fields.
+    """Run `python -m compliance system`: write a system description of MLPerf, and print its fields.
 
-    A field given by --set replaces what was found. Raises ValueError if the file exists (without --force), if a field
-    is neither found nor given, or if a value is invalid.
+    A field given by --set replaces what was found.
+
+    Args:
+        options: Options of the command line: the file `out`, `log`, `set` (FIELD=VALUE texts), `force` and `json`.
+
+    Returns:
+        The exit status 0.
+
+    Raises:
+        ValueError: The file exists (without --force), a field is neither found nor given, or a value is invalid.
     """
     out: Path = options.out
     if out.exists() and not options.force:
@@ -60,7 +68,14 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _given_fields(settings: Sequence[str]) -> dict[str, str]:
-    """Return the fields that were given as FIELD=VALUE. Raises ValueError for another form or an unknown field."""
+    """Return the fields of a system description that the user gave, by name.
+
+    Args:
+        settings: Texts of the form FIELD=VALUE.
+
+    Raises:
+        ValueError: A text has another form, or names an unknown field.
+    """
     given = {}
     for setting in settings:
         name, separator, value = setting.partition("=")
@@ -71,10 +86,16 @@ def _given_fields(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _found_fields(log: Path, system_name: str) -> dict[str, str]:
-    """Return the fields of a system description that the log states, and those that this machine knows.
+    """Return the fields of a system description that a log states, and those that this machine knows, by name.
 
-    The machine is asked only if the run was on it. If both know a field, the log's value is taken. `system_name` is a
-    field itself. Raises ValueError if the log has no events.
+    The machine is asked only if the run was on it. If both know a field, the log's value is taken.
+
+    Args:
+        log: Path of the log.
+        system_name: Name of the system, which is a field itself.
+
+    Raises:
+        ValueError: The log has no events.
     """
     any_ruleset = load("4.0.0")  # only the facts of the run are taken, which are the same by every ruleset
     checked = check_file(log, any_ruleset)
@@ -90,7 +111,15 @@ def _found_fields(log: Path, system_name: str) -> dict[str, str]:
 
 
 def _refuse_invalid(fields: Mapping[str, str]) -> None:
-    """Raise ValueError if a field of a description is missing, or has a value that MLCommons' tools cannot take."""
+    """Raise ValueError if a field of a description is missing, or has a value that MLCommons' tools cannot take.
+
+    Args:
+        fields: Fields of the description by name.
+
+    Raises:
+        ValueError: Some are missing, a value is not one of the allowed words or no whole number, or a text is not
+            UTF-8.
+    """
     missing = [name for name in FIELDS if name not in fields]
     if missing:
         raise ValueError(
@@ -109,9 +138,16 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
 
 
 def from_log(run: LoggedRun) -> dict[str, str]:
-    """Return the fields of a system description that a log states, by name. The hardware is that of the first node.
+    """Return the fields of a system description that a log states, by name.
 
-    A field for which the log has "not stated" is left out.
+    The hardware is that of the first node.
+
+    Args:
+        run: The run, by its log.
+
+    Returns:
+        The fields, such as {"number_of_nodes": "2"}. A field that the log does not have, or has as "not stated", is
+        left out.
     """
     nodes = hardware_nodes(run)
     first_node: Node = nodes[0] if nodes else {}
@@ -133,7 +169,14 @@ def from_log(run: LoggedRun) -> dict[str, str]:
 
 
 def _software_of_run(run: LoggedRun) -> dict[str, str]:
-    """Return the fields about the software that the log states: the framework, the packages and the container image."""
+    """Return the fields of a system description on the software that a log states.
+
+    Args:
+        run: The run, by its log.
+
+    Returns:
+        The framework, the packages and, as a note, the container image. What the log does not state is left out.
+    """
     fields: dict[str, str] = {}
     if run.summary:
         fields["framework"] = run.summary.framework
@@ -157,10 +200,18 @@ def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
 
 
 def _accelerators_of_node(node: Node, summary: schema.RunSummary | None) -> dict[str, str]:
-    """Return the fields about a node's accelerators; empty if the log does not say which GPUs the node has.
+    """Return the fields of a system description on a node's accelerators.
 
-    Model and memory are those of the first GPU. The number of GPUs is taken from `summary`, and left out if that is
-    None. If the node has no GPUs, the number is 0, and the other fields are empty texts: they do not apply.
+    Model and memory are those of the first GPU.
+
+    Args:
+        node: A machine as the header of the log describes it.
+        summary: The log's event run_summary, which has the numbers of devices and nodes. None: the number of GPUs is
+            left out.
+
+    Returns:
+        The fields; empty if the log does not say which GPUs the node has. If it has none, their number is 0, and the
+        other fields are empty texts: they do not apply.
     """
     if "gpus" not in node:
         return {}
@@ -177,9 +228,13 @@ def _accelerators_of_node(node: Node, summary: schema.RunSummary | None) -> dict
 
 
 def from_machine(root: Path) -> dict[str, str]:
-    """Return the fields that the log does not state: from /proc, /sys and /etc below `root`, and from the GPU driver.
+    """Return fields of a system description that logs do not state, from this machine and its GPU driver.
 
-    Fields that cannot be found out are left out.
+    Args:
+        root: Folder with the machine's proc, sys and etc; `/` but in tests.
+
+    Returns:
+        The fields by name. Those that cannot be found out are left out.
     """
     fields = _processor(root) | _storage(root) | _network(root) | _accelerators()
     release = _text_of(root / "etc/os-release") or ""
@@ -198,9 +253,14 @@ def _text_of(path: Path) -> str | None:
 
 
 def _processor(root: Path) -> dict[str, str | None]:
-    """Return the fields about the processors of this machine, from the files below `root`.
+    """Return the fields of a system description on the processors of this machine.
 
-    An empty text means that a field does not apply. A field that is None or left out is not known.
+    Args:
+        root: Folder with the machine's proc and sys.
+
+    Returns:
+        The fields by name. An empty text means that a field does not apply. A field that is None or left out is not
+        known.
     """
     cpus = _cpus(root)  # what Linux calls a CPU is a hardware thread: two of them may share a core
     processors = {cpu.get("physical id") for cpu in cpus}
@@ -245,9 +305,15 @@ def _caches(root: Path) -> list[str]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    """Return the fields about this machine's built-in disks, from sys/block below `root`; None for what is unknown.
+    """Return the fields of a system description on this machine's built-in disks.
 
     Two NVMe disks of 480 GB give the type `NVMe SSD` and the capacity `480 GB, 480 GB`.
+
+    Args:
+        root: Folder with the machine's sys/block.
+
+    Returns:
+        The type and the capacity by the names of the fields; None for what is not known.
     """
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
@@ -267,9 +333,15 @@ def _storage(root: Path) -> dict[str, str | None]:
 
 
 def _network(root: Path) -> dict[str, str | None]:
-    """Return the field with the active InfiniBand ports and network cards below `root`; None if there are none.
+    """Return the field of a system description with this machine's active InfiniBand ports and network cards.
 
     They are counted by kind and rate, such as `2x Ethernet 25 Gb/s`.
+
+    Args:
+        root: Folder with the machine's sys.
+
+    Returns:
+        The field `host_networking`; its value is None if there are none.
     """
     counts = Counter([*_active_infiniband_ports(root), *_network_cards(root)])
     if not counts:
@@ -302,7 +374,8 @@ def _network_cards(root: Path) -> list[str]:
 def _accelerators() -> dict[str, str]:
     """Return the fields of a system description that the driver knows about this machine's first GPU.
 
-    Empty without a GPU, a driver, or the package pynvml, which asks the driver.
+    Returns:
+        The fields by name. Empty without a GPU, a driver, or the package pynvml, which asks the driver.
     """
     try:
         import pynvml
@@ -325,7 +398,13 @@ def _errors_of(pynvml: Any) -> tuple[type[Exception], ...]:
 
 
 def _answer_or_none(pynvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function of `pynvml` returns for the arguments; None if the driver has no answer."""
+    """Return what a function of the GPU driver's package returns; None if the driver has no answer.
+
+    Args:
+        pynvml: The package pynvml.
+        function: The function of the package.
+        arguments: Arguments of the function.
+    """
     try:
         return function(*arguments)
     except _errors_of(pynvml):
@@ -333,9 +412,14 @@ def _answer_or_none(pynvml: Any, function: Callable[..., Any], *arguments: Any) 
 
 
 def _fields_of_first_gpu(pynvml: Any) -> dict[str, str]:
-    """Return the fields that describe the first GPU, as far as the driver knows them; empty if there is no GPU.
+    """Return the fields of a system description on the first GPU, as far as the driver knows them.
 
-    An example is `PCIe gen 4 x16` for its connection to the host. An empty text means that a field does not apply.
+    Args:
+        pynvml: The package pynvml, which was initialised.
+
+    Returns:
+        The fields, such as {"accelerator_host_interconnect": "PCIe gen 4 x16"}; empty if there is no GPU. An empty text
+        means that a field does not apply.
     """
 
     def ask(function: Callable[..., Any], *arguments: Any) -> Any:

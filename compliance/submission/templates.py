@@ -7,9 +7,14 @@ from runlog.text import printable
 
 
 def rendered(name: str, **values: Any) -> str:
-    """Return the text of the template `name` in this folder, filled in with `values`.
+    """Return the text of a template in this folder, filled in with values.
 
-    The template may also use `style`, the style sheet. Raises jinja2.UndefinedError if it uses a name without a value.
+    Args:
+        name: File of the template, such as "package.md" or "audit.html".
+        values: The values by the names that the template uses. It may also use `style`, the style sheet.
+
+    Raises:
+        jinja2.UndefinedError: The template uses a name without a value.
     """
     environment = _environment(is_html=name.endswith(".html"))
     text: str = environment.from_string(template_text(name)).render(style=template_text("page.css"), **values)
@@ -21,6 +26,9 @@ def _environment(*, is_html: bool) -> Any:
 
     In HTML the values are escaped. In Markdown they are not, and a line break after a tag such as {% if %} is dropped,
     because an empty line would end a table. A template applies the filters as in {{ minutes | rounded }}.
+
+    Args:
+        is_html: Whether the templates are HTML.
     """
     import jinja2
 

@@ -35,7 +35,14 @@ NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance verify` on a package or a published folder, and print the verdict of each check.
 
-    Returns 1 if a check fails, else 0. Raises ValueError if the folder is neither.
+    Args:
+        options: Options of the command line: `folder`, `signers`, `official` and `json`.
+
+    Returns:
+        The exit status: 1 if a check fails, else 0.
+
+    Raises:
+        ValueError: The folder is neither, or `signers` are given for a package.
     """
     folder: Path = options.folder
     answers = _verify_package_or_site(folder, options.signers, ask_official=options.official)
@@ -48,7 +55,16 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _verify_package_or_site(folder: Path, signers: Path | None, *, ask_official: bool) -> list[Verdict]:
-    """Check a published folder or a package. Raises ValueError for another folder, or for `signers` of a package."""
+    """Check a published folder or a package again, whichever a folder is, and return the verdicts.
+
+    Args:
+        folder: The folder.
+        signers: File of those who may sign a published folder (see ssh-keygen(1)); None accepts any signer.
+        ask_official: Whether to run mlperf-logging's tools, too.
+
+    Raises:
+        ValueError: The folder is neither, or `signers` are given for a package.
+    """
     if (folder / TABLE).is_file():
         return verify_site(folder, signers, ask_official=ask_official)
     if not folder.is_dir():
@@ -76,10 +92,17 @@ class _Stated(NamedTuple):
 
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """Check the package at `folder` again, and trust nothing that it states. Return the verdicts of the checks made.
+    """Check a submission package again, and trust nothing that it states.
 
-    The checks end early if the folder has a file that may not be read, if its manifest is unreadable, or if a file is
-    missing. The folder itself is only read. `ask_official` also runs mlperf-logging's tools, on a copy.
+    The folder itself is only read. The checks end early if the folder has a file that may not be read, if its manifest
+    is unreadable, or if a file is missing.
+
+    Args:
+        folder: Folder of the package.
+        ask_official: Whether to run mlperf-logging's tools, too, on a copy of the package.
+
+    Returns:
+        The verdicts of the checks that were made.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
@@ -102,10 +125,17 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
 
 
 def _read_manifest(folder: Path) -> _Stated:
-    """Return the manifest of the package at `folder`, with the system, benchmark and ruleset that it names.
+    """Return the manifest of a package, with the system, benchmark and ruleset that it names.
 
-    Raises ValueError, KeyError or OSError if it cannot be read, or one of these three is wrong. Its figures are not
-    checked.
+    The figures of the manifest are not checked.
+
+    Args:
+        folder: Folder of the package.
+
+    Raises:
+        ValueError: The manifest is no JSON object, or one of these three is wrong.
+        KeyError: It lacks one of these three.
+        OSError: It cannot be opened.
     """
     manifest = read_object(folder / MANIFEST, "a manifest")
     system = str(manifest["system"])
@@ -125,9 +155,14 @@ def _wanted_files(stated: _Stated) -> set[str]:
 
 
 def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
-    """Return a failed verdict for each file that is missing from the package, and for each that no package has.
+    """Return a failed verdict for each file that is missing from a package, and for each that no package has.
 
-    Only names are compared. Files in the folder `code` are not looked at.
+    Only names are compared.
+
+    Args:
+        folder: Folder of the package.
+        code: Path of the folder in the package that has the code, whose files are not looked at.
+        stated: Manifest of the package, which tells the files that it must have.
     """
     wanted = _wanted_files(stated)
     optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}  # such as result_0.stderr
@@ -146,9 +181,15 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
-    """Check the logs of a package again, and compute its manifest and report from them; return the verdicts on all.
+    """Check the logs of a package again, compute its manifest and report from them, and return the verdicts on all.
 
-    If they cannot be computed, the only verdict says why. `ask_official` adds the verdicts of mlperf-logging's tools.
+    Args:
+        folder: Folder of the package.
+        stated: Manifest of the package.
+        ask_official: Whether to run mlperf-logging's tools, too.
+
+    Returns:
+        The verdicts. If manifest and report cannot be computed, the only verdict says why.
     """
     reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
@@ -166,21 +207,37 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
 
 
 def _check_report(folder: Path, wanted_text: str) -> Verdict:
-    """Compare the package's report with the text that the logs give."""
+    """Compare a package's report with the report that its logs give.
+
+    Args:
+        folder: Folder of the package.
+        wanted_text: The report that the logs give.
+    """
     if read_stated(folder / REPORT) == wanted_text.encode():
         return judged(REPORT, True, "every figure is the logs'")
     return judged(REPORT, False, "differs from the report that the logs give")
 
 
 def _check_manifest(folder: Path, wanted: JsonObject, stated: JsonObject) -> Verdict:
-    """Compare the bytes of the package's manifest with those of `wanted`, the manifest that the logs give."""
+    """Compare a package's manifest, byte by byte, with the manifest that its logs give.
+
+    Args:
+        folder: Folder of the package.
+        wanted: The manifest that the logs give.
+        stated: The manifest of the package, for the message on what differs.
+    """
     if read_stated(folder / MANIFEST) == package.as_bytes(wanted):
         return judged(MANIFEST, True, f"score {wanted['minutes']!r} min, from the logs")
     return judged(MANIFEST, False, _difference(wanted, stated))
 
 
 def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
-    """Return which fields of a manifest differ from what the logs say; if none do, that its form differs."""
+    """Return which fields of a manifest differ from what the logs say; if none do, that its form differs.
+
+    Args:
+        wanted: The manifest that the logs give.
+        stated: The manifest of the package.
+    """
     names = [name for name in {**wanted, **stated} if wanted.get(name) != stated.get(name)]
     if not names:
         return "not in the form of a package's"
@@ -188,10 +245,15 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Compare the package's code, in `folder`, with the commit that its manifest names.
+    """Compare a package's code with the commit that its manifest names.
 
-    Return a failed verdict for each file that differs, is missing or is not in the commit. If git cannot give the
-    commit, the only verdict says why.
+    Args:
+        folder: Folder of the code in the package.
+        commit: Hash of the commit.
+
+    Returns:
+        A failed verdict for each file that differs, is missing or is not in the commit; one good verdict if there is
+        none. If git cannot give the commit, the only verdict says why.
     """
     try:
         code_of_commit = committed_code.code_of(commit)
@@ -211,9 +273,13 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
 
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
-    """Return the verdict on code that was not compared, because of this `error` in reading its commit from git.
+    """Return the verdict on code that was not compared, because its commit could not be read from git.
 
     It is fatal if this shows a fault of the package, and unknown if there is just no git or no checkout here.
+
+    Args:
+        folder: Folder of the code in the package. Without run_and_time.sh in it, the verdict is fatal.
+        error: The error in reading the commit. An UnknownCommitError is a fault of the package.
     """
     if not (folder / "run_and_time.sh").is_file():
         return judged("code", False, "there is no run_and_time.sh")
@@ -223,10 +289,14 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    """Compare the hashes of the package's files with those in its SHA256SUMS.
+    """Compare the hashes of a package's files with those in its SHA256SUMS.
 
-    Return a failed verdict for each file that differs. If none does, return one verdict: it is good, and states the
-    package's id, unless SHA256SUMS is not written as a package has it.
+    Args:
+        folder: Folder of the package.
+
+    Returns:
+        A failed verdict for each file that differs. If none does, one verdict: it is good, and states the package's id,
+        unless SHA256SUMS is not written as a package has it.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
@@ -246,8 +316,15 @@ def _check_hashes(folder: Path) -> list[Verdict]:
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
     """Check a published folder again: its signature, hashes, packages, table, page and other files.
 
-    `signers` is a file of allowed signers (see ssh-keygen(1)); None accepts any signer. A verdict on a package names
-    its folder in `where`. The table, the page and the other files are checked only if nothing before has failed.
+    The table, the page and the other files are checked only if nothing before has failed.
+
+    Args:
+        folder: The published folder.
+        signers: File of allowed signers (see ssh-keygen(1)); None accepts any signer.
+        ask_official: Whether to run mlperf-logging's tools on each package, too.
+
+    Returns:
+        The verdicts. One on a package names the package's folder in `where`.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
@@ -262,9 +339,16 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
 
 
 def _check_packages(folder: Path, *, ask_official: bool) -> list[Verdict]:
-    """Check each package of a published folder. Return the verdicts, each with the package's folder in `where`.
+    """Check each package of a published folder again.
 
     A good package also fails if its folder is not named by its id: else one package could stand in the table twice.
+
+    Args:
+        folder: The published folder.
+        ask_official: Whether to run mlperf-logging's tools on each package, too.
+
+    Returns:
+        The verdicts, each with the package's folder in `where`.
     """
     answers = []
     for name in _published_packages(folder):
@@ -276,7 +360,12 @@ def _check_packages(folder: Path, *, ask_official: bool) -> list[Verdict]:
 
 
 def _check_place(folder: Path, name: str) -> list[Verdict]:
-    """Return a failed verdict if the package `name` of a published folder is not where its id places it, else none."""
+    """Return a failed verdict if a package of a published folder is not where its id places it, else none.
+
+    Args:
+        folder: The published folder.
+        name: Path of the package in it, such as `packages/973b8c5d03dbf911/Example`.
+    """
     wanted = f"{PACKAGES}/{published_name(folder / name)}"
     if name.startswith(f"{wanted}/"):
         return []
@@ -300,9 +389,15 @@ def _check_pages(folder: Path) -> list[Verdict]:
 
 
 def _check_published_names(folder: Path) -> list[Verdict]:
-    """Return a failed verdict for each file of a published folder that `publish` does not write.
+    """Return a failed verdict for each file of a published folder that the command `publish` does not write.
 
-    Those in the packages are not looked at. There must be a package.
+    Files in the packages are not looked at.
+
+    Args:
+        folder: The published folder.
+
+    Returns:
+        The verdicts. If the folder has no package, one failed verdict that says so.
     """
     packages = _published_packages(folder)
     if not packages:
@@ -328,11 +423,15 @@ def _check_site_hashes(folder: Path) -> Verdict:
 
 
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
-    """Check the signature of a published folder's SHA256SUMS. Return a verdict that says who signed.
+    """Check the signature of a published folder's SHA256SUMS, and return a verdict that says who signed.
 
-    `signers` is a file of allowed signers: the signature must be of one of them. With None it may be of anyone. A
-    signature that does not fit SHA256SUMS is fatal, and so is one without that file. A missing signature is fatal, too,
-    but unknown if `signers` is None.
+    Args:
+        folder: The published folder.
+        signers: File of allowed signers (see ssh-keygen(1)), of whom one must have signed. None: anyone may have.
+
+    Returns:
+        The verdict. A signature that does not fit SHA256SUMS is fatal, and so is one without that file. A missing
+        signature is fatal, too, but unknown if `signers` is None.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():
@@ -347,7 +446,16 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
 
 
 def _who_signed(signed: bytes, signature: Path, signers: Path | None) -> str:
-    """Return in the words of ssh-keygen who signed these bytes. Raises ValueError if it refuses the signature."""
+    """Return in the words of ssh-keygen who signed some bytes.
+
+    Args:
+        signed: The bytes.
+        signature: File of the signature.
+        signers: File of allowed signers; None: anyone may have signed.
+
+    Raises:
+        ValueError: ssh-keygen refuses the signature, or is not installed.
+    """
     if signers is None:
         answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=signed)
         return f"{printable(answer, 500)} (nobody vouches for the key: give --signers)"
@@ -360,7 +468,15 @@ def _who_signed(signed: bytes, signature: Path, signers: Path | None) -> str:
 
 
 def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
-    """Run `ssh-keygen -Y` with `data` on its stdin, and return what it prints. Raises ValueError if it refuses."""
+    """Run `ssh-keygen -Y`, and return what it prints.
+
+    Args:
+        arguments: Words after `-Y`, such as "sign", "-f", "key".
+        data: Bytes on its standard input.
+
+    Raises:
+        ValueError: It refuses, or is not installed.
+    """
     try:
         done = subprocess.run(["ssh-keygen", "-Y", *arguments], input=data, capture_output=True, check=False)
     except FileNotFoundError:
