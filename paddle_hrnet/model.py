@@ -377,9 +377,13 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
 
 
 def _name_in_backbone(name: str) -> str:
-    """Return the name that a layer of a whole model has in a file of the backbone alone; empty for the head's layers.
+    """Return the name that a layer of the whole model has in a weights file of the backbone alone.
 
-    `backbone.conv_layer1_1._conv.weight` -> `conv_layer1_1._conv.weight`
+    Args:
+        name: PaddleSeg's name in the whole model, as "backbone.conv_layer1_1._conv.weight".
+
+    Returns:
+        The name in the file, as "conv_layer1_1._conv.weight"; empty for a layer of the head.
     """
     if not name.startswith(BACKBONE):
         return ""

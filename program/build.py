@@ -192,7 +192,12 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
 
 
 def _each_once(update: Update) -> list[static.Program]:
-    """Return the different programs of an update, in order. The program of micro-steps may be run several times."""
+    """Return the different programs of an update, in order.
+
+    Args:
+        update: Programs whose runs, in this order, make one update. The program of earlier micro-steps (parts of the
+            batch) may be in it several times.
+    """
     return list(dict.fromkeys(update))
 
 

@@ -109,7 +109,11 @@ def _fill_lerp_weight(block: Block, momentum: float) -> None:
 
 
 def _lerp_weight(momentum: float) -> float:
-    """Return by what part of the way a normalization moves its running statistics to the batch's."""
+    """Return by what part of the way a batch norm moves its running statistics to the batch's: 1 - momentum.
+
+    Args:
+        momentum: Share of the old running statistic that a step keeps, such as 0.9.
+    """
     return float(1.0 - momentum)
 
 
@@ -368,7 +372,14 @@ class _CpuEquivalent:
 
 
 def _step(kind: str, *inputs: str, to: str, **attrs: Any) -> Step:
-    """Return an operator of one or two inputs, in the slots X and Y, and one output."""
+    """Return an operator of one or two inputs, in the slots X and Y, and one output, in the slot Out.
+
+    Args:
+        kind: Paddle's type of the operator, such as "scale".
+        *inputs: Names of one or two variables.
+        to: Name of the variable for the result.
+        **attrs: Attributes of the operator.
+    """
     slots = {slot: [name] for slot, name in zip(("X", "Y"), inputs, strict=False)}
     return Step(kind, slots, {"Out": [to]}, attrs)
 

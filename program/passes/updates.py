@@ -159,7 +159,12 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
 
 
 def _divide_loss_gradient(block: Block, steps: int) -> None:
-    """Divide the gradient of the loss by `steps`, so that the sum of the parts is a mean."""
+    """Divide the gradient of the loss by the number of micro-steps, so that the sum of their gradients is a mean.
+
+    Args:
+        block: Main block of a training program; changed in place.
+        steps: Number of micro-steps (parts of the batch) of an update.
+    """
     start_of_backward = block.ops[ops.loss_gradient_index(block)]
     loss_gradient = start_of_backward.output("Out")
     divide = Step("scale", {"X": loss_gradient}, {"Out": loss_gradient}, {"scale": 1.0 / steps})

@@ -223,9 +223,13 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
 
 
 def _without_endings(slot: str) -> str:
-    """Return the name of a slot without what Paddle puts behind it for gradients, outputs and one of two convolutions.
+    """Return the name of an operator's slot without what Paddle puts behind it.
 
-    `Bias@GRAD` -> `Bias`, `VarianceOut` -> `Variance`, `ScaleX` -> `Scale`, `VarZ@GRAD` -> `Var`
+        Bias@GRAD -> Bias (a gradient)      VarianceOut -> Variance (an output)
+        ScaleX -> Scale, VarZ@GRAD -> Var (of the first or second convolution of a `resnet_unit`)
+
+    Args:
+        slot: Name of the slot.
     """
     return slot.removesuffix("@GRAD").removesuffix("Out").removesuffix("X").removesuffix("Z")
 

@@ -143,7 +143,12 @@ def _check_nothing_is_made(fusion: _Fusion, made_count: int) -> None:
 
 
 def _made_in_words(fusion: _Fusion, made_count: int) -> str:
-    """Say how much the pass of a knob that is on made."""
+    """Say how much the pass of a knob that is on made, as "merged_lars found nothing to change".
+
+    Args:
+        fusion: The knob, an option of STRATEGY, and the noun for what its pass makes.
+        made_count: How many of these the program has.
+    """
     if made_count > 0:
         return f"{fusion.knob} made {made_count} {fusion.made_noun}"
     return f"{fusion.knob} found nothing to change"
@@ -267,7 +272,8 @@ def _count_sums_for_convolutions(block: Block) -> int:
 def _could_add(writer: Operator) -> bool:
     """Tell whether an operator is a convolution's gradient that could add its result to another gradient.
 
-    One that adds to a gradient already cannot add to another.
+    Args:
+        writer: Operator that writes a gradient. If it adds to a gradient already, it cannot add to another.
     """
     return writer.type in ops.ADDING and not ops.added_to(writer)
 
