@@ -19,6 +19,7 @@ from runlog.text import printable
 _MIB_PER_GIB = 1024
 _ROUNDING_OF_MEMORY = 1.01  # the header rounds the memory of a GPU to a tenth of a GiB
 _MOST_OF_NAMED_MEMORY = 1.06  # GiB over the GB in a card's name; all known cards have no more than the number in GiB
+_SHA256 = re.compile("[0-9a-f]{64}")
 _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 # Cards before compute capability 8.0, as V100S-PCIE-32GB, Quadro RTX 8000, T1000, TITAN RTX and GeForce RTX 2080 Ti.
 # The GeForce RTX 2050 is a later one: it has 8.6.
@@ -45,7 +46,7 @@ def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensor
         yield from _figures_of_absent_gpus(run, sensors)
     yield from _impossible_readings(run, sensors)
     yield from _other_program(run, summary)
-    yield from _other_numbers_of_files(run)
+    yield from _other_passports(run)
     yield from _epochs_beyond_plan(run, last_epoch)
 
 
@@ -218,16 +219,26 @@ def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault
         yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")
 
 
-def _other_numbers_of_files(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault for each part of the data set with other files, one a sample, than the header's samples."""
+def _other_passports(run: LoggedRun) -> Iterator[Fault]:
+    """Yield a fault for each part of the data set whose passport is not one of its samples.
+
+    Real data has a passport of as many files as samples; its size and digest must be possible. Synthetic data has none.
+    """
     dataset = run.header_section(schema.DATASET)
     for part in ("train", "eval"):
         passport = dataset.get(part)
         samples = dataset[f"{part}_samples"]
-        if passport is not None and not dataset["synthetic"] and passport["files"] != samples:
-            yield Fault(
-                _line(run), f"dataset.{part} has {passport['files']} files; dataset.{part}_samples is {samples}"
-            )
+        if dataset["synthetic"]:
+            if passport is not None:
+                yield Fault(_line(run), f"dataset.{part} describes files, of a run on synthetic data")
+        elif passport is None:
+            yield Fault(_line(run), f"no dataset.{part}, which says what files a run on real data read")
+        elif passport["files"] != samples:
+            what = f"dataset.{part} has {passport['files']} files; dataset.{part}_samples is {samples}"
+            yield Fault(_line(run), what)
+        elif passport["bytes"] < passport["files"] or not _SHA256.fullmatch(passport["sha256"]):
+            digest = printable(passport["sha256"])
+            yield Fault(_line(run), f"dataset.{part} of {passport['bytes']} bytes with the digest {digest}")
 
 
 def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:

@@ -10,7 +10,6 @@ from compliance.submission.runs import check_logs
 from runlog import schema
 from runlog.reader import HeldLog
 from tests import make_log
-from tests.compliance import altered as by
 from tests.compliance.altered import Altered
 from tests.compliance.test_strict import broken_rules
 
@@ -24,8 +23,11 @@ def with_passports(text: str, *, is_exact: bool = True, **bytes_of: int) -> Alte
     for name, total in bytes_of.items():
         files = Altered(text).fields(Altered(text).at(f"{name.partition('_')[0]}_samples"))["value"]
         passports[name] = schema.as_json(schema.Passport(files=files, bytes=total, sha256="ab" * 32, is_exact=is_exact))
-    more = json.dumps(passports)[1:-1]
-    return by.replaced(Altered(text), ('"synthetic": false', f'"synthetic": false, {more}'))
+    log = Altered(text)
+    at = next(index for index, line in enumerate(log.lines) if line.startswith('# {"dataset"'))
+    section = json.loads(log.lines[at][2:])["dataset"] | passports
+    log.lines[at] = f"# {json.dumps({'dataset': section})}"
+    return log
 
 
 @pytest.mark.parametrize("division", ["closed", "open"])

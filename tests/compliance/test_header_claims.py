@@ -125,6 +125,14 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, RECIPE_decay_ends=440, RECIPE_warmup_from_zero=True), "by the recipe, MAX_EPOCHS and the batch it is 220"),
     "another recipe than was asked for": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, RECIPE="nvidia_cosine", RECIPE_name="digits_small"), "RECIPE.name is digits_small; by RECIPE it is"),
+    "no word of the files for training": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "dataset", train=None), "no dataset.train, which says what files"),
+    "no word of the files for evaluation": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "dataset", eval=None), "no dataset.eval, which says what files"),
+    "files of no bytes": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", eval={
+        "files": 360, "bytes": 0, "sha256": "0" * 64, "is_exact": True}), "dataset.eval of 0 bytes"),
+    "files with no digest": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", eval={
+        "files": 360, "bytes": 9999, "sha256": "0", "is_exact": True}), "with the digest 0"),
     "more epochs than the recipe": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, RECIPE_epochs=2), "3 epochs; RECIPE.epochs is 2"),
     "more epochs than were asked for": (lambda: Altered(make_log.run()), lambda log: by.settings(
