@@ -137,7 +137,7 @@ def test_the_file_that_the_calibration_writes_is_the_one_that_scoring_reads(widt
 def test_the_calibrated_interval_holds_where_that_of_the_windows_alone_does_not(published_logs: Path) -> None:
     runs = [published_run(log.name, log) for log in sorted(published_logs.glob("*.log"))]
     scored = [run for run in runs if run is not None]
-    cases = [case for case in interval_widths.run_cases(scored) if case.count == 20]
+    cases = [case for case in interval_widths.run_cases(scored) if case.windows == 20]
     assert len({case.system for case in cases}) == 5
     width = calibration.width_for(calibration.calibration().run["rows"], 20)
     assert width is not None
