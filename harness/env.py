@@ -333,15 +333,13 @@ def runtime(job: Job) -> dict[str, str]:
 
 
 def libraries(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables of libraries as a log lists them, sorted by name.
-
-    Those that `runtime` and the config file set are among them, if they are in the environment.
+    """Return the environment variables of libraries, as a log lists them.
 
     Args:
-        environ: Environment variables.
+        environ: Environment variables. Those count whose names begin with one of LIBRARIES.
 
     Returns:
-        {name: value}. The value is left out if the name says that it is a secret.
+        {name: value}, sorted by name. The value is left out if the name says that it is a secret.
     """
     logged = {}
     for name in sorted(environ):
@@ -352,7 +350,9 @@ def libraries(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def export(settings: Mapping[str, str]) -> None:
-    """Put variables into this process's environment, unless the user has set them to something that is not empty.
+    """Put variables into this process's environment, unless it has them with a value that is not empty.
+
+    So a value that the user has set stays.
 
     Args:
         settings: {name of an environment variable: value}.

@@ -178,7 +178,7 @@ class Loader(ABC):
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch, and keep the batches behind it being read and decoded.
+        """Return the next batch; the batches behind it are read and decoded meanwhile.
 
         Raises:
             StopIteration: The plan has ended.

@@ -236,7 +236,7 @@ class Trainer:
 
         Raises:
             NotFinite: The mean loss over the ranks is infinite or NaN at the end of a window.
-            RunError: The input cannot be read, or a signal asked the run to end and its checkpoint is written.
+            RunError: The input cannot be read, or a signal asked the run to end.
         """
         for hook in self.hooks:
             hook.run_begins()

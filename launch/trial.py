@@ -89,7 +89,7 @@ def open_messages(path: Path) -> IO[bytes]:
         The open file, to be written in bytes.
 
     Raises:
-        FileExistsError: The path is no plain file, or another job holds the lock.
+        FileExistsError: The path is a link or no plain file, or another job holds the lock.
         OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

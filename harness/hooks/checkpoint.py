@@ -139,7 +139,8 @@ class Keeper(Hook):
             Seconds that the training waited for the checkpoint. They are 0 if none was due.
 
         Raises:
-            RunError: A signal asked the run to end. The checkpoint is written before, and the message names it.
+            RunError: A signal asked the run to end. A checkpoint is written before if the disk takes it, and the
+                message names the last good one.
         """
         if not self._writes_checkpoints:
             return 0.0

@@ -103,7 +103,7 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
         path: The checkpoint, for the message.
         position: The checkpoint's place in its run, with that run's global batch and seed.
         job: The settings of this job. SEED=-1 fits any seed.
-        ranks: Number of this job's ranks. The message says which BATCHSIZE they need.
+        ranks: Number of this job's ranks. The message says which BATCHSIZE they need for the same global batch.
 
     Raises:
         ValueError: One of the two differs.
