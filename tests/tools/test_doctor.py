@@ -235,6 +235,22 @@ def test_ranks_are_bound_to_none_but_the_cores_that_a_container_has(published_re
     assert binding.status == "warning" and "rank 3 0-3, rank 4 none" in binding.found
 
 
+def test_numa_nodes_of_memory_alone_are_passed_over(
+    published_reports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of CXL, and of each V100 on POWER9; here they come before the node of the GPU."""
+    for number, cores in (("0", ""), ("1", "0-23,24-47"), ("252", "")):
+        (tmp_path / f"node{number}").mkdir()
+        (tmp_path / f"node{number}" / "cpulist").write_text(f"{cores}\n")
+    monkeypatch.setattr(doctor_node, "NUMA_NODES", tmp_path)
+    numa = doctor_node._numa()
+    assert numa == {"node1": "0-23,24-47"}
+    facts = machine(*[V100] * 8, topology=v100_topology(published_reports), numa=numa)
+    verdicts = doctor_checks.judge_all([facts], GPU_JOB)
+    assert by_check(verdicts, "cpu.cores")[0].found == "48 (0-47; NUMA 0-23,24-47)"
+    assert by_check(verdicts, "cpu.binding")[0].status == "ok"
+
+
 ECC_UNCORRECTED, ECC_CORRECTED = (
     {"ecc": {kind: count}}
     for kind, count in ((pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 2), (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, 1))

@@ -37,6 +37,7 @@ CUDA_LIBRARIES = (
 )
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
 IMPORT_S = 60.0  # of a cold network disk
+NUMA_NODES = Path("/sys/devices/system/node")
 NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as in the file of a user
 DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
 
@@ -304,9 +305,13 @@ def _version_if_known(name: str, library: ctypes.CDLL) -> str:
 
 
 def _numa() -> dict[str, str]:
-    """Return the cores of each NUMA node as Linux lists them: {"node0": "0-15,32-47"}."""
-    files = sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist"))
-    return {file.parent.name: file.read_text().strip() for file in files}
+    """Return the cores of each NUMA node as Linux lists them: {"node0": "0-15,32-47"}.
+
+    Nodes without cores are left out. They have memory alone, as that of a GPU on POWER9.
+    """
+    files = sorted(NUMA_NODES.glob("node[0-9]*/cpulist"))
+    cores_of_nodes = {file.parent.name: file.read_text().strip() for file in files}
+    return {node: cores for node, cores in cores_of_nodes.items() if cores}
 
 
 def _disk(folder: Path) -> JsonObject:
