@@ -1,5 +1,6 @@
 """The doctor, on this machine through its command, and on recorded answers of machines with GPUs."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -249,6 +250,13 @@ def test_numa_nodes_of_memory_alone_are_passed_over(
     verdicts = doctor_checks.judge_all([facts], GPU_JOB)
     assert by_check(verdicts, "cpu.cores")[0].found == "48 (0-47; NUMA 0-23,24-47)"
     assert by_check(verdicts, "cpu.binding")[0].status == "ok"
+
+
+def test_an_unknown_number_of_corrected_errors_is_said_to_be_unknown() -> None:
+    facts = machine(*[A100] * 8)
+    facts["gpus"] = [dataclasses.replace(gpu, ecc_corrected=None) for gpu in facts["gpus"]]
+    (ecc, *_) = by_check(doctor_checks.judge_all([facts], GPU_JOB), "gpu.ecc")
+    assert (ecc.status, ecc.found) == ("ok", "GPU0: 0 uncorrected, unknown corrected")
 
 
 ECC_UNCORRECTED, ECC_CORRECTED = (

@@ -234,7 +234,8 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     if uncorrected is None:
         fix = "ECC is off or not there: nvidia-smi -e 1 and a reset turn it on"
         return judge_check(job, "gpu.ecc", WARNING, found=f"{gpu_name(gpu)}: unknown", fix=fix)
-    found = f"{gpu_name(gpu)}: {uncorrected} uncorrected, {gpu.ecc_corrected} corrected"
+    corrected = "unknown" if gpu.ecc_corrected is None else gpu.ecc_corrected
+    found = f"{gpu_name(gpu)}: {uncorrected} uncorrected, {corrected} corrected"
     if uncorrected > 0:
         return judge_check(job, "gpu.ecc", FATAL, found=found)
     if gpu.ecc_corrected:
