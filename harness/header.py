@@ -18,7 +18,8 @@ from runlog.writer import RunLog
 def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, seed: int, resumed: bool) -> None:
     """Write what the log says of a run before its programs are built; every rank must call this.
 
-    That is the preamble, then the seed, the sizes, the optimizer's hyperparameters and the run's summary.
+    That is the preamble, then the seed, the sizes, the optimizer's hyperparameters and the run's summary. The
+    hyperparameters are left out in Paddle's automatic mode (STRATEGY=auto), which chooses the optimizer itself.
 
     Args:
         log: The log of the run. Only that of rank 0 is written to a file.
