@@ -37,10 +37,18 @@ class StatedData(Enum):
 
 
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
-    """Return which data set a run is on, by the numbers of samples that its log states.
+    """Return whether a run trained on the benchmark's data set, by the numbers of samples that its log states.
 
-    Some ResNet logs state a wrong eval_samples, such as a number of batches. Such a run is on the benchmark's data set
-    if its accuracies were counted on the benchmark's number of samples: 0.76002 is 38,001 of 50,000.
+    Some ResNet logs state a wrong eval_samples, such as a number of batches. Such a run is still on the benchmark's
+    data set if its accuracies were counted on the benchmark's number of samples: 0.76002 is 38,001 of 50,000.
+
+    Args:
+        run: The facts that the log states of the run.
+        benchmark: The benchmark that the run is of, with the right numbers of samples.
+
+    Returns:
+        BENCHMARK if both stated numbers fit, WRONG_EVAL_SAMPLES if only the stated eval_samples is wrong, as the
+        accuracies show, and OTHER in any other case.
     """
     train_samples = run.first_event(schema.TRAIN_SAMPLES).value
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value
@@ -56,10 +64,16 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
 
 
 def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None) -> bool:
-    """Return whether a run that evaluates the benchmark's data set may state this eval_samples.
+    """Return whether a log of a run on the benchmark's data set may state this number of evaluation samples.
 
-    Some runs count the padding of the last batch, which is less than a global `batch`. If the log states no batch
-    (None), only the benchmark's number will do.
+    Some runs count the padding that fills the last batch, so the number may be above the benchmark's by less than one
+    global batch.
+
+    Args:
+        stated: The eval_samples that the log states.
+        benchmark: The benchmark, with the right number of evaluation samples.
+        batch: Samples of a step on all devices. None if the log does not state them: then only the benchmark's number
+            will do.
     """
     excess = stated - benchmark.eval_samples
     if batch is None:
@@ -68,10 +82,19 @@ def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None)
 
 
 def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stated: float) -> bool:
-    """Return whether accuracies were counted on the `real` number of samples, and not on the `stated` one.
+    """Return whether accuracies were counted on the real number of samples, and not on the stated one.
 
-    accuracy * samples is a whole number for the right number of samples. Fewer than _LEAST_VALUES different accuracies
-    may fit a wrong one by chance.
+    An accuracy times the number of samples is a whole number if that number is right: 0.76002 * 50,000 is 38,001. A
+    wrong number may fit a few accuracies by chance.
+
+    Args:
+        evaluations: The run's evaluations, with their accuracies.
+        real: The benchmark's number of evaluation samples.
+        stated: The eval_samples that the log states.
+
+    Returns:
+        Whether all accuracies fit `real`, and not all fit `stated`. False if there are fewer than _LEAST_VALUES
+        different accuracies.
     """
     accuracies = {evaluation.value for evaluation in evaluations}
     if len(accuracies) < _LEAST_VALUES:
@@ -83,9 +106,16 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 
 
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
-    """Report the evaluations of a closed run that are off the schedule of ResNet: one every 4 epochs.
+    """Report the evaluations of a ResNet run that are off the schedule of MLPerf: one every 4 epochs.
 
-    If `exact`, an evaluation must not come too early either.
+    Some logs state wrong epoch numbers at their evaluations. So a run is on schedule, too, if the epochs that the log
+    counts before each evaluation are, and no stated number is more than 4 epochs after the one before.
+
+    Args:
+        run: The facts that the log states of the run, with its evaluations.
+        order: The epochs of the run. It must have followed all events of the log.
+        exact: Whether an evaluation must not come too early either.
+        collector: Gets each breach of the rule `eval-schedule`, and has its bounds.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
     # Some runs state wrong epochs. They are on schedule by the epochs that the log has counted before each evaluation.
@@ -96,13 +126,21 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
 
 
 def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether the run was evaluated every `period` epochs, by the epochs counted in the log up to each time.
+    """Return whether the run was evaluated every `period` epochs, by the log's count of epochs.
 
-    The first evaluation may come earlier, and the run may end before the next one. Two evaluations at least must show
-    the schedule; those before the first epoch are left out. For a period of 4 and a run of 14 epochs:
+    The first evaluation may come earlier, and the run may end before the next one is due. For a period of 4 and a run
+    of 14 epochs:
 
         evaluations after 3, 7 and 11 epochs  -> True
         evaluations after 4, 8 and 13 epochs  -> False
+
+    Args:
+        run: The facts that the log states of the run. Evaluations before the first epoch are left out.
+        order: The epochs of the run, with their number at the end.
+        period: Epochs from one evaluation to the next.
+
+    Returns:
+        Whether it was. False, too, if fewer than two evaluations are left, because they show no schedule.
     """
     counts = [evaluation.epochs_counted for evaluation in run.evaluations if evaluation.epochs_counted > 0]
     if len(counts) < 2:
@@ -116,17 +154,29 @@ def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int
 
 
 def _do_stated_epochs_leap(evaluations: Sequence[Evaluation], period: int) -> bool:
-    """Return whether any evaluation states an epoch more than `period` epochs after that of the one before."""
+    """Return whether any evaluation states an epoch more than `period` epochs after that of the one before.
+
+    Args:
+        evaluations: The run's evaluations, in the order of the log.
+        period: Epochs from one evaluation to the next.
+    """
     return any(after.epoch - before.epoch > period for before, after in itertools.pairwise(evaluations))
 
 
 def _check_stated_epochs(
     run: LoggedRun, last_epoch: int | None, period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report each breach of the schedule, one evaluation every `period` epochs, by the epochs that evaluations state.
+    """Report each evaluation that is late, early or missing at the end, by the epochs that evaluations state.
 
-    `last_epoch` is the last epoch that was trained; if it is None, the end of the run is not checked. If `exact`, no
-    evaluation may come early. Evaluations of epoch 0 are left out.
+    A run with more evaluations than were kept (EVENTS_KEPT) is a breach, too, because its whole schedule is not known.
+
+    Args:
+        run: The facts that the log states of the run. Its evaluations of epoch 0 are left out; if no others remain,
+            nothing is checked.
+        last_epoch: The number of the last epoch that was trained. If it is None, the end of the run is not checked.
+        period: The most epochs from one evaluation to the next.
+        exact: Whether an evaluation after the first must not come early either.
+        collector: Gets each breach of the rule `eval-schedule`.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
     if not evaluations:
@@ -145,10 +195,16 @@ def _check_stated_epochs(
 def _check_gaps_of_stated_epochs(
     evaluations: Sequence[Evaluation], period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report each evaluation that comes too late: more than `period` epochs after the one before, as they state them.
+    """Report each evaluation that comes too many epochs after the one before, or with `exact` too few.
 
-    If `exact`, one that comes too early is reported, too. The first evaluation may be of any epoch up to `period`.
-    There must be at least one evaluation.
+    The epochs are those that the evaluations state.
+
+    Args:
+        evaluations: The run's evaluations, in the order of the log; at least one. The first may be of any epoch up to
+            `period`.
+        period: The most epochs from one evaluation to the next.
+        exact: Whether fewer epochs than `period` between two evaluations are a breach, too.
+        collector: Gets each breach of the rule `eval-schedule`.
     """
     first = evaluations[0]
     if first.epoch > period:
@@ -166,11 +222,16 @@ def _check_gaps_of_stated_epochs(
 
 
 def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
-    """Report a run whose accuracies were counted on more or fewer samples than the evaluation set's `samples`.
+    """Report a run whose accuracies were counted on more or fewer samples than the evaluation set has.
 
-    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. More samples than the set
-    has are padding, which is only a warning. Nothing is reported if it cannot be found on how many samples the
-    accuracies were counted.
+    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. So the accuracies show on
+    how many samples they were counted.
+
+    Args:
+        run: The facts that the log states of the run. Nothing is reported if its accuracies do not show the number.
+        samples: The size of the evaluation set, such as 50,000.
+        collector: Gets a breach of the rule `eval-samples`: a warning if padding was counted, an error if samples were
+            left out.
     """
     misfits = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not misfits:
@@ -191,9 +252,15 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the least number of samples on which all of a run's accuracies can have been counted.
 
-    `samples` is the size of the evaluation set. A run may drop its last batch or pad it, so all numbers within a global
-    batch of `samples` are tried. Return None if none of them fits, or if this cannot be told: one may fit by chance,
-    because there are few accuracies, or the log states no global batch, or one above `samples`.
+    A run may drop its last batch or pad it, so all numbers within a global batch of the set's size are tried.
+
+    Args:
+        run: The facts that the log states of the run: its accuracies and its global batch.
+        samples: The size of the evaluation set.
+
+    Returns:
+        The number. None if no number fits all accuracies, if one may fit by chance because there are few of them, or if
+        the log states no global batch, or one above `samples`.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
@@ -210,9 +277,11 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
 
 
 def _possible_numbers_of_samples(samples: int, batch: int) -> range:
-    """Return on how many samples a run may have counted, if the evaluation set has `samples`.
+    """Return on how many samples a run may have evaluated: its last batch may be dropped, or padded to a full one.
 
-    A run may drop its last batch, if this is not full, or pad it to a full `batch`.
+    Args:
+        samples: The size of the evaluation set.
+        batch: Samples of a step on all devices.
     """
     least = max(samples - batch, 1)
     most = samples + batch - 1
@@ -220,28 +289,41 @@ def _possible_numbers_of_samples(samples: int, batch: int) -> range:
 
 
 def _chance_of_accidental_fit(candidates: int, values: int) -> float:
-    """Return a bound on the chance that a wrong number of samples fits all accuracies by accident.
+    """Return a bound on the chance that any wrong number of samples fits all accuracies of a run by accident.
 
         chance <= candidates * _CHANCE_OF_WHOLE ** values
 
-    This is the union bound. `candidates` is how many numbers are tried, and `values` how many different accuracies
-    there are.
+    This is the union bound. _CHANCE_OF_WHOLE is the chance that one accuracy times a wrong number is whole enough.
+
+    Args:
+        candidates: How many numbers of samples are tried.
+        values: How many different accuracies the run has.
     """
     chance_of_one_candidate = _CHANCE_OF_WHOLE**values
     return candidates * chance_of_one_candidate
 
 
 def are_shares_of_samples(accuracies: Iterable[float], samples: float) -> bool:
-    """Return whether each accuracy can be a whole number of right samples over `samples`.
+    """Return whether each accuracy can be a whole number of right samples over all samples.
 
     accuracy * samples must be whole, within the error that rounding an accuracy to six digits makes.
+
+    Args:
+        accuracies: Shares of right samples, such as 0.76002.
+        samples: The number of samples on which they are said to be counted, such as 50,000.
     """
     tolerance = max(0.01, samples * _ROUNDING_ERROR)
     return _are_all_whole(accuracies, samples, tolerance)
 
 
 def _are_all_whole(accuracies: Iterable[float], samples: float, tolerance: float) -> bool:
-    """Return whether each accuracy, times `samples`, is within `tolerance` of a whole number of right samples."""
+    """Return whether each accuracy, times a number of samples, is nearly a whole number of right samples.
+
+    Args:
+        accuracies: Shares of right samples, such as 0.76002.
+        samples: The number of samples, such as 50,000.
+        tolerance: How far each product may be from a whole number.
+    """
     return all(_is_whole(accuracy * samples, tolerance) for accuracy in accuracies)
 
 
@@ -258,7 +340,12 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
     """Report accuracies that no training of ResNet-50 gives: a best one that is too high, or an unlikely rise.
 
     The rise to the target is only checked if the run reached it, and had at least as many evaluations until then as the
-    rule `accuracy-curve` asks for.
+    rule `accuracy-curve` asks for (5).
+
+    Args:
+        evaluations: The run's evaluations, in the order of the log.
+        target: The accuracy at which the run was to end, such as 0.759.
+        collector: Gets each breach of the rule `accuracy-curve`, and has its bounds.
     """
     bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
@@ -278,7 +365,12 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
 def _check_rise_to_target(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
     """Report that the accuracies leap to the target at the last evaluation, or else that too few of them rise.
 
-    There must be at least two evaluations. The last one is the first that reached the target.
+    Args:
+        evaluations: At least two evaluations, in the order of the log. The last one is the first that reached the
+            target.
+        target: The accuracy at which the run was to end.
+        collector: Gets the breach of the rule `accuracy-curve`, and has its bounds: how far below the target the last
+            evaluation but one may be, and the least share of evaluations that are better than the one before.
     """
     bounds = collector.strict_rules[CURVE].bounds
     last_but_one = evaluations[-2]

@@ -38,10 +38,17 @@ class Mark(NamedTuple):
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return the marks of a run, which are values by which it is recognised. A run with an equal mark may be a copy.
+    """Return values by which a run is recognised. Another run with an equal value may be a copy of it.
 
-    There are up to three: its start, end and accuracies; its times; and its accuracies alone. The last two are left out
-    if they have few different values, because a coarse clock or chance could make these equal.
+    Few different values may be equal because of a coarse clock or by chance, so they are no such mark.
+
+    Args:
+        run: The facts that the log states of the run.
+
+    Returns:
+        Up to three marks: start, end and accuracies together, unless the log has no run_start; the durations of all
+        intervals, such as epochs, if at least _LEAST_DISTINCT_TIMES differ, zeros aside; and the accuracies alone, if
+        at least _LEAST_DISTINCT_ACCURACIES differ.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -57,9 +64,15 @@ def marks(run: LoggedRun) -> list[Mark]:
 
 
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence that says that two runs are one, such as "its times and accuracies are those of result_1.txt".
+    """Return a sentence that says that two logs are of one run, or "" if too little is equal to show this.
 
-    It is "" unless enough is equal to show this in any benchmark: times or accuracies alone are not enough.
+    The sentence is such as "its times and accuracies are those of result_1.txt". Equal times or equal accuracies alone
+    are not enough, so this can be asked of any benchmark.
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log.
+        name_of_other: How the sentence calls the other log.
     """
     equal_marks = _names_of_equal_marks(run, other)
     if _WHOLE_RUN in equal_marks:
@@ -70,11 +83,18 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
 
 
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on the first thing that is equal in two runs: the start, else all times, else all accuracies.
+    """Return a sentence on the first thing that two runs share: the start, else all times, else all accuracies.
 
-    An example is "its times are those of result_1.txt". It is "" if nothing is equal, or only few different times or
-    accuracies are. Call it only for this project's benchmarks, because logs of others have coarser times and fewer
-    accuracies.
+    Call it only for this project's benchmarks, because logs of others have coarser times and fewer accuracies.
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log.
+        name_of_other: How the sentence calls the other log.
+
+    Returns:
+        The sentence, such as "its times are those of result_1.txt". It is "" if nothing is equal, or if equal times or
+        accuracies have only few different values.
     """
     if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is that of {name_of_other}"
@@ -87,7 +107,12 @@ def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) ->
 
 
 def _names_of_equal_marks(run: LoggedRun, other: LoggedRun) -> set[str]:
-    """Return which marks two runs share, of _WHOLE_RUN, _TIMES and _ACCURACIES."""
+    """Return which kinds of marks two runs share: any of _WHOLE_RUN, _TIMES and _ACCURACIES (see `marks`).
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log.
+    """
     marks_of_other = marks(other)
     return {mark.what for mark in marks(run) if mark in marks_of_other}
 
@@ -95,8 +120,14 @@ def _names_of_equal_marks(run: LoggedRun, other: LoggedRun) -> set[str]:
 def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *, most_chance: float) -> str:
     """Return a sentence on the first suspicious likeness of two runs; "" if there is none.
 
-    Equal durations count only if the chance of so many is `most_chance` or less. Call it only for this project's
-    benchmarks, because the chances were measured there.
+    Evaluations are compared first, then durations, then losses. Call it only for this project's benchmarks, because the
+    chances were measured there.
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log.
+        name_of_other: How the sentence calls the other log.
+        most_chance: Equal durations are suspicious if so many are equal by accident with this chance or less.
     """
     return (
         _describe_equal_evaluations(run, other, name_of_other)
@@ -113,6 +144,11 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
 
     The counts of right (correctly classified) images are compared, then their rises from one evaluation to the next.
     Equal rises show a curve that was moved up or down.
+
+    Args:
+        run: The facts of the one log. Nothing is compared unless it is of ResNet and states eval_samples.
+        other: The facts of the other log.
+        name_of_other: How the sentence calls the other log.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
@@ -138,8 +174,12 @@ def _describe_equal_series(
 ) -> str:
     """Return a sentence such as "5 of 9 counts of right images are those of result_1.txt"; "" if chance explains it.
 
-    `what` names the numbers of the series, which are of one length. `chance_of_one` is the chance that two of them are
-    equal.
+    Args:
+        what: What the numbers are, such as "counts of right images".
+        series: The numbers of the one run.
+        other_series: As many numbers of the other run.
+        chance_of_one: The chance that the two numbers at one place are equal by accident.
+        name_of_other: How the sentence calls the other log.
     """
     equal = _number_of_equal_values(series, other_series)
     if not _is_beyond_chance(equal, len(series), chance_of_one):
@@ -151,8 +191,15 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     """Return an estimate of the chance that two runs count equally many right images in one evaluation.
 
     The difference of the two counts is taken as normally distributed around 0. So the chance that it is 0 is the
-    density of this distribution there: 0.006 for an accuracy of 0.76 on 50,000 samples. Return None if there are no
-    accuracies, if one is not between 0 and 1, or if the variance is too small for a chance below 1.
+    density of this distribution there: 0.006 for an accuracy of 0.76 on 50,000 samples.
+
+    Args:
+        accuracies: The accuracies of both runs; their mean is taken.
+        samples: The size of the evaluation set.
+
+    Returns:
+        The chance. None if there are no accuracies, if one is not between 0 and 1, or if the variance is too small for
+        a chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
@@ -165,7 +212,16 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
 
 
 def _variance_of_difference(accuracy: float, samples: int) -> float:
-    """Return the variance of the difference between the counts of right images in two runs of one accuracy."""
+    """Return the variance of the difference between the counts of right images in two runs of one accuracy.
+
+    Args:
+        accuracy: The share of right images, from 0 to 1.
+        samples: The size of the evaluation set.
+
+    Returns:
+        A quarter of the variance of two independent runs, on the assumption that two runs err on many of the same
+        images.
+    """
     variance_of_count = samples * accuracy * (1 - accuracy)  # of a binomial distribution
     variance_if_independent = 2 * variance_of_count
     return variance_if_independent / 4  # assumed: two runs err on many of the same images
@@ -175,6 +231,10 @@ def _number_of_equal_values(series: Sequence[int], other_series: Sequence[int]) 
     """Return how many distinct values two series have at the same place: 1 for [1, 2, 2] and [0, 2, 2].
 
     A value counts once, because a run that diverged finds the same images each time.
+
+    Args:
+        series: The numbers of the one run.
+        other_series: As many numbers of the other run.
     """
     return len({value for value, other in zip(series, other_series, strict=True) if value == other})
 
@@ -185,10 +245,17 @@ def _rises(counts: Sequence[int]) -> list[int]:
 
 
 def _is_beyond_chance(equal: int, places: int, chance_of_one: float) -> bool:
-    """Return whether two runs are equal at more places than chance explains: at `equal` of `places`.
+    """Return whether two runs are equal at more places than chance explains.
 
-    `chance_of_one` is the chance that they are equal at one place. Any pair of a submission's runs may show such an
-    accident, so all pairs count.
+    Any pair of the runs of a submission may show such an accident, so the chance is multiplied by the number of pairs.
+
+    Args:
+        equal: At how many places the two runs are equal.
+        places: How many places were compared.
+        chance_of_one: The chance that they are equal at one place.
+
+    Returns:
+        Whether the chance is below _MOST_CHANCE_OF_COUNTS. False, too, for fewer than LEAST_EQUAL_VALUES equal places.
     """
     if equal < LEAST_EQUAL_VALUES:
         return False
@@ -197,11 +264,16 @@ def _is_beyond_chance(equal: int, places: int, chance_of_one: float) -> bool:
 
 
 def _log_of_chance_of_equal_values(equal: int, places: int, chance_of_one: float) -> float:
-    """Return the natural logarithm of a bound on the chance that two runs are equal at `equal` of `places` places.
+    """Return the natural logarithm of a bound on the chance that two runs are equal at so many places.
 
         chance <= C(places, equal) * chance_of_one ** equal
 
     This is the union bound. It is a logarithm because the binomial coefficient C may be too large for a float.
+
+    Args:
+        equal: At how many places the two runs are equal.
+        places: How many places were compared.
+        chance_of_one: The chance that they are equal at one place.
     """
     return math.log(math.comb(places, equal)) + equal * math.log(chance_of_one)
 
@@ -231,9 +303,13 @@ class _EqualIntervals(NamedTuple):
 
 
 def _divergence(share: float, chance: float) -> float:
-    """Return the Kullback-Leibler divergence of a share s, above 0, from a chance c, in nats.
+    """Return the Kullback-Leibler divergence of a share s from a chance c, in nats.
 
     D(s, c) = s ln(s / c) + (1 - s) ln((1 - s) / (1 - c))
+
+    Args:
+        share: The share of equal intervals, above 0 and up to 1.
+        chance: The chance that one pair of intervals is equal, between 0 and 1.
     """
     term_of_equal = share * math.log(share / chance)
     if share == 1:  # the second term is 0 then
@@ -244,9 +320,15 @@ def _divergence(share: float, chance: float) -> float:
 def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: str, most_chance: float) -> str:
     """Return a sentence on suspiciously equal intervals of two runs; "" if there are none.
 
-    An interval is the duration of an epoch, a block, an evaluation or a step window. It is only compared with others of
-    its kind. The intervals are suspicious if at least LEAST_EQUAL_VALUES of them are equal, and if so many are equal by
-    accident with a chance of `most_chance` or less.
+    An interval is the duration of an epoch, a block of epochs, an evaluation or a window of steps. It is only compared
+    with others of its kind.
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log.
+        name_of_other: How the sentence calls the other log.
+        most_chance: The intervals are suspicious if at least LEAST_EQUAL_VALUES are equal, and so many are equal by
+            accident with this chance or less.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     results = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
@@ -261,7 +343,14 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
 def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _EqualIntervals:
     """Count the equal intervals of two runs, place by place, and estimate the chance of one equality by accident.
 
-    A place is left out if either run has an interval of 0 there: its clock is too coarse to show the time.
+    A place is left out if either run has an interval of 0 there, because its clock is too coarse to show the time.
+
+    Args:
+        intervals: Durations of one kind in the one run, in the order of its log.
+        others: Durations of the same kind in the other run. The longer series is cut to the length of the shorter.
+
+    Returns:
+        How many intervals are equal, how many were compared, and the chance of one equality.
     """
     count = min(len(intervals), len(others))
     places = [place for place in range(count) if intervals[place] > 0 and others[place] > 0]
@@ -273,9 +362,17 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    The interval of one run at each of the `places` is compared with those of the other run up to _NEIGHBOURS places
-    before and after it. Such intervals are similarly long, but two equal ones are an accident. The chance is the share
-    of equal pairs.
+    The interval of each run at a place is compared with those of the other run up to _NEIGHBOURS places before and
+    after it. Such intervals are similarly long, but two equal ones are an accident. The chance is the share of equal
+    pairs.
+
+    Args:
+        intervals: Durations of one kind in the one run.
+        others: As many durations of the same kind in the other run.
+        places: The indices that are looked at.
+
+    Returns:
+        The chance, which is never 0: one equal and one unequal pair are added.
     """
     pairs = 0
     equal_pairs = 0
@@ -288,7 +385,12 @@ def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[flo
 
 
 def _places_around(place: int, count: int) -> list[int]:
-    """Return the places up to _NEIGHBOURS away from `place`, without itself, in a series of `count` places."""
+    """Return the places up to _NEIGHBOURS away from a place, without itself.
+
+    Args:
+        place: An index of the series.
+        count: The length of the series. Places outside it are left out.
+    """
     first = max(0, place - _NEIGHBOURS)
     last = min(count - 1, place + _NEIGHBOURS)
     return [*range(first, place), *range(place + 1, last + 1)]
@@ -298,9 +400,18 @@ def _places_around(place: int, count: int) -> list[int]:
 
 
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence such as "9 of 20 losses of step_windows are those of result_1.txt".
+    """Return a sentence such as "9 of 20 losses of step_windows are those of result_1.txt"; "" if too few are equal.
 
-    It is "" if fewer than LEAST_EQUAL_VALUES different losses are equal, each in the n-th window of both runs.
+    Two losses are compared if each is of the n-th window of steps in its log. Of equal losses, only different values
+    count.
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log.
+        name_of_other: How the sentence calls the other log.
+
+    Returns:
+        The sentence; "" if fewer than LEAST_EQUAL_VALUES different losses are equal.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}
@@ -316,8 +427,13 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     """Return what must be different in any two runs of a submission; None if this seed need not differ.
 
     For this project's benchmarks it is the seed itself. For other benchmarks it is the seed with the file and the line
-    of code that logged it, because other projects log seeds at several places. Their seeds need not differ before
-    _FIRST_RULESET_OF_DIFFERENT_SEEDS. A seed without a value need never differ.
+    of code that logged it, because other projects log seeds at several places. Their seeds need not differ before the
+    ruleset _FIRST_RULESET_OF_DIFFERENT_SEEDS.
+
+    Args:
+        seed: An event `seed` of a log. One without a value need never differ.
+        ruleset: The rules by which the submission is checked, with this project's benchmarks.
+        benchmark: The name of the submission's benchmark, such as "resnet".
     """
     if seed.value is None:
         return None
@@ -332,7 +448,11 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
 
 
 def _text_of_seed(value: object) -> str:
-    """Return the text of a seed: "7" for 7, "+7" and 7.0. Any value that is not a whole number keeps its own text."""
+    """Return the text of a seed: "7" for 7, "+7" and 7.0. Any value that is not a whole number keeps its own text.
+
+    Args:
+        value: The value of an event `seed`, of any type of JSON.
+    """
     is_fraction = isinstance(value, float) and not value.is_integer()
     if is_fraction:  # such as 7.5, which whole_seed would round down
         return str(value)
@@ -341,7 +461,11 @@ def _text_of_seed(value: object) -> str:
 
 
 def whole_seed(value: object) -> int | None:
-    """Return a seed as an int, converted by int() as seed_checker does; None if that fails."""
+    """Return a seed as an int, converted by int() as the official seed_checker does; None if that fails.
+
+    Args:
+        value: The value of an event `seed`, of any type of JSON. 7.5 gives 7.
+    """
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError, OverflowError):
@@ -349,10 +473,15 @@ def whole_seed(value: object) -> int | None:
 
 
 def shared_last_accuracy(runs: Sequence[LoggedRun], least_runs: int) -> float | None:
-    """Return the accuracy at which `least_runs` or more runs of a submission end. This is a sign of copied logs.
+    """Return the accuracy at which several runs of a submission end, which is a sign of copied logs.
 
-    Return None if there is no such accuracy, or if all accuracies of the runs are rounded to four digits, because
-    rounded ones may well be equal by chance.
+    Args:
+        runs: The facts of the logs of the submission.
+        least_runs: How many runs must end with the same accuracy.
+
+    Returns:
+        The accuracy at which most runs end. None if fewer than `least_runs` end with it, if no run has an evaluation,
+        or if all accuracies of the runs are rounded to four digits, because rounded ones may well be equal by chance.
     """
     last_accuracies = [run.evaluations[-1].value for run in runs if run.evaluations]
     all_evaluations = itertools.chain.from_iterable(run.evaluations for run in runs)

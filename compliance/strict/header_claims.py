@@ -34,7 +34,14 @@ _FIGURES_OF_GPUS = ("peak_gpu_memory_mib", "peak_gpu_temperature_c", "energy_j",
 def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensors, last_epoch: int) -> Iterator[Fault]:
     """Yield a fault for each statement of the header that what was logged of the run shows to be wrong.
 
-    `last_epoch` is the number of the last epoch that was trained; 0 if there is none.
+    Args:
+        run: The facts that the log states of the run. Its header must fit the schema.
+        summary: The value of the event run_summary.
+        sensors: The memory and power of GPUs that the windows of steps state.
+        last_epoch: The number of the last epoch that was trained; 0 if there is none.
+
+    Yields:
+        The fault, with the line to blame: that of run_summary for the header, because the reader does not keep its own.
     """
     hardware = run.header_section(schema.HARDWARE)
     yield from _impossible_nodes(run, hardware["nodes"])
@@ -59,7 +66,12 @@ def _line(run: LoggedRun) -> int:
 
 
 def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
-    """Yield a fault for each node without cores or memory, or that is described twice."""
+    """Yield a fault for each node without cores or memory, or that is described twice.
+
+    Args:
+        run: The facts that the log states of the run.
+        nodes: The nodes that the header's section `hardware` describes, each with its host, cores and memory.
+    """
     hosts: set[str] = set()
     for node in nodes:
         host = node["host"]
@@ -72,7 +84,12 @@ def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault
 
 
 def _caches_of_other_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
-    """Yield a fault for each described node without a cache_clear, and for each cache_clear of another node."""
+    """Yield a fault for each described node without a cache_clear, and for each cache_clear of another node.
+
+    Args:
+        run: The facts that the log states of the run, with its events cache_clear.
+        nodes: The nodes that the header's section `hardware` describes.
+    """
     hosts = {node["host"] for node in nodes}
     hosts_of_caches = set()
     for event in run.all_events[schema.CACHE_CLEAR.key]:
@@ -96,7 +113,11 @@ class _GpuClaims(NamedTuple):
     nodes: list[JsonObject]
 
     def faults(self, precision: str) -> Iterator[Fault]:
-        """Yield what is wrong with the GPUs' memory, arithmetic, temperature and energy."""
+        """Yield what is wrong with the GPUs' memory, arithmetic and energy.
+
+        Args:
+            precision: The precision that run_summary states: fp32, tf32, amp_o1 or amp_o2.
+        """
         yield from self._memory_beyond_names()
         yield from self._memory_beyond_cards()
         yield from self._other_arithmetic(precision)
@@ -139,7 +160,14 @@ class _GpuClaims(NamedTuple):
                 yield Fault(line, f"{six_digits(used_mib)} MiB of a GPU; its cards have {six_digits(most_mib)}")
 
     def _other_arithmetic(self, precision: str) -> Iterator[Fault]:
-        """Yield a fault if the environment or the cards do not let the multiplications be of this precision."""
+        """Yield a fault if the environment or the cards do not let the multiplications be of the stated precision.
+
+        NVIDIA_TF32_OVERRIDE=0 forbids TF32. A run in fp32 sets it, and a run in tf32 must not. Cards of a compute
+        capability below 8.0 have no TF32.
+
+        Args:
+            precision: The precision that run_summary states: fp32, tf32, amp_o1 or amp_o2.
+        """
         override = self.run.header_section(schema.ENVIRONMENT).get(_TF32_OVERRIDE)
         stated = f"no {_TF32_OVERRIDE}" if override is None else f"{_TF32_OVERRIDE}={printable(override)}"
         is_tf32_allowed_for_fp32 = precision == "fp32" and override != "0"  # as a run in FP32 sets it
@@ -154,10 +182,15 @@ class _GpuClaims(NamedTuple):
                 return
 
     def _energy_beyond_power(self, energy_j: float | None, line: int) -> Iterator[Fault]:
-        """Yield a fault if the energy is far from what the GPUs' power in the windows comes to.
+        """Yield a fault if the energy is far from what the GPUs' power in the windows of steps comes to.
 
-        Energy is that of all nodes, from the first step to the end; power that of the first node's GPUs, at moments.
-        So they only agree roughly. Nothing is compared if there were too few moments.
+        The energy is that of all nodes, from the first step to the end; the power is that of the first node's GPUs, at
+        moments. So they only agree roughly, within a factor of _MOST_ENERGY_RATIO.
+
+        Args:
+            energy_j: The energy that telemetry_summary states, in joules. None if it states none: nothing is compared
+                then, nor if there were too few moments.
+            line: The line of telemetry_summary.
         """
         run = self.run
         interval_s: Any = run.settings.get("TELEMETRY_S")
@@ -174,7 +207,12 @@ class _GpuClaims(NamedTuple):
 
 
 def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
-    """Yield a fault for each figure of GPUs in a run on CPUs."""
+    """Yield a fault for each figure of GPUs in a run on CPUs.
+
+    Args:
+        run: The facts that the log states of the run.
+        sensors: The memory and power of GPUs that the windows of steps state, which should be none.
+    """
     if sensors.line_of_gpu:
         yield Fault(sensors.line_of_gpu, "a step_window with a GPU's memory or power, of a run on CPUs")
     telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -185,7 +223,12 @@ def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]
 
 
 def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
-    """Yield a fault for a power below 0, a temperature that no GPU survives, and a share of CPU time below 0."""
+    """Yield a fault for a power below 0, a temperature that no GPU survives, and a share of CPU time below 0.
+
+    Args:
+        run: The facts that the log states of the run.
+        sensors: The power of GPUs that the windows of steps state.
+    """
     if sensors.powers and sensors.least_power_w < 0:
         yield Fault(_line(run), f"a step_window with a power of {six_digits(sensors.least_power_w)} W")
     telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -203,11 +246,14 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
 
 
 def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
-    """Yield a fault if the program cannot be that of so many devices, or of the precision.
+    """Yield a fault if the training program cannot be that of so many devices, or of the precision.
 
-    Gradients are summed where there are several devices, and values are cast to half precision. The header's program is
-    the one that sums, also where gradients are merged over parts of a batch. Nothing is checked if Paddle makes the
-    program (STRATEGY=auto).
+    A program sums gradients if and only if there are several devices, and it casts values for half precision. Nothing
+    is checked if Paddle makes the program (STRATEGY=auto).
+
+    Args:
+        run: The facts that the log states of the run. The header's section `program` counts the operators.
+        summary: The value of the event run_summary: the number of devices and the precision.
     """
     if run.settings.get("STRATEGY") == "auto":
         return
@@ -220,9 +266,13 @@ def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault
 
 
 def _other_passports(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault for each part of the data set whose passport is not one of its samples.
+    """Yield a fault for each part of the data set that the header describes as other files than its samples.
 
-    Real data has a passport of as many files as samples; its size and digest must be possible. Synthetic data has none.
+    The description is a passport: the number of files, the sum of their bytes and a digest. Real data must have one of
+    as many files as samples, with at least as many bytes as files, and synthetic data none.
+
+    Args:
+        run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
     """
     dataset = run.header_section(schema.DATASET)
     for part in ("train", "eval"):
@@ -242,7 +292,12 @@ def _other_passports(run: LoggedRun) -> Iterator[Fault]:
 
 
 def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
-    """Yield a fault for a run of more epochs than MAX_EPOCHS, or if that is 0 or absent, than its recipe has."""
+    """Yield a fault for a run of more epochs than the setting MAX_EPOCHS, or without that, than its recipe has.
+
+    Args:
+        run: The facts that the log states of the run. If its MAX_EPOCHS is 0 or absent, its RECIPE.epochs counts.
+        last_epoch: The number of the last epoch that was trained; 0 if there is none.
+    """
     setting = "MAX_EPOCHS" if run.settings.get("MAX_EPOCHS") else "RECIPE.epochs"
     most_epochs: Any = run.settings.get(setting)
     if is_number(most_epochs) and most_epochs > 0 and last_epoch > most_epochs:

@@ -111,31 +111,52 @@ class Measured:
         }
 
     def take(self, event: Event) -> None:
-        """Take the next event. Keys of no interest are ignored; epoch_throughput goes to `check_epoch_throughput`."""
+        """Take the next event of the log. Events of no interest are ignored.
+
+        Args:
+            event: Any event but an epoch_throughput, which goes to `check_epoch_throughput`.
+        """
         handle = self._handlers.get(event.key)
         if handle is not None:
             handle(event)
 
     def keep_fault(self, line: int | None, what: str) -> None:
-        """Keep a fault, which counts if this is a log of this project. Beyond FINDINGS_PER_RULE they are ignored."""
+        """Keep a fault, which counts only if this is a log of this project. Beyond FINDINGS_PER_RULE they are ignored.
+
+        Args:
+            line: The line to blame. None if it is not a single line.
+            what: What the log has that a log of this project cannot hold.
+        """
         if len(self.faults) < FINDINGS_PER_RULE:
             self.faults.append(Fault(line, what))
 
     # --- the run and its epochs ---
 
     def begin_window_sums(self, start: Event) -> None:
-        """Begin the sums and the clock of the windows anew, at a run_start or epoch_start."""
+        """Begin the sums over the step windows anew, and note the time from which they count.
+
+        Args:
+            start: The event from which they count: a run_start or an epoch_start.
+        """
         self._epoch_sums = _WindowSums(since_ms=start.time_ms)
 
     def epoch_starts(self, start: Event, number: int | None) -> None:
-        """Begin the epoch of a number at its epoch_start; None if the event states no number."""
+        """Begin an epoch.
+
+        Args:
+            start: Its epoch_start.
+            number: The number of the epoch. None if the event states none.
+        """
         self._open_epoch = number
         self.begin_window_sums(start)
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
-        """End an epoch. `training_ms` is its time by the log's clock, without evaluations.
+        """End an epoch, and compare the times that were stated for it while it was open with the log's clock.
 
-        The times that events epoch_throughput stated while the epoch was open are now compared with `training_ms`.
+        Args:
+            number: The number that the epoch stated at its start; None if it stated none.
+            training_ms: The time from epoch_start to epoch_stop by the log's clock, without evaluations, in
+                milliseconds.
         """
         self._open_epoch = None
         self._last_epoch = number
@@ -145,10 +166,12 @@ class Measured:
         self._stated_times_of_open_epoch.clear()
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Keep a fault if a run that succeeded has losses that are no numbers, or if its last step is not as planned.
+        """Keep a fault if a run that succeeded has losses that are no numbers, or another last step than planned.
 
-        `line` is that of its run_stop. The last step is only checked in a run that measures throughput, because only
-        its plan has one.
+        The last step is only checked in a run that measures throughput, because only its plan has one.
+
+        Args:
+            line: The line of the run_stop, which is blamed.
         """
         losses = self._run.losses
         missing_losses = losses.count(None) - self._losses_not_read  # a malformed window is a fault already
@@ -170,9 +193,12 @@ class Measured:
                 self._collector.add_breach(THROUGHPUT_RULE, short.line, short.breach)
 
     def _ms_waited_for_checkpoints(self, epoch: int) -> float:
-        """Return how long training waited for the checkpoints within an epoch.
+        """Return how long training waited for the checkpoints within an epoch, in milliseconds.
 
         The checkpoint of the epoch's last step is left out: it is written after the epoch.
+
+        Args:
+            epoch: The number of the epoch, from 1.
         """
         first_step = (epoch - 1) * self._plan.epoch_steps + 1
         last_step = epoch * self._plan.epoch_steps
@@ -199,8 +225,11 @@ class Measured:
         """Check an event step_window, which has the figures of the steps between two lines of progress.
 
         The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is a fault,
-        and nothing is compared with what it would have added. Any other is compared with the log's clock and the plan
-        of all steps.
+        and makes the sums and the last step unknown. Any other is compared with the log's clock and with the steps that
+        the settings plan.
+
+        Args:
+            event: The step_window.
         """
         self._windows_seen += 1
         is_first = self._windows_seen == 1
@@ -216,7 +245,13 @@ class Measured:
         self._add_and_compare(event, window, position)
 
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
-        """Add a window to the sums, and compare it with the plan and with the log's clock."""
+        """Add a window to the sums, and compare it with the plan of the steps and with the log's clock.
+
+        Args:
+            event: The event step_window.
+            window: Its value: steps, images, times and figures of the GPUs.
+            position: Its metadata: the step at which the window ends, the epoch and the phase.
+        """
         previous_step = self._last_step
         if previous_step is None:
             previous_step = position.step - window.steps
@@ -239,7 +274,9 @@ class Measured:
     def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
         """Keep a window's loss and time for the comparison with other runs, up to LOSSES_KEPT windows.
 
-        None, a window that does not fit the schema, keeps its place: its loss is None, and its time is 0.
+        Args:
+            window: The window. None if it does not fit the schema: it keeps its place with a loss of None and a time of
+                0.
         """
         if len(self._run.losses) < LOSSES_KEPT:
             if window is None:
@@ -250,10 +287,15 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Keep a fault if a window is not the one that the plan has after `previous_step`, where the last one ended.
+        """Keep a fault if a window is not the one that the settings of the run plan at this point.
 
-        The first thing that is wrong is kept: the steps or images, then the phase or epoch, then the times. `position`
-        has the step at which the window ends, its phase and its epoch, as the event at `line` states them.
+        Only the first thing that is wrong is kept: the steps or images, then the phase or epoch, then the times.
+
+        Args:
+            line: The line of the event step_window.
+            window: Its value: how many steps and images, and its times.
+            position: Its metadata: the step at which the window ends, its phase and its epoch.
+            previous_step: The step at which the window before it ended.
         """
         # Planned for the epoch that the window states. So a wrong epoch may be reported as a wrong number of steps.
         planned = self._plan.next_window(previous_step, position.epoch_num)
@@ -278,7 +320,13 @@ class Measured:
         return 1 if only_measures_throughput else self._open_epoch
 
     def _compare_with_clock(self, event: Event) -> None:
-        """Keep a fault if the windows took longer in all than the time that has passed since the epoch's start."""
+        """Keep a fault if the windows took longer in all than the time that has passed since the epoch's start.
+
+        A small share more (1 %), and the tolerance of the log's clock, are allowed.
+
+        Args:
+            event: The latest step_window, whose time in the log is the end.
+        """
         passed_ms = event.time_ms - self._epoch_sums.since_ms
         windows_s = self._epoch_sums.time_s
         most_ms = passed_ms * (1 + self._most_clock_difference) + self._run.clock_tolerance_ms
@@ -293,13 +341,21 @@ class Measured:
         return self._collector.strict_rules[THROUGHPUT_RULE].bounds["share"]
 
     def _most_difference_ms(self, clock_ms: float) -> float:
-        """Return how far a stated time may differ from `clock_ms`, the time by the log's clock."""
+        """Return how far a stated time may differ from the time by the log's clock, in milliseconds.
+
+        Args:
+            clock_ms: The time by the log's clock, in milliseconds.
+        """
         return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
     def _check_rank_times(self, event: Event) -> None:
         """Keep a fault if an event rank_times is not possible in this run.
 
-        It must fit the schema, and its ranks the number of devices in run_summary, which the log must have.
+        It must fit the schema, and the ranks that it names must exist in a run of as many devices as run_summary
+        states.
+
+        Args:
+            event: The event rank_times. Without a valid run_summary above it, it is a fault, too.
         """
         times = dataclass_of(schema.RankTimes, event.value)
         summary = self._run.summary
@@ -307,7 +363,11 @@ class Measured:
             self.keep_fault(event.line, f"no rank_times of this run: {printable(event.value)}")
 
     def _take_checkpoint(self, event: Event) -> None:
-        """Keep how long training waited for a checkpoint. Keep a fault if it is not of a step that was done."""
+        """Keep how long training waited for a checkpoint. Keep a fault if it is not of a step that was done.
+
+        Args:
+            event: The event checkpoint, with the step, file name, size and times of a checkpoint that was written.
+        """
         checkpoint = dataclass_of(schema.Checkpoint, event.value)
         if checkpoint is None or not is_possible_checkpoint(checkpoint) or not self._is_possibly_done(checkpoint.step):
             self.keep_fault(event.line, f"no possible checkpoint of a step that was done: {printable(event.value)}")
@@ -315,7 +375,11 @@ class Measured:
             self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
 
     def _is_possibly_done(self, step: int) -> bool:
-        """Return whether a step was done, or may have been: after a malformed window the last step is not known."""
+        """Return whether a step was done, or may have been: after a malformed window the last step is not known.
+
+        Args:
+            step: The number of the step, from 1.
+        """
         return step > 0 and (self._last_step is None or step <= self._last_step)
 
     # --- throughputs ---
@@ -323,8 +387,11 @@ class Measured:
     def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
         """Report what is wrong with an event epoch_throughput, which has the images, seconds and images/s of an epoch.
 
-        They must agree with each other, with the step windows, with the log's clock and with the data set. `epoch` is
-        the number that the event states; None if it states none.
+        They must agree with each other, with the step windows, with the log's clock and with the data set.
+
+        Args:
+            event: The event epoch_throughput.
+            epoch: The number of the epoch that the event states. None if it states none, which is reported here.
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
@@ -342,6 +409,9 @@ class Measured:
         """Compare the stated time of an epoch with the log's clock: now, or at its epoch_stop if the epoch is open.
 
         At most FINDINGS_PER_RULE times of an open epoch wait for its epoch_stop, because more would not be reported.
+
+        Args:
+            stated: The time that an event epoch_throughput states, with its epoch and its line.
         """
         is_epoch_open = self._open_epoch == stated.epoch
         if not is_epoch_open:
@@ -350,7 +420,12 @@ class Measured:
             self._stated_times_of_open_epoch.append(stated)
 
     def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
-        """Report a breach if the images/s of an epoch are not its images over its seconds, but for rounding."""
+        """Report a breach if the images/s of an epoch are not its images over its seconds, but for rounding.
+
+        Args:
+            stated: The images, seconds and images/s, all above 0.
+            line: The line of the event epoch_throughput.
+        """
         rate = stated.images / stated.time_s
         most_difference = rate * (ROUNDING_ERROR_S / stated.time_s + _QUOTIENT_ERROR)
         if abs(stated.images_per_s - rate) > most_difference:
@@ -360,7 +435,12 @@ class Measured:
     def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
         """Report a breach if the images of an epoch differ from the training samples by more than a global batch.
 
-        Nothing is compared if the log does not state both sizes, or may have a part of the epoch alone.
+        Nothing is compared if the log does not state both sizes, or if the run was resumed, so that the log may have
+        only a part of the epoch.
+
+        Args:
+            stated: The figures of the epoch, with its number of images.
+            line: The line of the event epoch_throughput.
         """
         samples = 0 if self._run.is_resumed else self._run.stated_count(schema.TRAIN_SAMPLES)
         batch = self._run.stated_count(schema.GLOBAL_BATCH_SIZE)
@@ -370,10 +450,15 @@ class Measured:
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
-        """Keep a fault for each total of an epoch_throughput that is not the sum over the windows since epoch_start.
+        """Keep a fault for each total of an epoch that is not the sum over its step windows.
 
         The images must be equal. The seconds may differ a little, because they are rounded in the event and in each
         window. Nothing is compared if a window could not be read.
+
+        Args:
+            line: The line of the event epoch_throughput.
+            epoch: The number of the epoch that the event states.
+            stated: The totals of the event: images, seconds and seconds of waiting for data.
         """
         sums = self._epoch_sums
         if not sums.are_complete:
@@ -386,25 +471,40 @@ class Measured:
         self._compare_total(line, what_waits, stated.data_wait_s, sums.wait_s, allowed=rounding_s)
 
     def _compare_total(self, line: int, what: str, total: float, sum_of_windows: float, *, allowed: float) -> None:
-        """Keep a fault if a total, named `what`, and the sum over the windows differ by more than `allowed`."""
+        """Keep a fault if a total of an epoch and the sum over its step windows differ too much.
+
+        Args:
+            line: The line of the event epoch_throughput.
+            what: Unit and name of the total, such as "images in epoch 3".
+            total: The total that the event states.
+            sum_of_windows: The sum over the windows since the start of the epoch.
+            allowed: How far the two may differ.
+        """
         if abs(total - sum_of_windows) > allowed:
             other_total = f"{significant(sum_of_windows, digits=10)} in its step_windows"
             self.keep_fault(line, f"{significant(total, digits=10)} {what}, {other_total}")
 
     def _check_last_step(self, line: int, epoch: int) -> None:
-        """Keep a fault if the windows up to now do not end at the last step of an epoch. `line` is to blame.
+        """Keep a fault if the windows up to now do not end at the last step of an epoch.
 
         Nothing is checked if the number of steps per epoch or the last step is not known.
+
+        Args:
+            line: The line to blame, which is that of the event epoch_throughput.
+            epoch: The number of the epoch, from 1.
         """
         planned_last_step = epoch * self._plan.epoch_steps  # 0 if the steps per epoch are not known
         if planned_last_step and self._last_step not in (planned_last_step, None):
             self.keep_fault(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
 
     def _compare_time(self, stated: _StatedTime) -> None:
-        """Compare the time that an epoch_throughput states with the training time of its epoch by the log's clock.
+        """Compare the time that is stated for an epoch with its training time by the log's clock.
 
         A time that is too long is reported, and so is one of an epoch that is not the last one trained. A time that is
         too short is kept for `judge_short_throughputs`, because waiting for checkpoints may explain it.
+
+        Args:
+            stated: The time that an event epoch_throughput states, with its epoch and its line.
         """
         training_ms = self._last_epoch_training_ms
         if stated.epoch != self._last_epoch or training_ms is None:
@@ -428,6 +528,9 @@ class Measured:
         The time that train_samples images take at the stated images/s must be that of the epoch that has just ended,
         within `_most_difference_ms`. Nothing is checked if the rate, train_samples or the time of that epoch is not
         known.
+
+        Args:
+            event: An event "throughput" or "tracked_stats", which other projects log after an epoch.
         """
         images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)

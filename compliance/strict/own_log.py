@@ -36,8 +36,14 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
 
-    The base learning rate is left out, because it depends on the batch, too. The result is empty if runlog's schema
-    does not have the optimizer that the log states, or if the log states none.
+    The base learning rate is left out, because it depends on the batch, too.
+
+    Args:
+        run: The facts that the log states of the run, with its optimizer.
+
+    Returns:
+        The settings; empty if runlog's schema does not have the optimizer that the log states, or if the log states
+        none.
     """
     optimizer = run.stated_text(schema.OPT_NAME)
     if optimizer not in schema.OPTIMIZER:

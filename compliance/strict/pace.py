@@ -17,10 +17,16 @@ RULE = "epoch-time"
 
 
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
-    """Report epochs, steps and evaluations that are faster than a training can be: breaches of `epoch-time`.
+    """Report epochs, steps and evaluations that are faster than a training can be, by the rule `epoch-time`.
 
-    Steps and evaluations are only checked in a ResNet run; evaluations only if it trains on the benchmark's number of
-    images. Call it once the whole log has been read.
+    Call it once the whole log has been read. Steps and evaluations are only checked in a ResNet run, and evaluations
+    only if it trains on the benchmark's number of images.
+
+    Args:
+        run: The facts that the log states of the run.
+        order: The times of the run's epochs and of its shortest evaluation.
+        benchmark: The benchmark of the run.
+        collector: Gets each breach, and has the bounds of the rule.
     """
     whole_epochs = order.trained[1:] if run.is_resumed else order.trained  # the first may have begun in another log
     trained = [part for part in whole_epochs if part.epoch_ms > 0]
@@ -38,7 +44,11 @@ def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -
     """Report a breach if some epochs between slower ones were far faster than the median epoch.
 
     Fast epochs at the start or the end of a run are allowed, because a machine may be faster before it throttles.
-    Nothing is checked in a run of few epochs, or of very short ones.
+
+    Args:
+        trained: The times of the epochs, in their order. Nothing is checked if they are few (under 8) or very short (a
+            median under 1 s).
+        collector: Gets the breach of the rule `epoch-time`, and has its bounds.
     """
     bounds = collector.strict_rules[RULE].bounds
     has_few_epochs = len(trained) < bounds["epochs"]
@@ -59,16 +69,24 @@ def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -
 
 
 def _median_epoch_ms(trained: Sequence[TrainedPart]) -> float:
-    """Return the median time of the `trained` epochs, of which there is at least one; of two in the middle the longer.
+    """Return the median time of epochs, in milliseconds; of two in the middle the longer.
 
     Python's `statistics` has a function for it, but its import takes as long as the check of a hundred events.
+
+    Args:
+        trained: The times of the epochs; at least one.
     """
     times_ms = sorted(part.epoch_ms for part in trained)
     return times_ms[len(times_ms) // 2]
 
 
 def _without_fast_ends(trained: Sequence[TrainedPart], least_usual_ms: float) -> Sequence[TrainedPart]:
-    """Return the epochs from the first to the last one that took `least_usual_ms` or more; empty if none did."""
+    """Return the epochs from the first to the last one that was not fast; empty if all were.
+
+    Args:
+        trained: The times of the epochs, in their order.
+        least_usual_ms: An epoch that took less is fast, in milliseconds.
+    """
     usual_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= least_usual_ms]
     if not usual_indices:
         return []
@@ -87,10 +105,17 @@ class _EpochTime(NamedTuple):
 
 
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
-    """Report a breach if the training steps of a ResNet run took less time than any machine needs for them.
+    """Report a breach if the steps of a run are faster than a step can be.
 
     A log does not state the time of a step. It follows from the time of an epoch, which is estimated in up to three
-    ways. Each way has a least time of its own. Nothing is checked if the log lacks the samples, the batch or run_stop.
+    ways. Each way has a least time of its own.
+
+    Args:
+        run: The facts that the log states of the run. Nothing is checked if it lacks the samples, the batch or
+            run_stop.
+        order: The run's epochs; gives its number of epochs.
+        trained: The times of the epochs that count.
+        collector: Gets each breach of the rule `epoch-time`, and has its bounds.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)
@@ -106,11 +131,16 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
 
 
 def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
-    """Return up to three estimates of the time of an epoch:
+    """Return up to three estimates of the time of an epoch.
 
-    - the time of the run over its number of epochs, if the log states both
-    - the median time of the `trained` epochs, if there are any
-    - the time of the fastest of them
+    They are the time of the run over its number of epochs, the median time of the epochs, and the time of the fastest
+    of them.
+
+    Args:
+        run: The facts that the log states of the run. Without its start, its end or a last epoch, the first estimate is
+            left out; likewise for a resumed run.
+        order: The run's epochs; gives its number of epochs.
+        trained: The times of the epochs that count. If there are none, the last two estimates are left out.
     """
     estimates = []
     mean_ms = _mean_epoch_ms(run, order)
@@ -127,10 +157,14 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
 def _check_evaluations(
     run: LoggedRun, shortest: TimedEvaluation | None, training_ms_per_image: float, collector: FindingCollector
 ) -> None:
-    """Report a breach if the `shortest` evaluation took far less time than training takes on as many images.
+    """Report a breach if the shortest evaluation took far less time than training takes on as many images.
 
-    `training_ms_per_image` is the time of an image in the fastest epoch. Nothing is checked if the log has no
-    eval_samples, no run_stop or no evaluation, or if the shortest one took no time.
+    Args:
+        run: The facts that the log states of the run. Nothing is checked if it has no eval_samples or no run_stop.
+        shortest: The time of the shortest evaluation. Nothing is checked if it is None, for no evaluation, or not above
+            0.
+        training_ms_per_image: The time of an image in the fastest epoch, in milliseconds.
+        collector: Gets the breach of the rule `epoch-time`, and has its bounds.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)
     if not images or run.stop is None or shortest is None or shortest.took_ms <= 0:
@@ -144,14 +178,32 @@ def _check_evaluations(
 
 
 def _fastest_epoch_ms(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> float:
-    """Return the time of the fastest of the `trained` epochs; if there are none, the mean time of the run's epochs."""
+    """Return the time of the fastest epoch, in milliseconds; if no times of epochs are known, the mean of the run's.
+
+    Args:
+        run: The facts that the log states of the run.
+        order: The run's epochs; gives its number of epochs.
+        trained: The times of the epochs that count; may be empty.
+
+    Returns:
+        The time; 0 if neither is known.
+    """
     if not trained:
         return _mean_epoch_ms(run, order)
     return min(part.epoch_ms for part in trained)
 
 
 def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:
-    """Return the run's time over its number of epochs, in ms; 0 if the log does not state both, or is not of all."""
+    """Return the run's time over its number of epochs, in milliseconds.
+
+    Args:
+        run: The facts that the log states of the run.
+        order: The run's epochs; gives the number of the last one.
+
+    Returns:
+        The mean; 0 if the log lacks the start, the end or a last epoch, or if the run was resumed, so that the log is
+        not of all epochs.
+    """
     if run.is_resumed or run.stop is None or run.start_ms is None or not order.last_epoch:
         return 0.0
     return (run.stop.time_ms - run.start_ms) / order.last_epoch

@@ -26,11 +26,16 @@ class _Peak(NamedTuple):
 
 
 def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> Iterator[Fault]:
-    """Yield a fault for a window or an evaluation that is faster than the devices of the nodes at their peak.
+    """Yield a fault for a window of steps or an evaluation that is faster than the devices' peak allows.
 
-    The peak depends on the image's size, so settings of it that are no numbers of pixels are a fault, too. Nothing is
-    checked without nodes, or if the workload's arithmetic or the peak of a device is not known. `nodes` are those that
-    the header describes.
+    The peak depends on the image's size, so settings of it that are no numbers of pixels are a fault, too. An
+    evaluation is only checked if the recipe has one size for the images of both.
+
+    Args:
+        run: The facts that the log states of the run.
+        order: The run's fastest window and shortest evaluation.
+        nodes: The nodes that the header describes, with their GPUs and cores. Nothing is checked if there are none, or
+            if the workload's arithmetic or the peak of a device is not known.
     """
     workload = workloads.find(str(run.settings.get("WORKLOAD")))
     if not nodes or workload is None or workload.training_flop is None:
@@ -59,7 +64,11 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], flop_per_image: float, size: str) -> _Peak | None:
     """Return the peak of all GPUs of the nodes, or in a run on CPUs of all their cores; None if it is not known.
 
-    `size` says how large an image is.
+    Args:
+        run: The facts that the log states of the run, with the kind of its devices.
+        nodes: The nodes that the header describes.
+        flop_per_image: The work of training on one image, in FLOP.
+        size: How large an image is, for the message, such as "224 px".
     """
     cards = _cards_of(run, nodes)
     cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
@@ -71,7 +80,12 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], flop_per_image: float, siz
 
 
 def _cards_of(run: LoggedRun, nodes: list[JsonObject]) -> list[str]:
-    """Return the names of the GPUs of the nodes; empty for a run on CPUs."""
+    """Return the names of the GPUs of the nodes; empty for a run on CPUs.
+
+    Args:
+        run: The facts that the log states of the run, with the kind of its devices.
+        nodes: The nodes that the header describes, each with its GPUs.
+    """
     if run.header_section(schema.HARDWARE)["device"] != "gpu":
         return []
     cards: list[str] = []
@@ -83,7 +97,12 @@ def _cards_of(run: LoggedRun, nodes: list[JsonObject]) -> list[str]:
 def _evaluation_beyond_peak(run: LoggedRun, order: RunOrder, peak: _Peak) -> Iterator[Fault]:
     """Yield a fault if the shortest evaluation took less time than eval_samples need at the devices' peak.
 
-    The peak is that of training. An evaluation has the forward pass alone.
+    An evaluation has the forward pass alone, which is a third of the work of training.
+
+    Args:
+        run: The facts that the log states of the run, with the number of samples of an evaluation.
+        order: The run's evaluations, of which the shortest is checked; nothing is if there are none.
+        peak: The rate of training that the devices cannot exceed.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)
     least_ms = 1000 * samples * _FORWARD_SHARE / peak.images_per_s

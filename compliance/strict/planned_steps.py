@@ -29,7 +29,7 @@ class Plan:
     measured_end: int = 0  # the last step of its phase "measured"
 
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
-        """Return the steps and the phase that a window must have if it begins in `epoch`, after `steps_done` steps.
+        """Return the steps and the phase that the next window of steps must have.
 
         A window ends after `most_window_steps`, or earlier with its epoch. For instance, with epochs of 12 steps and
         windows of 5:
@@ -37,7 +37,10 @@ class Plan:
             next_window(steps_done=0, epoch=1)   -> 5 steps, "train"
             next_window(steps_done=10, epoch=1)  -> 2 steps, "train"
 
-        A run that only measures throughput has two phases instead of epochs: "warmup" and "measured".
+        Args:
+            steps_done: The step at which the window before it ended; 0 at the start.
+            epoch: The epoch in which it begins, from 1. A run that only measures throughput has two phases instead of
+                epochs, "warmup" and "measured", and ignores it.
         """
         has_epochs = self.measured_end == 0
         if has_epochs:
@@ -55,10 +58,16 @@ class Plan:
 
 
 def plan_of_run(run: LoggedRun) -> Plan:
-    """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
+    """Return the sizes that the steps of a run must have, by its settings and its numbers of samples.
 
-    For instance, 1,000 training samples and a global batch of 64 give epochs of 15 steps. Batch and epoch steps are 0
-    unless the log states both events. The ends of the phases are 0 unless the run only measures throughput.
+    For instance, 1,000 training samples and a global batch of 64 give epochs of 15 steps.
+
+    Args:
+        run: The facts that the log states of the run: its settings, and the events train_samples and global_batch_size.
+
+    Returns:
+        The plan. Batch and epoch steps are 0 unless the log states both events. The ends of the phases are 0 unless the
+        run only measures throughput.
     """
     settings = run.settings
     plan = Plan(most_window_steps=_whole_number_or_0(settings.get("PRINT_STEPS")))

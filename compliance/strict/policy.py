@@ -51,8 +51,11 @@ class Policy:
     def check(self, benchmark_asked: str | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, the findings by rules
-        that do not apply to the run's benchmark and division are dropped, also those from the checks of events.
+        At the end, the findings by rules that do not apply to the run's benchmark and division are dropped, also those
+        from the checks of events.
+
+        Args:
+            benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -82,17 +85,22 @@ class Policy:
     # --- rules of every benchmark ---
 
     def _check_benchmark_asked(self, asked: str | None) -> None:
-        """Report a log of another benchmark than the user asked for; None allows any."""
+        """Report a log of another benchmark than the user asked for.
+
+        Args:
+            asked: The benchmark that the user asked for; None allows any.
+        """
         name = self.run.stated_text(schema.SUBMISSION_BENCHMARK)
         if asked and name and name != asked:
             line = self.run.first_event(schema.SUBMISSION_BENCHMARK).line
             self._add_breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, benchmark: Benchmark | None) -> None:
-        """Report a run that did not end with success, and its abort_reason. A log without run_stop is skipped.
+        """Report a run that did not end with success, with its abort_reason. A log without run_stop is skipped.
 
-        `benchmark` is None if the ruleset does not have the run's benchmark. Such logs have other words for success, so
-        only "aborted" is reported.
+        Args:
+            benchmark: The benchmark of the run. None if the ruleset does not have it: such logs have other words for
+                success, so only the status "aborted" is reported.
         """
         run = self.run
         status = run.status
@@ -137,9 +145,13 @@ class Policy:
             self._check_time_of_clearing(cleared, self.run.start_ms)
 
     def _check_time_of_clearing(self, cleared: Sequence[Event], start_ms: float) -> None:
-        """Report the earliest clearing of a cache if it came too long after `start_ms`, the time of run_start.
+        """Report the earliest clearing of a cache if it came too long after run_start.
 
         The other clearings may come at any time: each node may log its own by its own clock.
+
+        Args:
+            cleared: The events cache_clear whose cache was cleared; at least one.
+            start_ms: The time of run_start, in Unix milliseconds.
         """
         earliest = min(cleared, key=lambda event: event.time_ms)
         after_start_ms = earliest.time_ms - start_ms
@@ -175,6 +187,10 @@ class Policy:
 
         Its throughputs, accuracies, pace and target are checked in any division. More is checked in a closed run, in a
         ResNet run, and in a log of this project that is on the benchmark's data set.
+
+        Args:
+            benchmark: The benchmark of the run.
+            division: The division of MLPerf that the log states: "closed", "open", or "" if it states none.
         """
         run = self.run
         is_closed = division == "closed"
@@ -191,15 +207,26 @@ class Policy:
             self._check_evaluations_of_resnet(data, benchmark, is_closed=is_closed)
 
     def _check_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
-        """Report wrong values of single keys in a closed run, and wrong numbers of samples."""
+        """Report wrong values of single keys in a closed run, and wrong numbers of samples.
+
+        Args:
+            data: Whether the run is on the benchmark's data set, by the numbers that its log states.
+            benchmark: The benchmark of the run. Values of single keys are only checked for ResNet.
+        """
         if benchmark.name == "resnet":  # written.yaml is for ResNet alone
             self.collector.findings += self._breaches_of_written_rules()
         self._check_counts_of_closed_run(data, benchmark)
 
     def _check_evaluations_of_resnet(self, data: StatedData, benchmark: Benchmark, *, is_closed: bool) -> None:
-        """Report what is wrong with the evaluations of a ResNet run, by the `data` that it is on.
+        """Report what is wrong with the evaluations of a ResNet run.
 
-        The accuracies of other runs can only be checked in a log of this project, by the eval_samples that it states.
+        A closed run on the benchmark's data set is checked in full. The accuracies of other runs can only be checked in
+        a log of this project, by the eval_samples that it states.
+
+        Args:
+            data: Whether the run is on the benchmark's data set, by the numbers that its log states.
+            benchmark: The benchmark, with its number of evaluation samples and its target.
+            is_closed: Whether the run is of the closed division.
         """
         if is_closed and data.is_of_benchmark:
             self._check_evaluations_of_closed_run(benchmark)
@@ -217,6 +244,10 @@ class Policy:
         """Report a closed run that does not state the benchmark's numbers of samples.
 
         It is an error if the run is on other data, and a warning if only the stated eval_samples is wrong.
+
+        Args:
+            data: Whether the run is on the benchmark's data set, by the numbers that its log states.
+            benchmark: The benchmark, with the right numbers of samples.
         """
         if data is StatedData.OTHER:
             self._report_wrong_counts(benchmark)
@@ -224,7 +255,12 @@ class Policy:
             self._warn_of_wrong_eval_samples(benchmark)
 
     def _check_evaluations_of_closed_run(self, benchmark: Benchmark) -> None:
-        """Report what is wrong with the evaluations of a closed ResNet run on the benchmark's data."""
+        """Report what is wrong with the schedule, the samples and the curve of the evaluations of a closed ResNet run.
+
+        Args:
+            benchmark: The benchmark, on whose data set the run is, with its number of evaluation samples and its
+                target.
+        """
         # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
         must_be_exact = self.ruleset.version > "0.7.0"
         if not self.run.is_resumed:  # of one that is, the first evaluations are in another log
@@ -239,7 +275,11 @@ class Policy:
             check_samples(self.run, stated_samples, self.collector)
 
     def _check_bytes_of_data_set(self, benchmark: Benchmark) -> None:
-        """Report files that cannot be those of the benchmark's data set, by the sums of their bytes in the header."""
+        """Report files that cannot be those of the benchmark's data set, by the sums of their bytes in the header.
+
+        Args:
+            benchmark: The benchmark. Nothing is checked if the sizes of its published files are not known.
+        """
         if benchmark.published_sizes is None:  # the sizes of the published files are not known
             return
         stated = passports.bytes_of_parts(self.run.header_section(schema.DATASET))
@@ -247,7 +287,11 @@ class Policy:
             self._add_breach("data-distributed", None, difference)
 
     def _report_wrong_counts(self, benchmark: Benchmark) -> None:
-        """Report a closed run that does not state the numbers of samples of the benchmark's data set."""
+        """Report a closed run that does not state the numbers of samples of the benchmark's data set.
+
+        Args:
+            benchmark: The benchmark, with the right numbers.
+        """
         train = self.run.first_event(schema.TRAIN_SAMPLES)
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
         wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
@@ -257,7 +301,11 @@ class Policy:
         self._add_breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
 
     def _warn_of_wrong_eval_samples(self, benchmark: Benchmark) -> None:
-        """Warn of a run on the benchmark's data set that states a wrong eval_samples, such as a number of batches."""
+        """Warn of a run on the benchmark's data set that states a wrong eval_samples, such as a number of batches.
+
+        Args:
+            benchmark: The benchmark, with the right number.
+        """
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
         by_accuracies = f"the accuracies are whole numbers of {benchmark.eval_samples}"
         actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
@@ -280,8 +328,13 @@ class Policy:
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
         """Report a run whose status contradicts its accuracies: success without the target, or the reverse.
 
-        The target is the benchmark's for the division, else that of the recipe in the log's header. Without either, it
-        is noted that the rule was not applied. A run without evaluations or without run_stop is not checked.
+        A run without evaluations or without run_stop is not checked. Without any target, it is noted that the rule was
+        not applied.
+
+        Args:
+            benchmark: The benchmark of the run, with its target by division.
+            division: The division that the log states. If the benchmark has no target for it, that of the recipe in the
+                log's header counts.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -300,10 +353,14 @@ class Policy:
             self._add_breach("target-status", last.line, actual)
 
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
-        """Check a run that first reached the target at the evaluation `reaching`. `stop` is its run_stop.
+        """Report a run that reached its target, but has another status than success, or reached it after run_stop.
 
-        Its status must be success, and the evaluation must not come after run_stop. A closed run may go on after it has
-        reached the target, which is noted.
+        A closed run may go on after it has reached the target, which is noted.
+
+        Args:
+            reaching: The first evaluation that reached the target.
+            stop: The run_stop of the run.
+            division: The division that the log states, such as "closed".
         """
         run = self.run
         reached = f"epoch {reaching.epoch} reached {six_digits(reaching.value)}"
@@ -341,7 +398,11 @@ class Policy:
     # --- a log of this project ---
 
     def _check_project_log(self, benchmark: Benchmark | None) -> None:
-        """Report what the whole log of a run of this project cannot hold, as errors of the rule `own-log`."""
+        """Report what the whole log of a run of this project cannot hold, as errors of the rule `own-log`.
+
+        Args:
+            benchmark: The benchmark of the run; None if this project has no rules for it.
+        """
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._add_breach("own-log", fault.line, fault.what)
 
@@ -358,9 +419,14 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    A rule may compare the event with other values of the run, which `state` has. A rule about the value is not applied
-    to a value that is not a number. Other rules report such a value, unless it is that of learning_rate_decay_steps,
-    for which some logs have the name of a schedule.
+    A rule about the value is not applied to a value that is not a number. Other rules report such a value, unless it is
+    that of learning_rate_decay_steps, for which some logs have the name of a schedule.
+
+    Args:
+        rule: A check from the written rules of MLPerf that the official checker does not make.
+        event: The first event of the key that the rule is about.
+        state: Other values of the run with which the rule may compare the event: the first value of each key, and
+            `epochs_trained`.
     """
     check = read_check(rule.check)
     is_about_value = check.aspect == "value"
@@ -380,9 +446,12 @@ def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Fi
 
 
 def _why_not_cleared(event: Event) -> str:
-    """Return the part of a cache_clear event that says that the cache was not cleared; empty if nothing says so.
+    """Return what a cache_clear event has that says that the cache was not cleared; empty if nothing says so.
 
     That is a value such as false, "no" or "failed", or metadata with a `status` other than "done".
+
+    Args:
+        event: The event cache_clear.
     """
     has_value = event.value is not None  # null is usual and says nothing; str(None) would be the word "none"
     if has_value and str(event.value).strip().lower() in _VALUES_OF_UNCLEARED_CACHE:

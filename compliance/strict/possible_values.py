@@ -11,7 +11,8 @@ ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
 def is_possible_window(window: schema.StepWindow) -> bool:
     """Return whether a window's counts are not below 0 and have 63 bits at most, and its loss is not below 0.
 
-    A loss of None is possible: it was not a number.
+    Args:
+        window: The figures of some steps. A loss of None is possible: it was not a number.
     """
     is_good_loss = window.loss is None or window.loss >= 0
     has_good_steps = 0 <= window.steps < 2**63
@@ -20,13 +21,21 @@ def is_possible_window(window: schema.StepWindow) -> bool:
 
 
 def has_impossible_time(window: schema.StepWindow) -> bool:
-    """Return whether a window took no time, or waited for data for a negative time or for longer than it took."""
+    """Return whether a window took no time, or waited for data for a negative time or for longer than it took.
+
+    Args:
+        window: The figures of some steps, with the seconds that they took and waited.
+    """
     longest_wait_s = window.time_s + ROUNDING_ERROR_S
     return window.time_s <= 0 or window.data_wait_s < 0 or window.data_wait_s > longest_wait_s
 
 
 def is_possible_checkpoint(checkpoint: schema.Checkpoint) -> bool:
-    """Return whether a checkpoint's file is named by its step, as the writer names it, and size and times can be."""
+    """Return whether a checkpoint's file is named by its step, and its size and times are not below 0.
+
+    Args:
+        checkpoint: The checkpoint. The file of step 12 must begin with "step_000000012.", as the writer names it.
+    """
     is_named_by_step = checkpoint.file.startswith(f"step_{checkpoint.step:09d}.")
     return is_named_by_step and checkpoint.mib >= 0 and checkpoint.blocked_s >= 0 and checkpoint.write_s >= 0
 
@@ -39,7 +48,8 @@ def is_positive_throughput(stated: schema.EpochThroughput) -> bool:
 def images_per_s_of_foreign(value: Any) -> float | None:
     """Return the images/s that an event of another project has as its value; None if it has no number.
 
-    The value is the number itself, or a table that has it as `throughput` or `imgs_sec`.
+    Args:
+        value: The number itself, or a table that has it as `throughput` or `imgs_sec`.
     """
     rate = value
     if isinstance(value, dict):
@@ -48,9 +58,12 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 
 
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
-    """Return whether an event rank_times is possible in a run of so many `ranks`, which count from 0.
+    """Return whether an event rank_times is possible: the ranks that it names exist, and its times are in order.
 
-    The ranks that it names must exist, and its times be in order. The rank and the times of computing may be missing.
+    Args:
+        times: The least, median and most time of computing and of waiting for data, and the ranks with the most. A rank
+            and the times of computing may be missing.
+        ranks: How many ranks the run has. They count from 0.
     """
     for rank in (times.data_wait_rank, times.compute_rank):
         if rank is not None and not 0 <= rank < ranks:

@@ -40,7 +40,11 @@ class _StatedTelemetry:
     log_ms: float  # from init_start, or an earlier run_start, to telemetry_summary
 
     def samples_due(self, duration_ms: float) -> float:
-        """Return how many samples all nodes take in a duration: one each `interval_s` on each node."""
+        """Return how many samples of telemetry all nodes take in a time: one each `interval_s` on each node.
+
+        Args:
+            duration_ms: The time, in milliseconds.
+        """
         samples_per_ms = self.nodes / 1000 / self.interval_s
         return duration_ms * samples_per_ms
 
@@ -57,10 +61,13 @@ class ProjectLog:
     benchmark: Benchmark | None
 
     def faults(self) -> Iterator[Fault]:
-        """Yield each fault that shows that this is not the whole log of a run of this project, with the line to blame.
+        """Yield each fault that shows that this is not the whole log of a run of this project.
 
         If a section of the header is missing or does not fit the schema, the checks that need the whole header are left
         out.
+
+        Yields:
+            The fault in words, with the line to blame or None.
         """
         faults_of_header = self._sections_unlike_schema()
         yield from self._other_format()
@@ -197,9 +204,12 @@ class ProjectLog:
             yield from self._contradictory_energy(telemetry)
 
     def _contradictory_energy(self, telemetry: Event) -> Iterator[Fault]:
-        """Yield an energy that is not the energy of an image times the number of images, within 1 %.
+        """Yield a fault if the energy is not the energy of an image times the number of images, within 1 %.
 
-        Nothing is checked if a window could not be read, so that the number of images is not known.
+        Nothing is checked if a window of steps could not be read, so that the number of images is not known.
+
+        Args:
+            telemetry: The event telemetry_summary, whose value must fit the schema.
         """
         images = self.order.measured.all_images
         if images is None:
@@ -295,8 +305,9 @@ class ProjectLog:
     def _stated_telemetry(self) -> _StatedTelemetry | None:
         """Return how many samples of telemetry the log states, and the times that decide how many there should be.
 
-        Return None if the log lacks a usable number of samples, TELEMETRY_S, run_start or init_start. Other rules
-        report a missing run_start or init_start.
+        Returns:
+            The facts. None if the log lacks a usable number of samples or TELEMETRY_S, or a run_start or init_start,
+            which other rules report as missing.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -345,8 +356,11 @@ class ProjectLog:
     def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield a fault for each wrong statement about the source, the sizes and the nodes of the run.
 
-        Values that contradict each other are faults, too. The header must fit the schema. Missing settings are one
-        fault, and then the checks after that are left out, because they need the settings.
+        Values that contradict each other are faults, too. Missing settings are one fault, and then the checks after
+        that are left out, because they need the settings.
+
+        Args:
+            summary: The value of the event run_summary. The header must fit the schema.
         """
         for name, pattern in own_log_rules().source_patterns.items():
             text = self.run.header_section(schema.SOURCE)[name]
@@ -365,6 +379,9 @@ class ProjectLog:
         """Yield a fault if the numbers of devices, nodes and images cannot be those of one run.
 
         The header may describe fewer nodes than the run has, but not more.
+
+        Args:
+            summary: The value of the event run_summary: devices, nodes, and the images of a step on a device.
         """
         described_nodes = len(self._described_nodes())
         is_empty = summary.devices < 1 or summary.batch_per_device < 1 or described_nodes == 0
@@ -377,6 +394,9 @@ class ProjectLog:
         """Yield a fault for each node in the header that has fewer GPUs than the devices that the run uses on a node.
 
         All nodes use equally many devices.
+
+        Args:
+            summary: The value of the event run_summary: how many devices and nodes the run has.
         """
         for node in self._described_nodes():
             gpus = len(node["gpus"])
@@ -387,6 +407,10 @@ class ProjectLog:
 
 
 def _is_forward_convolution(kind: str) -> bool:
-    """Return whether operators of this kind are convolutions of the forward pass; the backward pass has them again."""
+    """Return whether operators of a kind are convolutions of the forward pass; the backward pass has them again.
+
+    Args:
+        kind: The type of an operator of Paddle, such as "conv2d" or "conv2d_grad".
+    """
     is_forward = not kind.endswith("_grad")
     return is_forward and ("conv2d" in kind or kind == "resnet_unit")

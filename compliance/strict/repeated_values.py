@@ -36,7 +36,12 @@ class _StatedValue(NamedTuple):
 
 
 def missing_settings(run: LoggedRun) -> list[str]:
-    """Return the settings that are missing in the header: of those of each run, of its recipe and its optimizer."""
+    """Return the settings that are missing in the header: of those of each run, of its recipe and its optimizer.
+
+    Args:
+        run: The facts that the log states of the run. If own_log.yaml has no row for its WORKLOAD, only the settings of
+            each run are looked for.
+    """
     settings = run.settings
     needed = set(own_log_rules().settings)
     needed_by_recipe = own_log_rules().recipe_settings.get(str(settings.get("WORKLOAD")))
@@ -50,6 +55,11 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
     """Yield a fault for each value that is not the one that follows from another place in the log.
 
     An example is the fault "run_summary.devices is 8; by DGXNGPU it is 16", at the line of run_summary.
+
+    Args:
+        run: The facts that the log states of the run. It must have all settings that `missing_settings` looks for, and
+            its header must fit the schema.
+        summary: The value of the event run_summary.
     """
     for expectation in (
         *_copies_of_settings(run),
@@ -68,14 +78,20 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
 
 
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
-    """Return the value that the log states under `name`, and its line. `name` is the first of these that fits:
+    """Return the value that the log states under a name, and its line.
 
-        a setting                           BATCHSIZE
-        a field of a section of the header  dataset.train_samples
-        an event                            seed
-        a field of an event's value         run_summary.devices
+    Args:
+        run: The facts that the log states of the run.
+        name: The first of these that fits is taken:
 
-    Value and line are None if it is none of these. A setting or a field of the header gets the line of run_summary.
+                a setting                           BATCHSIZE
+                a field of a section of the header  dataset.train_samples
+                an event                            seed
+                a field of an event's value         run_summary.devices
+
+    Returns:
+        Value and line, both None if the name is none of these. A setting or a field of the header gets the line of
+        run_summary.
     """
     line_of_summary = run.first_event(schema.RUN_SUMMARY).line
     section_or_key, _, field = name.partition(".")
@@ -92,7 +108,11 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
 
 
 def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
-    """Return the values that must be equal to a setting: those in own_log.yaml, and the hyperparameters."""
+    """Return the values that must be equal to a setting: those in own_log.yaml, and the hyperparameters.
+
+    Args:
+        run: The facts that the log states of the run. What should equal a setting that it does not have is left out.
+    """
     expectations = []
     setting_by_name = {**own_log_rules().setting_by_name, **recipe_settings_of_hyperparameters(run)}
     for name, setting in setting_by_name.items():
@@ -102,7 +122,11 @@ def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
 
 
 def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
-    """Return the model and the benchmark that the setting WORKLOAD names; None is expected for an unknown workload."""
+    """Return the model and the benchmark that the setting WORKLOAD names.
+
+    Args:
+        run: The facts that the log states of the run. If its workload is unknown, None is expected for both.
+    """
     workload = workloads.find(str(run.settings["WORKLOAD"]))
     model = workload.model if workload else None
     benchmark = workload.benchmark if workload else None
@@ -113,10 +137,15 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 
 
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what follows from the settings of the job: the devices, the platform, and what kind of run it was.
+    """Return what follows from the job's settings: devices, platform, parts of a batch, and the kind of run.
 
-    With RESUME=auto a run may have been resumed or not, so `resumed` may have either value. If DGXNGPU is not a whole
-    number, the expected number of devices is None, which no run_summary states.
+    Args:
+        run: The facts that the log states of the run. With the setting RESUME=auto, it may have been resumed or not.
+        summary: The value of the event run_summary, with the number of nodes.
+
+    Returns:
+        The expected values. If DGXNGPU is not a whole number, the expected number of devices is None, which no
+        run_summary states.
     """
     settings = run.settings
     devices_per_node = settings["DGXNGPU"]
@@ -140,9 +169,14 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _parts_of_batch(strategy: str) -> int | None:
-    """Return the knob gradient_merge of a setting STRATEGY: 1 without it, None if it is no number.
+    """Return into how many parts STRATEGY divides a batch: 2 for "enable_addto=0,gradient_merge=2".
 
-    A knob may stand there twice, as where a user adds one to those of a config file: the last one counts.
+    Args:
+        strategy: The value of the setting: knobs, divided by commas. If gradient_merge stands there twice, as where a
+            user adds one to those of a config file, the last one counts.
+
+    Returns:
+        The number; 1 without gradient_merge, and None if its value is not a whole number.
     """
     text = "1"
     for entry in strategy.split(","):
@@ -156,7 +190,12 @@ def _parts_of_batch(strategy: str) -> int | None:
 
 
 def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the framework and numbers of samples that the header says, and the global batch that run_summary says."""
+    """Return the framework and numbers of samples that the header says, and the global batch that run_summary says.
+
+    Args:
+        run: The facts that the log states of the run.
+        summary: The value of the event run_summary: the devices, and the images of a step on each.
+    """
     dataset = run.header_section(schema.DATASET)
     release = _release_of_paddle(run.header_section(schema.PACKAGES))
     framework = None if release is None else f"paddlepaddle {release}"
@@ -169,13 +208,22 @@ def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_
 
 
 def _release_of_paddle(packages: JsonObject) -> str | None:
-    """Return the release of the package of Paddle, such as 2.6.2 of 2.6.2.post120; None if it is not listed."""
+    """Return the release of the package of Paddle, such as 2.6.2 of 2.6.2.post120; None if it is not listed.
+
+    Args:
+        packages: The header's section `packages`: the version of each package by its name.
+    """
     version = packages.get("paddlepaddle-gpu")
     return None if version is None else re.split(r"\.post|\+", version)[0]
 
 
 def _consequences_of_image_size(run: LoggedRun) -> list[_Expectation]:
-    """Return the sides in pixels that the recipe's images have by IMAGE_SIZE; empty if it is 0, the recipe's size."""
+    """Return the sides in pixels that the recipe's images have by the setting IMAGE_SIZE.
+
+    Args:
+        run: The facts that the log states of the run. If its IMAGE_SIZE is 0, the images have the recipe's own size,
+            and the result is empty.
+    """
     side = run.settings["IMAGE_SIZE"]
     if side == 0:
         return []
@@ -187,6 +235,10 @@ def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary)
     """Return the precision that a run on the CPU must have, and the seed that the setting SEED asks for.
 
     No seed is expected if SEED is -1, which asks for any seed, or if the run was resumed, because it keeps its first.
+
+    Args:
+        run: The facts that the log states of the run.
+        summary: The value of the event run_summary, which says whether the run was resumed.
     """
     settings = run.settings
     expectations = []
@@ -201,7 +253,12 @@ def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary)
 def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return the base learning rate that the optimizer's event must have: the recipe's, for the run's global batch.
 
-    Empty if the optimizer is not known, or if the recipe has no base learning rate.
+    Args:
+        run: The facts that the log states of the run.
+        summary: The value of the event run_summary: the devices, and the images of a step on each.
+
+    Returns:
+        A list of one expectation; empty if the optimizer is not known, or if the recipe has no base learning rate.
     """
     optimizer = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))
     if optimizer is None or "RECIPE.base_learning_rate" not in run.settings:
@@ -212,9 +269,16 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the decay steps and the span of the normalization that follow from the recipe; only of known workloads.
+    """Return the decay steps, the span of the batch normalization and the recipe's name that a log must state.
 
-    Which settings a recipe of another workload has, and what they mean, is not known.
+    Args:
+        run: The facts that the log states of the run. If own_log.yaml has no row for its WORKLOAD, the list is empty:
+            what the settings of its recipe mean is not known.
+        summary: The value of the event run_summary: the devices, and the images of a step on each.
+
+    Returns:
+        The expectations. That of the name is left out if the run uses the workload's default recipe, and that of the
+        decay steps if the optimizer is not known.
     """
     settings = run.settings
     if settings["WORKLOAD"] not in own_log_rules().recipe_settings:
@@ -235,9 +299,14 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
 
 
 def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
-    """Return over how many images a normalization takes its statistics: those that a device computes at once.
+    """Return over how many images a batch normalization takes its statistics: those that a device computes at once.
 
-    With RECIPE.sync_bn it is those of all devices. None if STRATEGY states no number of parts of a batch.
+    Args:
+        run: The facts that the log states of the run. With the setting RECIPE.sync_bn, the images of all devices count.
+        summary: The value of the event run_summary: the devices, and the images of a step on each.
+
+    Returns:
+        The number; None if the setting STRATEGY states no number of parts of a batch.
     """
     parts = _parts_of_batch(str(run.settings["STRATEGY"]))
     if parts is None or parts < 1:
@@ -247,10 +316,17 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
 
 
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
-    """Return the decay steps that a run of its recipe logs; None if the log states no numbers for them.
+    """Return the decay steps of the learning rate that a run of its recipe logs.
 
     They are all steps of the schedule. Of a polynomial one whose warm-up starts from zero, as in the MLPerf reference,
     they are the steps after the warm-up.
+
+    Args:
+        run: The facts that the log states of the run.
+        summary: The value of the event run_summary: the devices, and the images of a step on each.
+
+    Returns:
+        The steps; None if the log states no numbers for them.
     """
     settings = run.settings
     global_batch = _global_batch(summary)
@@ -276,9 +352,16 @@ def _global_batch(summary: schema.RunSummary) -> int:
 
 
 def _base_learning_rate(run: LoggedRun, batch: int) -> float | None:
-    """Return the base learning rate of the recipe, scaled to the global batch; None if the recipe states no numbers.
+    """Return the base learning rate of the recipe, scaled to the global batch.
 
-    RECIPE.base_learning_rate is for a batch of RECIPE.base_batch. It is not scaled if that is null.
+    RECIPE.base_learning_rate is for a batch of RECIPE.base_batch. It is not scaled if that is null or 0.
+
+    Args:
+        run: The facts that the log states of the run.
+        batch: Images of a step on all devices.
+
+    Returns:
+        The rate; None if the recipe states no numbers.
     """
     rate: Any = run.settings["RECIPE.base_learning_rate"]
     batch_of_rate: Any = run.settings.get("RECIPE.base_batch") or batch

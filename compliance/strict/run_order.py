@@ -63,7 +63,12 @@ class RunOrder:
         return self._epochs_started > 0
 
     def take(self, event: Event) -> None:
-        """Check the time of the next event, and pass it on to the method for its key."""
+        """Check the time of the next event of the log, and pass it on to the method for its key.
+
+        Args:
+            event: The event, in the order of the log. `run` must have counted it before, because the checks use its
+                counts.
+        """
         self._check_clock(event)
         handle = self._handlers.get(event.key)
         if handle is not None:
@@ -77,9 +82,15 @@ class RunOrder:
         self._collector.add_breach(rule, event.line, actual, expected)
 
     def _whole_number(self, event: Event, name: str) -> int | None:
-        """Return the number in the field `name` of an event's metadata: that of an epoch, or how many there are.
+        """Return the number in a field of an event's metadata: that of an epoch, or how many epochs there are.
 
-        If the field is missing or not a whole number, report a breach and return None.
+        Args:
+            event: An event that should have the field.
+            name: The field, such as "epoch_num".
+
+        Returns:
+            The number, as 39 for 39.0. None if the field is missing or not a whole number from 0 on, which is then
+            reported.
         """
         value: Any = event.metadata.get(name)
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
@@ -91,9 +102,14 @@ class RunOrder:
     # --- the clock ---
 
     def _check_clock(self, event: Event) -> None:
-        """Report an event that is earlier than the clock: the latest time so far of the events of _KEYS_OF_THE_CLOCK.
+        """Report an event whose time is before that of an event above it in the log.
 
-        Scores are computed from the times of these keys. Breaches by other keys only warn.
+        Scores are computed from the times of the events of _KEYS_OF_THE_CLOCK, such as epoch_start. So these may fail a
+        log, and are the events with which any other is compared. Any other event only gets a warning.
+
+        Args:
+            event: The next event of the log. Events that each rank logs are not checked, because the clocks of ranks
+                differ.
         """
         if event.key in _KEYS_OF_THE_CLOCK:
             self._check_event_of_the_clock(event)
@@ -104,7 +120,10 @@ class RunOrder:
         """Report an event of _KEYS_OF_THE_CLOCK that is too early, or that comes after the first run_stop.
 
         It is too early if it is more than `back_ms`, a bound of the rule time-order, before the latest time so far: as
-        clocks are corrected during a run, a little is allowed. Other nodes' run_stop may follow the first one.
+        clocks are corrected during a run, a little is allowed. The run_stop of other nodes may follow the first one.
+
+        Args:
+            event: The event, whose time becomes the latest one unless it is earlier.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
@@ -114,14 +133,25 @@ class RunOrder:
             self._add_breach(ORDER, event, f"{event.key} after the run_stop of line {first_stop.line}")
 
     def _check_not_earlier(self, event: Event, rule: str, *, allowed_ms: float) -> None:
-        """Report a breach of `rule` if an event is earlier than the clock's latest time by more than `allowed_ms`."""
+        """Report an event that is earlier than the latest time of the clock's events above it.
+
+        Args:
+            event: The event to check.
+            rule: The rule that is broken: "time-order", or ORDER, which only warns.
+            allowed_ms: By how many milliseconds the event may be earlier.
+        """
         back_ms = self._latest_ms - event.time_ms
         if back_ms > allowed_ms:
             before = f"{significant(back_ms, digits=10)} ms before an event above it"
             self._add_breach(rule, event, f"{printable(event.key)} at {event.time_ms} ms, {before}")
 
     def _check_not_before_start(self, part_start: Event, start_ms: float) -> None:
-        """Report the start of a block, epoch or evaluation at a time before `start_ms`, the time of run_start."""
+        """Report a block, epoch or evaluation that starts too long before run_start, by the times of the log.
+
+        Args:
+            part_start: The event that starts the block, epoch or evaluation.
+            start_ms: The time of the first run_start, in Unix milliseconds.
+        """
         before_ms = start_ms - part_start.time_ms
         if before_ms > self._collector.strict_rules["before-run-start"].bounds["before_ms"]:
             actual = f"{part_start.key} {significant(before_ms, digits=10)} ms before run_start"
@@ -130,7 +160,11 @@ class RunOrder:
     # --- the start and the end of the run ---
 
     def _take_run_start(self, event: Event) -> None:
-        """Begin the run at its first run_start. Any later one is another node's: it is only compared with the first."""
+        """Begin the run at its first run_start. Any later one is another node's: it is only compared with the first.
+
+        Args:
+            event: A run_start.
+        """
         if self._first_run_start is None:
             self._first_run_start = event
             self._begin_run(event)
@@ -138,9 +172,12 @@ class RunOrder:
             self._compare_time_with_first(event, self._first_run_start)
 
     def _begin_run(self, start: Event) -> None:
-        """Begin the sums over the windows at `start`, the first run_start. Report a part that the log has above it.
+        """Begin the run, and report the first block, epoch or evaluation that the log has above its run_start.
 
-        The part's line is one breach. If its time is before that of `start`, too, this is another.
+        Its place in the log is one breach. If its time is before that of run_start, too, this is another.
+
+        Args:
+            start: The first run_start of the log.
         """
         self.measured.begin_window_sums(start)
         part_start = self._first_start_of_a_part()
@@ -154,7 +191,11 @@ class RunOrder:
         return min(first_starts, key=lambda event: event.line, default=None)
 
     def _take_run_stop(self, event: Event) -> None:
-        """End the run at its first run_stop. Any later one is another node's: it is only compared with the first."""
+        """End the run at its first run_stop. Any later one is another node's: it is only compared with the first.
+
+        Args:
+            event: A run_stop.
+        """
         if self._first_run_stop is None:
             self._first_run_stop = event
             self._check_end_of_run(event)
@@ -162,10 +203,14 @@ class RunOrder:
             self._compare_stops(event, self._first_run_stop)
 
     def _check_end_of_run(self, stop: Event) -> None:
-        """Report what is wrong with the run at `stop`, its first run_stop.
+        """Report what is wrong with the run when it ends.
 
-        It must be at a later time than run_start. A run without success may end anywhere. In one that succeeded, losses
-        and last step are checked. Its parts must have ended, and the last evaluation must have its accuracy.
+        The end must be at a later time than run_start. A run without success may end anywhere. In one that succeeded,
+        losses and last step are checked, all blocks, epochs and evaluations must have ended, and the last evaluation
+        must have its accuracy.
+
+        Args:
+            stop: The first run_stop of the log.
         """
         start_ms = self.run.start_ms
         if start_ms is not None and stop.time_ms <= start_ms:
@@ -179,7 +224,12 @@ class RunOrder:
             self._add_breach(ORDER, stop, f"{self._waiting_evaluation} has no accuracy")
 
     def _compare_stops(self, event: Event, first: Event) -> None:
-        """Report another node's run_stop if its status or its time is not that of the first run_stop."""
+        """Report another node's run_stop if its status or its time is not that of the first run_stop.
+
+        Args:
+            event: A later run_stop.
+            first: The first run_stop of the log.
+        """
         self._compare_time_with_first(event, first)
         status = event.metadata.get("status")
         if status != self.run.status:
@@ -189,7 +239,12 @@ class RunOrder:
     def _compare_time_with_first(self, event: Event, first: Event) -> None:
         """Report another run_start or run_stop that is at another time than the first.
 
-        It may be another node's, so a difference up to `repeat_ms`, a bound of the rule run-time, only warns.
+        It may be another node's, so a difference up to `repeat_ms` (1 s), a bound of the rule run-time, only warns. If
+        a run_start comes after the run_stop, the message says that the file holds two runs.
+
+        Args:
+            event: A later run_start or run_stop.
+            first: The first event of the same key.
         """
         apart_ms = abs(event.time_ms - first.time_ms)
         if apart_ms:
@@ -202,10 +257,13 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_block(self, event: Event) -> None:
-        """Open the block that starts at `event`, and report what is out of order.
+        """Open a block, which is several epochs together, and report what is out of order.
 
         The event should state the number of the block's first epoch, and how many epochs the block has. A block that
         does not state how many counts as one epoch.
+
+        Args:
+            event: A block_start.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "block")
@@ -218,7 +276,11 @@ class RunOrder:
         self._open_parts["block"] = block
 
     def _start_epoch(self, event: Event) -> None:
-        """Open and count the epoch that starts at `event`, and report what is out of order."""
+        """Open and count an epoch, and report what is out of order.
+
+        Args:
+            event: An epoch_start.
+        """
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
         epoch = self._next_part_in_training(event, "epoch")
@@ -228,17 +290,25 @@ class RunOrder:
         self._open_parts["epoch"] = epoch
 
     def _next_part_in_training(self, start: Event, kind: str) -> OpenPart:
-        """Return the part of a kind ("block" or "epoch") that starts at `start`. Report a number that is not due."""
+        """Return the block or epoch that starts at an event. Report an epoch number that is not the next one.
+
+        Args:
+            start: A block_start or an epoch_start, which should state the number of the first epoch.
+            kind: "block" or "epoch".
+        """
         due = self._numbers_of_next_epoch()
         number = self._whole_number(start, NUMBER_FIELD_BY_KIND[kind])
         self._warn_if_not_due(start, f"{start.key} of epoch", number, due)
         return OpenPart(start, number, due=due)
 
     def _start_evaluation(self, event: Event) -> None:
-        """Open the evaluation that starts at `event`, and report what is out of order.
+        """Open an evaluation, and report what is out of order.
 
         The evaluation before it must have ended and have its accuracy. From now on the new evaluation waits for its own
         accuracy, which may come after its eval_stop.
+
+        Args:
+            event: An eval_start, which should state the number of the epoch that is evaluated.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "eval")
@@ -253,16 +323,23 @@ class RunOrder:
         self._waiting_evaluation = evaluation
 
     def _report_if_previous_has_no_accuracy(self, event: Event) -> None:
-        """Report that an evaluation ended and still waits for its accuracy at `event`, the start of the next one."""
+        """Report that the previous evaluation has ended, but still waits for its accuracy.
+
+        Args:
+            event: The eval_start of the next evaluation.
+        """
         is_previous_open = "eval" in self._open_parts
         if self._waiting_evaluation is not None and not is_previous_open:
             self._add_breach(ORDER, event, f"{self._waiting_evaluation} has no accuracy")
 
     def _report_if_not_trained(self, event: Event, number: int, number_due: int | None) -> None:
-        """Report the start of an evaluation of epoch `number` if it should be of another epoch, `number_due`.
+        """Report the start of an evaluation that states another epoch than it should.
 
-        This is the epoch that is being trained or was trained last. If its number is not known (None), the evaluation
-        is only reported if no epoch has been started or announced before it.
+        Args:
+            event: An eval_start.
+            number: The number of the epoch that the event states.
+            number_due: The number of the epoch that is being trained or was trained last. None if it is not known: then
+                the evaluation is only reported if no epoch has been started or announced before it.
         """
         if number_due is None:
             if not self.epochs_counted:
@@ -271,21 +348,33 @@ class RunOrder:
             self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {number_due}")
 
     def _check_time_of_start(self, event: Event) -> None:
-        """Report the start of a part whose time is before run_start. A part above run_start is checked at run_start."""
+        """Report the start of a part whose time is before run_start. A part above run_start is checked at run_start.
+
+        Args:
+            event: A block_start, epoch_start or eval_start.
+        """
         if self._first_run_start is not None:
             self._check_not_before_start(event, self._first_run_start.time_ms)
 
     def _report_if_open(self, event: Event, kind: str) -> None:
-        """Report a part of this kind that is still open at `event`, which starts another one."""
+        """Report a block, epoch or evaluation that is still open, although it should have ended.
+
+        Args:
+            event: The event that shows it, such as the start of the next epoch.
+            kind: "block", "epoch" or "eval".
+        """
         part = self._open_parts.get(kind)
         if part is not None:
             self._add_breach(ORDER, event, f"{part} is still open")
 
     def _stop_block(self, event: Event) -> None:
-        """Close the open block, which stops at `event`. Report a block_stop without an open block.
+        """Close the open block. Report a block_stop without an open block.
 
         In a log with events of the epochs, which have the times, the block must stop after its last epoch. In a log of
         blocks alone, the mean time of the block's epochs is kept.
+
+        Args:
+            event: A block_stop.
         """
         block = self._close_part("block", event)
         if block is None:
@@ -297,9 +386,12 @@ class RunOrder:
             self._keep_training_time(block, took_ms, event.line)
 
     def _stop_epoch(self, event: Event) -> None:
-        """Close the epoch that stops at `event`, and keep its time, if an epoch is open.
+        """Close the open epoch, and keep its time. Report an epoch_stop without an open epoch.
 
         The time without the evaluations in it goes to `measured`, which compares it with the epoch's throughput.
+
+        Args:
+            event: An epoch_stop.
         """
         epoch = self._close_part("epoch", event)
         if epoch is None:
@@ -309,9 +401,12 @@ class RunOrder:
         self.measured.epoch_stops(epoch.number, took_ms - self._evaluated_in_epoch_ms)
 
     def _stop_evaluation(self, event: Event) -> None:
-        """Close the evaluation that stops at `event`, and keep its time. An eval_stop without an open one is reported.
+        """Close the open evaluation, and keep its time. Report an eval_stop without an open evaluation.
 
         If an epoch is open, the evaluation's time is not part of its training, so `_stop_epoch` will subtract it.
+
+        Args:
+            event: An eval_stop.
         """
         evaluation = self._close_part("eval", event)
         if evaluation is None:
@@ -323,10 +418,16 @@ class RunOrder:
             self._evaluated_in_epoch_ms += took_ms
 
     def _close_part(self, kind: str, event: Event) -> OpenPart | None:
-        """Close and return the open part of a kind ("block", "epoch" or "eval"), which stops at `event`.
+        """Close and return the block, epoch or evaluation that stops at an event.
 
-        Report an event that states no epoch, or another one than the part. If no part of the kind is open, report that
-        and return None.
+        An event that states no epoch, or another one than the start, is reported.
+
+        Args:
+            kind: "block", "epoch" or "eval".
+            event: The event at which it stops.
+
+        Returns:
+            The part that was open. None if no part of this kind is open, which is reported.
         """
         number = self._whole_number(event, NUMBER_FIELD_BY_KIND[kind])
         part = self._open_parts.pop(kind, None)
@@ -339,14 +440,23 @@ class RunOrder:
     def _keep_training_time(self, part: OpenPart, took_ms: float, line: int) -> None:
         """Keep the time of an epoch, or the mean time of a block's epochs, and the number of the last epoch.
 
-        `line` is that of the stop event.
+        Args:
+            part: An epoch or a block that is over.
+            took_ms: How long it took in all, in milliseconds.
+            line: The line of its stop event.
         """
         self.last_epoch = part.last
         if len(self.trained) < EVENTS_KEPT:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
     def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
-        """Report a block that stops within an epoch, or whose last epoch, if known, is not the last one trained."""
+        """Report a block that stops within an epoch, or whose last epoch is not the last one trained.
+
+        Args:
+            event: The block_stop.
+            block: The block. If the number of its last epoch, or of the last epoch trained, is not known, only an open
+                epoch is reported.
+        """
         if block.last is None or self.last_epoch is None:
             self._report_if_open(event, "epoch")
         elif "epoch" in self._open_parts or self.last_epoch != block.last:
@@ -354,9 +464,14 @@ class RunOrder:
             self._add_breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
     def _keep_duration(self, part: OpenPart, stop: Event) -> float:
-        """Keep the duration of a part that stops at the event `stop`, and return it, in ms.
+        """Keep how long a block, epoch or evaluation took, and return it, in ms. Report a duration that cannot be.
 
-        Report a duration that is not above 0. One of 0 is no breach if the log's clock counts whole seconds.
+        Args:
+            part: The block, epoch or evaluation, with the event that started it.
+            stop: The event at which it stops.
+
+        Returns:
+            The duration. One below 0 is reported; so is one of 0, unless the log's clock counts whole seconds.
         """
         took_ms = stop.time_ms - part.start.time_ms
         self.run.keep_interval(stop.key, took_ms)
@@ -366,9 +481,13 @@ class RunOrder:
         return took_ms
 
     def _warn_if_not_due(self, event: Event, what: str, number: int | None, due: tuple[int, ...]) -> None:
-        """Warn if an epoch's `number` is not among the numbers that are `due`.
+        """Warn if an event states another epoch than it should.
 
-        `due` is empty if it is not known which are. A `number` of None has been reported already.
+        Args:
+            event: The event.
+            what: How the message calls it, such as "epoch_start of epoch".
+            number: The epoch that the event states. None if it states none, which has been reported already.
+            due: The numbers that it may state. Empty if they are not known: then nothing is checked.
         """
         if number is None or not due or number in due:
             return
@@ -397,6 +516,9 @@ class RunOrder:
 
         The event states the epoch, or else the evaluation that waits for this accuracy does. In logs that count samples
         neither does: there the accuracies are numbered 1, 2, ...
+
+        Args:
+            event: An eval_accuracy.
         """
         evaluation = self._waiting_evaluation  # None if there is no eval_start since the last accuracy
         self._waiting_evaluation = None
@@ -411,15 +533,22 @@ class RunOrder:
         self._keep_accuracy(event, epoch)
 
     def _epoch_of_accuracy(self, event: Event) -> int:
-        """Return the epoch that an accuracy states. If that is no whole number, report it; return `epochs_counted`."""
+        """Return the epoch that an accuracy states; if it is not a whole number, report it and return `epochs_counted`.
+
+        Args:
+            event: An eval_accuracy with the field epoch_num.
+        """
         stated_epoch = self._whole_number(event, "epoch_num")
         return self.epochs_counted if stated_epoch is None else stated_epoch
 
     def _check_epoch_evaluated(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:
-        """Report an accuracy of an `epoch` without an evaluation of its own.
+        """Report an accuracy of an epoch without an evaluation of its own.
 
-        `evaluation` is the one that waited for the accuracy; None if none did. In a log without any eval_start, nothing
-        is reported.
+        Args:
+            event: An eval_accuracy.
+            epoch: The number of the epoch that is taken for its own.
+            evaluation: The evaluation that waited for the accuracy. None if none did; in a log without any eval_start,
+                this is not reported.
         """
         if evaluation is not None:
             self._warn_if_not_due(event, "an accuracy of epoch", epoch, evaluation.numbers_due)
@@ -427,9 +556,14 @@ class RunOrder:
             self._add_breach(ORDER, event, f"an accuracy of epoch {epoch} without an evaluation of its own")
 
     def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
-        """Report an accuracy whose epoch `number` is too far ahead of the epochs started or announced.
+        """Report an accuracy of an epoch that is too far ahead of the epochs started or announced so far.
 
-        Nothing is checked if the log has no epochs or blocks so far, or if earlier ones are in another log.
+        Nothing is checked if the log has no epochs or blocks so far, or if the run was resumed, so that earlier epochs
+        are in another log.
+
+        Args:
+            event: An eval_accuracy.
+            number: The number of its epoch.
         """
         epochs_ahead = 0 if self.run.is_resumed else number - self.epochs_counted
         if self.epochs_counted and epochs_ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
@@ -437,9 +571,13 @@ class RunOrder:
             self._add_breach("epochs-counted", event, actual)
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
-        """Keep an accuracy of epoch `number`, unless it is not a number.
+        """Keep an accuracy, unless its value is not a number.
 
         Once EVENTS_KEPT are kept, a new one replaces the last one. So the last one of the run is always kept.
+
+        Args:
+            event: An eval_accuracy.
+            number: The number of its epoch.
         """
         if is_number(event.value):
             del self.run.evaluations[EVENTS_KEPT - 1 :]

@@ -10,7 +10,7 @@ from runlog.reader import hints_of
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Return whether a value that was read from JSON is of the type `kind`, a type of runlog/schema.py.
+    """Return whether a value that was read from JSON is of a type of runlog/schema.py.
 
         fits(list[int], [1, 2])  -> True, as all items fit int
         fits(int | None, None)   -> True
@@ -19,6 +19,10 @@ def fits(kind: Any, value: Any) -> bool:
 
     A table fits a dataclass if it has the fields of the dataclass, each of its type. Integers of more than 63 bits,
     which JSON may have, fit neither int nor float.
+
+    Args:
+        kind: The type: a plain type, a union, a list or dict of some type, a dataclass, or Any.
+        value: The value.
     """
     outer_type = typing.get_origin(kind)  # `list` for list[int]
     inner_types = typing.get_args(kind)  # (int,) for list[int]
@@ -40,9 +44,13 @@ def fits(kind: Any, value: Any) -> bool:
 
 
 def _has_fields(kind: Any, value: JsonObject) -> bool:
-    """Return whether a table has the fields of the dataclass `kind`, each of its type.
+    """Return whether a table has the fields of a dataclass, each of its type.
 
     A field with a default may be missing. Other fields of the table do not matter.
+
+    Args:
+        kind: The dataclass.
+        value: The table.
     """
     hints = hints_of(kind)
     for field in fields(kind):

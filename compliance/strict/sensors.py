@@ -18,7 +18,12 @@ class Sensors:
         self.time_s = 0.0  # of the windows that state a power
 
     def take(self, line: int, window: schema.StepWindow) -> None:
-        """Take the next window, of this line."""
+        """Take the next window of steps: note its GPU memory and power, if it states them.
+
+        Args:
+            line: The line of the window's event.
+            window: The figures of the window.
+        """
         memory_mib = window.gpu_memory_mib
         power_w = window.power_w
         has_figure = memory_mib is not None or power_w is not None
