@@ -83,10 +83,18 @@ class Convergence:
 
 @functools.cache
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
-    """Return the reference points of a benchmark in a ruleset, such as 4.0.0, sorted by global batch.
+    """Return the reference convergence points of a benchmark in one round of MLPerf, sorted by global batch.
 
-    The set has all points, and those that are left after rcp_checker has pruned them. Raises NoReferenceError if
-    mlperf-logging has none, or if its rcp_checker does not know the benchmark and ends with an error.
+    A point says how many epochs (or samples) the reference needed to converge at one global batch. The set has all
+    points, and those that are left after rcp_checker, the official test of convergence, has pruned them.
+
+    Args:
+        benchmark: The name of the benchmark, such as "resnet".
+        ruleset: The version of the rules of the round, such as 4.0.0.
+
+    Raises:
+        NoReferenceError: mlperf-logging has no points, or its rcp_checker does not know the benchmark and ends with an
+            error.
     """
     tool = f"mlperf-logging {rule_files.VERSION}"
     try:
@@ -111,7 +119,12 @@ def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
 
 
 def unit_of(benchmark: str, ruleset: str) -> str:
-    """Return the unit in which a benchmark's convergence is counted in a ruleset: epochs, samples or steps."""
+    """Return the unit in which a benchmark's convergence is counted in a ruleset: epochs, samples or steps.
+
+    Args:
+        benchmark: The name of the benchmark, such as "resnet".
+        ruleset: The version of the rules, such as 4.0.0.
+    """
     if benchmark == STABLE_DIFFUSION:
         return "steps" if ruleset == "3.1.0" else "samples"
     return "samples" if benchmark in COUNTED_IN_SAMPLES | _EPOCHS_ARE_SAMPLES else "epochs"
@@ -122,9 +135,16 @@ def against_reference(
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
-    `values` has the epochs (or samples) that each run needed, and NOT_CONVERGED for a run without success. `points` are
-    the points of `reference` with which the global batch `batch` may be compared. The test fails at once if too many
-    runs did not converge, if no run is left after the fastest and slowest are dropped, or if no point fits the batch.
+    Args:
+        values: The epochs (or samples) that each run needed, and NOT_CONVERGED for a run without success.
+        batch: The global batch of the runs.
+        reference: The reference points of the benchmark, which say how many of the fastest and slowest runs are
+            dropped.
+        points: The points of `reference` with which the batch may be compared, sorted by batch.
+
+    Returns:
+        The outcome, and the factor for the minutes of the submission. The test fails at once if too many runs did not
+        converge, if no run is left after the fastest and slowest are dropped, or if no point fits the batch.
     """
     dropped = reference.runs.dropped  # so many of the fastest runs, and as many of the slowest
     not_converged = [value for value in values if value >= NOT_CONVERGED]
@@ -142,15 +162,24 @@ def against_reference(
 
 
 def _without_fastest_and_slowest(values: Sequence[float], dropped: int) -> list[float]:
-    """Return the values sorted, without the `dropped` smallest and as many largest ones."""
+    """Return the values sorted, without some of the smallest and as many of the largest ones.
+
+    Args:
+        values: The epochs (or samples) that each run needed.
+        dropped: How many are left out at each end.
+    """
     return sorted(values)[dropped : len(values) - dropped]
 
 
 def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
-    """Return the outcome for `mean`, the mean epochs (or samples) with which the runs of a submission converged.
+    """Return whether a submission passes the test of convergence, and the factor for its minutes.
 
     Runs faster than the reference, but by no more than chance explains, get their minutes scaled up by the epochs they
     saved: a lucky draw gains nothing.
+
+    Args:
+        mean: The mean epochs (or samples) with which the runs of the submission converged.
+        chosen: The reference point that they are compared with.
     """
     point = chosen.point
     passed = mean >= _least_mean_as_stored(point)
@@ -162,17 +191,28 @@ def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
 
 
 def _least_mean_as_stored(point: ReferencePoint) -> float:
-    """Return the least mean of a point, rounded as in rcp_checker, which stores the quotient of the two means."""
+    """Return the least mean of a point, rounded as in rcp_checker, which stores the quotient of the two means.
+
+    Args:
+        point: The reference point, with its mean and the least mean that passes.
+    """
     max_speedup = point.mean / point.least
     return point.mean / max_speedup
 
 
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> ChosenPoint | None:
-    """Return the reference point that runs with the global batch `batch` are compared with, and why this one.
+    """Return the reference point that runs with a global batch are compared with, and why this one.
 
     It is the point of this batch. If there is none, it is interpolated between the next lower and the next higher one.
-    For a batch below all points it is the lowest point. Return None for a batch above all points. `points` are all
-    points of `reference` or some of them, sorted by batch.
+    For a batch below all points it is the lowest point.
+
+    Args:
+        batch: The global batch of the runs.
+        points: All points of `reference` or some of them, sorted by batch.
+        reference: The reference points of the benchmark, needed to interpolate.
+
+    Returns:
+        The point, and in words which one it is. None for a batch above all points.
     """
     lower = [point for point in points if point.global_batch < batch]
     equal_or_higher = [point for point in points if point.global_batch >= batch]
@@ -192,6 +232,9 @@ def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
 
     In a plot of the mean epochs to the target over the global batch, no point of the envelope lies above the line
     between two others. Of the batches 1, 2 and 3 with 40, 44 and 46 epochs, the point of batch 2 is dropped.
+
+    Args:
+        reference: The reference points of a benchmark, with all points sorted by batch.
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
@@ -207,12 +250,23 @@ def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
 
 
 def _is_above_line(point: ReferencePoint, *, low: ReferencePoint, high: ReferencePoint) -> bool:
-    """Return whether a point's mean lies above the line between the points of a lower and a higher batch."""
+    """Return whether a point's mean lies above the line between the points of a lower and a higher batch.
+
+    Args:
+        point: The reference point in the middle.
+        low: The point of the lower batch.
+        high: The point of the higher batch.
+    """
     return point.mean > _value_on_line(point.global_batch, low.global_batch, high.global_batch, low.mean, high.mean)
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
-    """Return how many samples earlier than by chance a result of the benchmark may converge; 0 for most benchmarks."""
+    """Return how many samples earlier than by chance a result of the benchmark may converge; 0 for most benchmarks.
+
+    Args:
+        benchmark: The name of the benchmark.
+        ruleset: The version of the rules, such as 5.0.0.
+    """
     if benchmark not in ALLOWED_SAMPLES:
         return 0
     since, samples = ALLOWED_SAMPLES[benchmark]
@@ -220,10 +274,13 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 
 
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
-    """Return the reference point of a record, which has the runs of the reference at one global batch.
+    """Return the reference point of the runs that the reference did at one global batch, as rcp_checker computes it.
 
-    It is computed as in rcp_checker, mlperf-logging's test of convergence. Its least mean is that of a t-test for a
-    submission of `submission_runs` runs, less `allowed_samples`, which is 0 for most benchmarks.
+    Args:
+        record: A record of mlperf-logging's file of reference points, with the batch, the epochs (or samples) of each
+            run and the hyperparameters.
+        submission_runs: How many runs a submission has. The least mean of the point is that of a t-test for so many.
+        allowed_samples: The samples by which a result may converge earlier than that; 0 for most benchmarks.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
@@ -242,10 +299,13 @@ def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_sa
 
 
 def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoint, ...]:
-    """Return the reference points that rcp_checker keeps, sorted by batch as `points` are.
+    """Return the reference points that rcp_checker keeps, sorted by batch.
 
     It drops the points of a smaller batch than that of the fastest point, and then each point above the line between
     its neighbours. As in rcp_checker this is one pass: a point that was kept is not looked at again.
+
+    Args:
+        points: All points of a benchmark, sorted by batch; at least one.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
@@ -259,10 +319,16 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 
 
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
-    """Return the point at `batch` on the line from `low` to `high`, two points of `reference`.
+    """Return the reference point for a global batch between those of two points.
 
     The mean and the standard deviation are interpolated. The least mean follows from them by a t-test, as in
-    rcp_checker, mlperf-logging's test of convergence.
+    rcp_checker, the official test of convergence.
+
+    Args:
+        batch: The global batch.
+        low: The point of the next lower batch.
+        high: The point of the next higher batch.
+        reference: The set of both points, which gives the number of runs for the t-test.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
@@ -274,15 +340,29 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
 
 
 def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high: float) -> float:
-    """Return the value at `batch` on the line from `low` to `high`, computed in the order of numpy.interp."""
+    """Return the value at a batch on the line between two points, computed in the order of numpy.interp.
+
+    Args:
+        batch: The batch for which the value is wanted.
+        low_batch: The batch of the one point.
+        high_batch: The batch of the other point.
+        low: The value of the one point.
+        high: The value of the other point.
+    """
     return (high - low) / (high_batch - low_batch) * (batch - low_batch) + low
 
 
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
     """Return the least mean with which a submission's runs pass a t-test: with a lower one they converged too fast.
 
-    `mean` and `std` are the reference's. Runs that converge like the reference have a mean below the least one with a
-    chance of SIGNIFICANCE only. It is found by bisection, as in rcp_checker.
+    Runs that converge like the reference have a mean below the least one with a chance of SIGNIFICANCE (5 %) only. It
+    is found by bisection, as in rcp_checker.
+
+    Args:
+        mean: The mean epochs (or samples) of the reference.
+        std: The standard deviation of the reference. If it is 0, the least mean is the reference's.
+        reference_runs: How many runs of the reference count.
+        submission_runs: How many runs a submission has; two of them do not count in the test.
     """
     if std == 0:  # all runs of the reference are equal, so any mean below theirs is too fast
         return mean
