@@ -273,7 +273,14 @@ class _Scaled(NamedTuple):
 
 
 def _scale(found: float | Unreadable | None) -> _Scaled:
-    """Return the factor that was found in a submission's scaling.json; None if there is no such file."""
+    """Return the factor of a submission's scaling.json, by which the submission's minutes are multiplied.
+
+    Args:
+        found: The factor, or the reason why the file cannot be read; None if there is no such file.
+
+    Returns:
+        The factor, None if there is none; and a question for the submitter if the file cannot be read, else None.
+    """
     if isinstance(found, Unreadable):
         fix = "ask for the factor that the review committee set"
         return _Scaled(None, question_for_submitter("scaling-file", found.reason, fix))

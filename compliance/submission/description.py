@@ -257,7 +257,14 @@ def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRul
 
 
 def _images_per_s(run: LoggedRun) -> float | None:
-    """Return the images per second over the whole run: the samples of its epochs by its time; None if not known."""
+    """Return the images per second over a whole run: the samples of its epochs by its time.
+
+    Args:
+        run: The run, by its log.
+
+    Returns:
+        The speed; None if the samples, an evaluation or the time is not known.
+    """
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     minutes = run.minutes
     if not samples or not run.evaluations or minutes is None or minutes <= 0:
@@ -414,7 +421,11 @@ def _described_gpus(node: Node) -> list[JsonObject]:
 
 
 def gpu_names(node: Node) -> list[str]:
-    """Return the names of a node's GPUs; empty if the log has no list of them."""
+    """Return the names of a node's GPUs; empty if the log has no list of them.
+
+    Args:
+        node: A machine as the header of the log describes it.
+    """
     gpus = node.get("gpus")
     if not isinstance(gpus, list):
         return []

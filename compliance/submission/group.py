@@ -121,7 +121,12 @@ def one_submission(
 
 
 def _why_not_scored(run: LoggedRun, ruleset: Ruleset) -> str:
-    """Return a text that says that the benchmark of a run is not scored, and which are in the ruleset's round."""
+    """Return a text that says that the benchmark of a run is not scored, and which benchmarks are.
+
+    Args:
+        run: The run, by its log.
+        ruleset: Rules of the MLPerf round whose benchmarks are named.
+    """
     stated = printable(run.first_event(schema.SUBMISSION_BENCHMARK).value)
     scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
     return f"benchmark {stated}: not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
@@ -239,7 +244,14 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
 
 
 def _why_unreadable(checked: Sequence[Report]) -> str:
-    """Return why rcp_checker cannot read a log, for the first such log; empty if it can read all."""
+    """Return why MLCommons' rcp_checker cannot read a log, for the first such log.
+
+    Args:
+        checked: The reports on the logs of a submission.
+
+    Returns:
+        The reason; empty if it can read all.
+    """
     for report in checked:
         reading = report.run.as_tools_read
         if reading.to_target is None:
@@ -254,5 +266,9 @@ def _epochs_to_target(checked: Sequence[Report]) -> tuple[float, ...]:
 
 
 def _stated_batches(checked: Sequence[Report]) -> list[str]:
-    """Return the different global batches that the logs state, as JSON texts, because a value may be no number."""
+    """Return the different global batch sizes that logs state, as JSON texts, because a value may be no number.
+
+    Args:
+        checked: The reports on the logs of a submission.
+    """
     return sorted({json.dumps(report.run.as_tools_read.batch) for report in checked})

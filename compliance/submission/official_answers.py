@@ -36,7 +36,12 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
 
 
 def _answers_on_mlperf_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
-    """Return the verdicts of all five tools on a package of an MLPerf benchmark. They write into `folder`."""
+    """Return the verdicts of all five tools of mlperf-logging on a package of an MLPerf benchmark.
+
+    Args:
+        folder: Folder of a copy of the package, into which the tools may write.
+        manifest: Content of the package's submission.json.
+    """
     ruleset = manifest["ruleset"]
     common_verdicts = _check_description_and_repository(folder, manifest)
     convergence_verdict = _check_convergence(folder, manifest)
@@ -49,7 +54,12 @@ def _answers_on_mlperf_benchmark(folder: Path, manifest: JsonObject) -> list[Ver
 def _answers_on_other_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return the verdicts on a package of a benchmark that is not one of MLPerf.
 
-    They are those of two tools and of the check of each log, and "not applied" for each of the other three tools.
+    They are those of two tools of mlperf-logging and of the check of each log, and "not applied" for each of the other
+    three tools.
+
+    Args:
+        folder: Folder of a copy of the package, into which the tools may write.
+        manifest: Content of the package's submission.json.
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]
@@ -79,7 +89,12 @@ def _not_asked_about(benchmark: str) -> list[Verdict]:
 
 
 def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
-    """Return rcp_checker's verdict on how fast the runs of a package converged; unknown if they are not closed."""
+    """Return rcp_checker's verdict on how fast the runs of a package converged; unknown if they are not closed.
+
+    Args:
+        folder: Folder of a copy of the package.
+        manifest: Content of the package's submission.json.
+    """
     if manifest["division"] != "closed":
         return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
     results = folder / "results" / manifest["system"] / manifest["benchmark"]

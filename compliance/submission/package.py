@@ -351,7 +351,15 @@ def contents_of(
 
 
 def _packaged_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[PackagedRun]:
-    """Compare the runs of a package. Return each with its report and the findings of the comparison."""
+    """Compare the runs of a package with each other.
+
+    Args:
+        checked: The reports on the logs, each checked by itself.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        Each run's report, with the findings of the comparison beside it.
+    """
     findings_by_position = findings_between_runs(checked, ruleset)
     return [PackagedRun(report, findings) for report, findings in zip(checked, findings_by_position, strict=True)]
 

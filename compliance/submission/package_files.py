@@ -64,7 +64,11 @@ def _why_not_allowed(path: Path, relative_path: str) -> str:
 
 
 def read_stated(file: Path) -> bytes:
-    """Return the bytes of a file that states figures or hashes; empty if it is missing or over a MiB."""
+    """Return the bytes of a file that states figures or hashes; empty if it is missing or over a MiB.
+
+    Args:
+        file: Path of the file.
+    """
     if not file.is_file() or file.stat().st_size > LARGEST_JSON_BYTES:
         return b""
     return file.read_bytes()

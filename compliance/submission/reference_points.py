@@ -60,7 +60,12 @@ def _benchmark_of_closed_runs(members: Sequence[Report], ruleset: Ruleset) -> Be
 
 
 def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield a note for each run and each rule about reference points that is not in force in `ruleset`."""
+    """Yield a note for each run and each rule about reference points that is not yet in force.
+
+    Args:
+        members: The reports on the logs of a submission.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+    """
     for rule in (ruleset.strict["rcp-hyperparameters"], ruleset.strict["rcp-convergence"]):
         if not rule.in_force:
             for report in members:

@@ -69,6 +69,11 @@ def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset
     """Return the findings on a run alone, then those in comparison with other runs and with the system description.
 
     Those on the run alone are left out if its only errors are that it missed the target.
+
+    Args:
+        run: A run of a package, with the findings on it.
+        description: Fields of the system description by name.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
     """
     findings_on_run_alone = () if _has_only_missed_target(run.report) else run.report.findings
     contradictions = compare_description(run.report.run, description, ruleset.strict["system-description"])
@@ -120,7 +125,12 @@ def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
 
 
 def _refusals_by_organisation(run: LoggedRun, org: str) -> Iterator[Refusal]:
-    """Yield a refusal if a run does not state `org`. That has `_` for each blank: `Some_Lab` for `Some Lab`."""
+    """Yield a reason to refuse a package if a run does not state the package's organisation.
+
+    Args:
+        run: The run, by its log.
+        org: The organisation, with `_` for each blank: `Some_Lab` for `Some Lab`.
+    """
     org_of_log = run.first_event(schema.SUBMISSION_ORG).value
     if org_of_log == NOT_STATED:
         yield Refusal("logs", "they state no organisation: run with SUBMISSION_ORG set")

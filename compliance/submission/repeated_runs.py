@@ -114,9 +114,16 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
 
 
 def _are_of_different_rounds(folder: Folder, other: Folder) -> bool:
-    """Return whether two submissions are of different rounds, by the topmost folder of each, which is its round.
+    """Return whether two submissions are of different MLPerf rounds.
 
-    False if the logs of one lie in the root of the tree, and so in no such folder.
+    The topmost folder of each in the tree is taken as its round.
+
+    Args:
+        folder: A submission.
+        other: Another submission.
+
+    Returns:
+        Whether these folders differ. False if the logs of one lie in the root of the tree, and so in no such folder.
     """
     if folder.top_name == "" or other.top_name == "":
         return False
@@ -124,7 +131,12 @@ def _are_of_different_rounds(folder: Folder, other: Folder) -> bool:
 
 
 def _is_power_submission_of(power_submitter: str, submitter: str) -> bool:
-    """Return whether a submitter hands in another's runs with power logs: `Dell-power` for `Dell`."""
+    """Return whether a submitter hands in another's runs with power logs: `Dell-power` for `Dell`.
+
+    Args:
+        power_submitter: Name of the submitter's folder.
+        submitter: Name of the other submitter's folder.
+    """
     is_same_organisation = organisation_of_submitter(power_submitter) == organisation_of_submitter(submitter)
     return is_same_organisation and power_submitter != submitter and "power" in power_submitter
 

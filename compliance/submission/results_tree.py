@@ -271,7 +271,14 @@ def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: P
 
 
 def _layout_of(names: tuple[str, ...]) -> _Layout | None:
-    """Return the parts of a path .../results/SYSTEM/BENCHMARK; None if the path has another layout."""
+    """Return the parts of a path in MLCommons' layout, .../results/SYSTEM/BENCHMARK.
+
+    Args:
+        names: Names of the folders of the path, the outermost first.
+
+    Returns:
+        The parts; None if the path has another layout.
+    """
     results_at = _last_index(names, "results")
     if results_at is None or len(names) != results_at + 3:
         return None

@@ -80,7 +80,12 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
 
 
 def _check_in_words(check: str, ruleset: Ruleset) -> str:
-    """Return the name of a check; if it is not yet in force in `ruleset`, with the first ruleset that has it."""
+    """Return the name of a check, with the version from which on it is in force if that is a later one.
+
+    Args:
+        check: Name of the check, such as "same-configuration".
+        ruleset: A version of the rules of MLPerf Training, with this project's own rules for it.
+    """
     rule = ruleset.strict.get(check)
     if rule is not None and not rule.in_force:
         return f"{check} (from {rule.since} on)"

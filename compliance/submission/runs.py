@@ -136,7 +136,12 @@ def _refuse_unknown_benchmark(benchmark: str | None, ruleset: Ruleset) -> None:
 
 
 def _write_receipt(report: Report, ruleset: Ruleset) -> None:
-    """Write a log's verdict and hash into a file next to it, so that `package` can tell if the log changed since."""
+    """Write a log's verdict and hash into a file next to it, so that `package` can tell if the log changed since.
+
+    Args:
+        report: The report on the log, with its hash.
+        ruleset: The rules by which the log was checked; their version is written, too.
+    """
     content = {"sha256": report.sha256, "verdict": verdict(report.passed), "ruleset": ruleset.version}
     receipt_path(report.path).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
@@ -533,7 +538,11 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
 def _finding_on_unpredicted_rejection(messages: Sequence[str], rule: StrictRule) -> Finding:
     """Return the finding that mlperf-logging's checker rejects a log which was predicted to pass.
 
-    It has `official` set, so that the log also fails the official verdict.
+    The finding has `official` set, so that the log also fails the official verdict.
+
+    Args:
+        messages: What that checker printed; the first two are shown.
+        rule: The rule on such a disagreement.
     """
     first_messages = "; ".join(messages[:2]) or "no message"
     return replace(breach(rule, f"it rejects the log: {first_messages}"), official=True)
@@ -543,6 +552,10 @@ def _finding_on_unpredicted_pass(report: Report, rule: StrictRule) -> Finding:
     """Return the finding that mlperf-logging's checker passes a log which was predicted to fail.
 
     The official verdict stays: the log still fails by the findings that the report has already.
+
+    Args:
+        report: The report on the log.
+        rule: The rule on such a disagreement.
     """
     refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
     # "it" is mlperf-logging's checker, and "this one" is the checker of this project.

@@ -102,14 +102,29 @@ class _Mean:
 
 
 def _scaled(minutes: float | None, scaling: float | None) -> float | None:
-    """Return minutes times the scaling of the convergence test, or unscaled if that is None; None if they are None."""
+    """Return minutes times the factor of the convergence test.
+
+    Args:
+        minutes: The minutes; None if there are none, which is returned.
+        scaling: The factor. None: not known, and the minutes are returned as they are.
+    """
     if minutes is None or scaling is None:
         return minutes
     return minutes * scaling
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance score`: print the score of the logs. Returns 1 if there is none."""
+    """Run `python -m compliance score`: print the score of some logs.
+
+    Args:
+        options: Options of the command line: `logs`, `ruleset`, `verdict` and `json`.
+
+    Returns:
+        The exit status: 0, or 1 if there is no score.
+
+    Raises:
+        ValueError: The logs cannot be read or scored together, or there are no rules for the ruleset.
+    """
     ruleset = load(options.ruleset)
     checked = [check_file(log, ruleset) for log in logs_named_by(options.logs)]
     runs, chosen = choose_median_runs(checked, ruleset, options.verdict)
@@ -282,12 +297,24 @@ def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
 
 
 def _errors_of_run(report: Report) -> list[Finding]:
-    """Return the errors of a run itself. `rcp-convergence` is about all runs together: their test decides on it."""
+    """Return the errors of a run itself.
+
+    An error of `rcp-convergence` is about all runs together, and left out: their test decides on it.
+
+    Args:
+        report: The report on the run's log.
+    """
     return [finding for finding in report.findings if finding.severity == "error" and finding.rule != "rcp-convergence"]
 
 
 def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
-    """Return the rules of a run's errors, without those on the target: a submission may drop a run that missed it."""
+    """Return the names of the rules of a run's errors that forbid a strict score of the submission.
+
+    Those on the quality target are left out, because a submission may drop a run that missed it.
+
+    Args:
+        errors: The errors of the run.
+    """
     return {error.rule for error in errors} - RULES_ON_THE_TARGET
 
 
@@ -374,7 +401,13 @@ def _problem_of_score(
 
 
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
-    """Return why too few runs are left for a mean; empty if they suffice."""
+    """Return why too few runs are left for a mean; empty if they suffice.
+
+    Args:
+        judged: The runs as they are scored.
+        mean: Mean of the runs.
+        runs_of_result: How many runs a result takes, and how many of them may be dropped.
+    """
     if judged.failed_runs > runs_of_result.dropped:
         return _problem_of_failed_runs(judged, _allowed_to_drop(runs_of_result))
     if mean.minutes is None:
@@ -402,7 +435,12 @@ def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
 
 
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:
-    """Return why broken rules other than those on the target forbid a strict score; empty if none is broken."""
+    """Return why broken rules other than those on the quality target forbid a strict score; empty if none is broken.
+
+    Args:
+        broken_rules: Names of these rules.
+        runs_of_result: How many runs a result takes, and how many of them may be dropped.
+    """
     if not broken_rules:
         return ""
     shown_rules = ", ".join(sorted(broken_rules))
@@ -430,7 +468,12 @@ def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: st
 
 
 def _run_in_words(run: ScoredRun, unit: str) -> str:
-    """Return the line of a run: its minutes, how far it trained, and why it was dropped."""
+    """Return the line of a run: its minutes, how far it trained, and why it was dropped.
+
+    Args:
+        run: The run as it is scored.
+        unit: What its training is counted in: epochs, samples or steps.
+    """
     words = "no time"
     if run.minutes is not None:
         words = f"{run.minutes:.6f} min"

@@ -74,7 +74,15 @@ def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
 
 
 def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[float]:
-    """Return the epochs (or samples) to the target of the runs of other organisations in a group."""
+    """Return how long the runs of other organisations in a group took to the target.
+
+    Args:
+        candidate: The submission whose organisation is left out.
+        group: Submissions of one round, benchmark and global batch.
+
+    Returns:
+        The epochs (or samples) of each run.
+    """
     runs: list[float] = []
     for other in group:
         if other.organisation != candidate.organisation:
@@ -125,8 +133,12 @@ def _count_early_draws(draws: int, runs: Sequence[float], others: Sequence[float
 
 
 def _share_with_observed(early_draws: int, draws: int) -> float:
-    """Return the share of the draws that are early. The observed runs count as one more draw, which is early.
+    """Return the share of random draws that are early.
 
-    So the share is never 0.
+    The observed runs count as one more draw, which is early. So the share is never 0.
+
+    Args:
+        early_draws: How many of the draws are early.
+        draws: How many draws were made.
     """
     return (early_draws + 1) / (draws + 1)

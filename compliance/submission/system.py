@@ -190,7 +190,14 @@ def _software_of_run(run: LoggedRun) -> dict[str, str]:
 
 
 def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
-    """Return the run_summary of the log; None if it is missing, or has impossible numbers, as in a damaged log."""
+    """Return the event run_summary of a log, which states the numbers of nodes and devices.
+
+    Args:
+        run: The run, by its log.
+
+    Returns:
+        The event; None if it is missing, or has impossible numbers, as in a damaged log.
+    """
     summary = run.summary
     if not summary or summary.nodes <= 0:
         return None
@@ -283,7 +290,14 @@ def _processor(root: Path) -> dict[str, str | None]:
 
 
 def _cpus(root: Path) -> list[dict[str, str]]:
-    """Return the CPUs in /proc/cpuinfo below `root`, each as a dict of its values; empty if the file cannot be read."""
+    """Return the CPUs of this machine by /proc/cpuinfo, each as a dict of its values.
+
+    Args:
+        root: Folder with the machine's proc; `/` but in tests.
+
+    Returns:
+        The CPUs, which are hardware threads; empty if the file cannot be read.
+    """
     cpus = []
     for block in (_text_of(root / "proc/cpuinfo") or "").split("\n\n"):
         if block.strip():

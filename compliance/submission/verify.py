@@ -150,7 +150,11 @@ def _read_manifest(folder: Path) -> _Stated:
 
 
 def _wanted_files(stated: _Stated) -> set[str]:
-    """Return the paths of the files that a package must have, without its code."""
+    """Return the paths of the files that a package must have, without its code.
+
+    Args:
+        stated: Manifest of the package, which names the system and the benchmark.
+    """
     return {HASHES, MANIFEST, REPORT, f"systems/{stated.system}.json", *(str(log) for log in stated.logs)}
 
 

@@ -96,7 +96,14 @@ def _build_report(args: argparse.Namespace) -> Report:
 
 
 def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:
-    """Raise InputError if more than one form is to be printed, because no reader could tell them apart."""
+    """Raise InputError if more than one form of the report is to be printed: no reader could tell them apart.
+
+    Args:
+        args: Options of the command line (see `add_arguments`).
+
+    Raises:
+        InputError: More than one form is to be printed. The message names their options.
+    """
     printed = []
     if args.markdown == "-":
         printed.append("--markdown -")
@@ -109,7 +116,15 @@ def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:
 
 
 def _refuse_to_overwrite_logs(args: argparse.Namespace, records: Sequence[Record]) -> None:
-    """Raise InputError if a file that the report is to be written to is the log of a run."""
+    """Raise InputError if a file that the report is to be written to is the log of a run.
+
+    Args:
+        args: Options of the command line, with the files to write to.
+        records: The runs of the report, with the paths of their logs.
+
+    Raises:
+        InputError: The report would overwrite a log.
+    """
     log_paths = {os.path.realpath(record.file) for record in records}
     for output in (args.html, args.markdown, args.csv):
         if output and os.path.realpath(output) in log_paths:
@@ -194,7 +209,11 @@ def values(report: Report) -> JsonObject:
 
 
 def _scaling_values(rows: Sequence[ScalingRow]) -> list[JsonObject]:
-    """Return the scaling table of one system as JSON values, a row for each number of devices."""
+    """Return the scaling table of one system as JSON values, a row for each number of devices.
+
+    Args:
+        rows: The rows of the table, each with the group of runs that it is of, which is left out.
+    """
     shown = []
     for row in rows:
         fields = dict(vars(row))
@@ -265,7 +284,14 @@ def _run_values(run: ReportedRun) -> JsonObject:
 
 
 def as_csv(report: Report) -> str:
-    """Return the report as CSV: a row for each run, in the order given. A cell is empty if the log does not say it."""
+    """Return the report as CSV: a row for each run, in the order given.
+
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The text, with a head. A cell is empty if the log does not say its value.
+    """
     rows = []
     for group in report.groups:
         unit = group.score.unit if group.score else None

@@ -25,7 +25,11 @@ STATUSES[NO_STATUS] = ("–", "not applicable")
 
 
 def first_ones_in_words(texts: Sequence[str]) -> str:
-    """Join the texts of the first MOST_NAMED systems, and say how many more there are: `a; b; and 2 more`."""
+    """Join the first few texts, and say how many more there are: "a; b; and 2 more".
+
+    Args:
+        texts: A text for each group of repeated runs, such as its name. More than MOST_NAMED are not all shown.
+    """
     named = list(texts[:MOST_NAMED])
     if len(texts) > MOST_NAMED:
         named.append(f"and {len(texts) - MOST_NAMED} more")
@@ -33,14 +37,26 @@ def first_ones_in_words(texts: Sequence[str]) -> str:
 
 
 def figure_of(group: Group) -> str:
-    """Return a group's figure with its unit, or "no figure". The unit of an MLPerf result says "unverified"."""
+    """Return a group's figure with its unit, such as "9,873.0 images/s".
+
+    Args:
+        group: A group of repeated runs.
+
+    Returns:
+        The figure, or "no figure". The unit of an MLPerf result says that the result is unverified.
+    """
     if group.score is None:
         return "no figure"
     return _with_unit(group.score.value, group.score.shown_unit)
 
 
 def _with_unit(value: float, unit: str) -> str:
-    """Return a figure with its unit. An infinite figure is words, such as "did not converge", and has no unit."""
+    """Return a figure with its unit, such as "9,873.0 images/s".
+
+    Args:
+        value: The figure. An infinite one is words, such as "did not converge", and has no unit.
+        unit: The unit.
+    """
     if not math.isfinite(value):
         return number(value)
     return f"{number(value)} {unit}"
@@ -137,7 +153,15 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
 
 
 def _starts_in_order(runs: Sequence[ReportedRun]) -> list[_Start]:
-    """Return when the runs began, in ascending order, without those whose log does not say it by a valid time."""
+    """Return when the runs began, in ascending order.
+
+    Args:
+        runs: The runs of the report.
+
+    Returns:
+        The starts, each with the run and the line of its log. A run whose log does not say its start by a valid time is
+        left out.
+    """
     starts = []
     for run in runs:
         if run.start.line is not None and day_of(run.start.value) != "":
@@ -187,7 +211,14 @@ def _joined(items: Sequence[Inline], separator: str) -> list[Inline]:
 
 
 def day_of(unix_s: float) -> str:
-    """Return the day in UTC, such as 2024-05-01; empty for a number that is not a valid time."""
+    """Return the day of a time in UTC, such as "2024-05-01".
+
+    Args:
+        unix_s: Seconds since 1970-01-01 UTC.
+
+    Returns:
+        The day; empty for a number that is not a valid time.
+    """
     try:
         return datetime.fromtimestamp(unix_s, tz=timezone.utc).strftime("%Y-%m-%d")
     except (ValueError, OverflowError, OSError):
@@ -195,7 +226,15 @@ def day_of(unix_s: float) -> str:
 
 
 def hardware(run: ReportedRun) -> Inline:
-    """Return the platform that the log names and the devices of each kind of node; empty if it says neither."""
+    """Return on what a run was made: the platform that the log names and the devices of each kind of node.
+
+    Args:
+        run: A run of the report.
+
+    Returns:
+        Text such as "DGXA100; 8 x A100", as a link to a line of the log if that is known; empty if the log says
+        neither.
+    """
     platform = run.preamble.get("submission_platform", NOT_LOGGED)
     devices = run.record.machine if nodes_of(run.record) else None
     shown = "; ".join(visible(text, 160) for text in (platform.value, devices) if text)
@@ -262,7 +301,12 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
 
 
 def _runs_tile(group: Group, score: Score) -> Tile:
-    """Return the tile of a figure's number of runs, with their standard deviation and what limits the figure."""
+    """Return the tile of a figure's number of runs, with their standard deviation and what limits the figure.
+
+    Args:
+        group: A group of repeated runs.
+        score: Figure of the group. Its limits are in words, such as the share of the peak FLOP/s.
+    """
     limits = list(score.limits)
     if score.spread:
         limits.insert(0, f"standard deviation {number(score.spread)} over {score.spread_over}")
@@ -375,7 +419,11 @@ def tables(report: Report) -> list[Table]:
 
 
 def _unit_by_run(groups: Sequence[Group]) -> dict[int, str]:
-    """Return the unit of each run's figure, by the run's number. The runs of a group without a score have none."""
+    """Return the unit of each run's figure, such as "images/s", by the run's number in the report.
+
+    Args:
+        groups: Groups of repeated runs. The runs of a group without a figure are left out.
+    """
     unit_by_run: dict[int, str] = {}
     for group in groups:
         if group.score:
@@ -425,7 +473,12 @@ def _cells_of_warning(warning: Verdict, report: Report) -> list[Cell]:
 
 
 def _figure(run: ReportedRun, unit: str) -> Inline:
-    """Return a run's figure with its unit, as a link to the first line that it comes from; or "no figure"."""
+    """Return a run's figure with its unit, as a link to the first line that it comes from; or "no figure".
+
+    Args:
+        run: A run of the report.
+        unit: Unit of the figure, such as "images/s" or "minutes".
+    """
     if run.figure is None:
         return "no figure"
     return link_to_line(run, run.figure.first_line, _with_unit(run.figure.value, unit))
@@ -462,7 +515,15 @@ def _where(warning: Verdict, report: Report) -> Inline:
 
 
 def _runs_of_figures_with(warning: Verdict, report: Report) -> Inline:
-    """Return links to the runs of the systems whose figures have a warning; empty if these are all or none."""
+    """Return links to the runs of the groups whose figures have a warning.
+
+    Args:
+        warning: The warning.
+        report: The content of the report.
+
+    Returns:
+        Links to the first MOST_NAMED runs, and how many more there are. Empty if all groups or none have the warning.
+    """
     groups = [group for group in report.groups if group.score and warning in group.score.warnings]
     if len(groups) == len(report.groups):
         return ""

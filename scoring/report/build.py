@@ -60,11 +60,22 @@ class _FigureOptions(NamedTuple):
     skip: int | None  # windows to drop at the start of a run; None: the number of the protocol
 
     def protocol_of_group(self, runs: Sequence[ReportedRun]) -> Protocol:
-        """Return the protocol by which the runs of a group are scored."""
+        """Return the protocol by which the runs of a group are scored.
+
+        Args:
+            runs: The repeated runs of the group. Without a protocol for all groups, it is `window` over all of them.
+        """
         return self.protocol or replace(protocols.find("window"), runs=len(runs))
 
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
-        """Return the one protocol that the page names for all groups: that of the smallest group, with `skip`."""
+        """Return the one protocol that the page names for all groups: that of the smallest group.
+
+        Args:
+            groups: Groups of repeated runs, at least one.
+
+        Returns:
+            The protocol. If the user gave a number of windows to skip, that is part of it.
+        """
         smallest_group = min((group.runs for group in groups), key=len)
         protocol = self.protocol_of_group(smallest_group)
         if self.skip is None:
@@ -133,7 +144,15 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
 
 
 def _default_protocol(records: Sequence[Record]) -> Protocol | None:
-    """Return `mlperf` if the logs have nothing to score but the time of their runs; None: each group has `window`."""
+    """Return the rules by which runs become a figure, if the user gave none.
+
+    Args:
+        records: The runs of the report, as their logs describe them.
+
+    Returns:
+        `mlperf`, which takes the time to train, if the logs have nothing else to score. Otherwise None: each group of
+        repeated runs is then scored by the protocol `window`, a throughput.
+    """
     if all(_has_run_time_only(record) for record in records):
         return protocols.find("mlperf")
     return None
@@ -143,6 +162,9 @@ def _has_run_time_only(record: Record) -> bool:
     """Return whether an MLPerf log says when its run started, but has no rate to compute a throughput from.
 
     Logs of other benchmarks than ResNet may have windows of epochs, whose samples are no images.
+
+    Args:
+        record: The run as its log describes it.
     """
     has_rates = any(rate_of(record, window) is not None for window in record.windows)
     return record.format == "mllog" and record.run_start_s is not None and not has_rates
@@ -152,7 +174,12 @@ def _has_run_time_only(record: Record) -> bool:
 
 
 def _scored_groups(runs: Sequence[ReportedRun], options: _FigureOptions) -> list[Group]:
-    """Group the runs that repeat each other, and return the groups with their figures, by ascending devices."""
+    """Group the runs that repeat each other, and return the groups with figures, by ascending number of devices.
+
+    Args:
+        runs: The runs of the report.
+        options: The protocol and the number of windows to skip that the user gave, if any.
+    """
     repeats_by_key: dict[_RepeatKey, list[ReportedRun]] = {}
     for run in runs:
         repeats_by_key.setdefault(_repeat_key(run), []).append(run)
@@ -275,7 +302,11 @@ def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol
 
 
 def _figure_by_record_id(result: Score) -> dict[int, RunFigure]:
-    """Return the figure of each run that a score counts, by `id` of the run's record. Records are not hashable."""
+    """Return the figure of each run that a score counts, by `id` of the run's record. Records are not hashable.
+
+    Args:
+        result: Score of a group of repeated runs.
+    """
     figure_by_record_id: dict[int, RunFigure] = {}
     for record, figure in zip(result.records, result.runs, strict=True):
         figure_by_record_id[id(record)] = figure
@@ -305,7 +336,15 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
 
 
 def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return a list for each system: its groups, with their step times."""
+    """Return the groups of repeated runs of each system, with the parts of their mean step.
+
+    Args:
+        groups: Groups of repeated runs. Those that differ only in their numbers of devices and nodes, machine or folder
+            are of one system.
+
+    Returns:
+        A list of groups for each system. The order of `groups` is kept in each.
+    """
     groups_by_system: dict[_System, list[Group]] = {}
     for group in groups:
         groups_by_system.setdefault(_system_of(group.record), []).append(group)
@@ -384,7 +423,11 @@ def _reported_run(number: int, log: GivenLog) -> ReportedRun:
 
 
 def _lines_of_header(entries: Sequence[object]) -> dict[str, int]:
-    """Return the line of each section of a log's header, by the section's name; the first line if it occurs twice."""
+    """Return the line of each section of a log's header, by the section's name; the first line if it occurs twice.
+
+    Args:
+        entries: Entries of the log, in its order. Those that are no sections of a header are ignored.
+    """
     line_by_section: dict[str, int] = {}
     for entry in entries:
         if isinstance(entry, Header):
@@ -454,9 +497,14 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]
 
 
 def _entries_by_real_path(content: Any) -> dict[str, JsonObject]:
-    """Return the entries of the check's JSON by the real paths of the logs.
+    """Return the entries of a JSON output of the compliance check by the real paths of the logs.
 
-    Raises KeyError or TypeError for content of another form.
+    Args:
+        content: The output, as parsed from JSON, which may have any form.
+
+    Raises:
+        KeyError: The content has another form than that output.
+        TypeError: It has another form, for example that of a list.
     """
     by_file = {os.path.realpath(entry["file"]): entry for entry in content["files"]}
     for entry in by_file.values():

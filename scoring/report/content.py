@@ -45,7 +45,15 @@ class Seed(NamedTuple):
 
 
 def values_of(windows: Iterable[Window], name: str) -> list[Any]:
-    """Return the values of the field `name` of the windows. Windows that do not say it are left out."""
+    """Return the values of one field of some windows.
+
+    Args:
+        windows: Parts of runs between two printed rows of the log.
+        name: Name of the field of `Window`, such as "loss".
+
+    Returns:
+        The values, in the order of the windows. Windows that do not say it are left out.
+    """
     values = []
     for window in windows:
         value = getattr(window, name)
@@ -75,7 +83,11 @@ class ReportedRun:
         return self.record.status not in (None, "success")  # None: the log does not say it
 
     def is_measured(self, window: Window) -> bool:
-        """Return whether the figure comes from this window of the run, among others."""
+        """Return whether the figure of the run comes from a window, among others.
+
+        Args:
+            window: A window of the run.
+        """
         first_line, last_line = self.span
         return first_line <= window.line <= last_line and window.phase != "warmup"
 
@@ -156,7 +168,14 @@ def runs_of(groups: Iterable[Group]) -> list[ReportedRun]:
 
 
 def shared_target(runs: Iterable[ReportedRun]) -> float | None:
-    """Return the quality that all the runs train to; None if their targets differ, or if a log does not say its own."""
+    """Return the quality that all of some runs train to, such as an accuracy of 0.759.
+
+    Args:
+        runs: The runs.
+
+    Returns:
+        The target; None if the targets differ, or if a log does not say its own.
+    """
     targets = {recipe_target(run.record) for run in runs}
     if len(targets) == 1:
         return targets.pop()
@@ -331,7 +350,14 @@ def timeline(run: ReportedRun) -> Timeline:
 
 
 def _finite_rates(record: Record) -> list[tuple[Window, float]]:
-    """Return the windows that have a finite rate above 0, each with this rate in images/s."""
+    """Return the windows of a run that have a finite rate above 0, each with this rate.
+
+    Args:
+        record: The run as its log describes it.
+
+    Returns:
+        Pairs of a window, which is the steps between two printed rows of the log, and its rate in images/s.
+    """
     rates = []
     for window in record.windows:
         rate = rate_of(record, window)
@@ -407,7 +433,15 @@ def _axis(windows: Sequence[Window], record: Record) -> _Axis:
 
 
 def _axis_of_end_times(windows: Sequence[Window], record: Record) -> _Axis | None:
-    """Return the axis of the times at which the windows ended; None unless all say it, and the times go on."""
+    """Return a horizontal axis of the times at which windows ended.
+
+    Args:
+        windows: Windows of one run in their order.
+        record: The run as its log describes it. If it says when the run started, the times are counted from there.
+
+    Returns:
+        The axis; None unless all windows say their end, and the times never go back and are not all equal.
+    """
     ends_s: list[float] = values_of(windows, "end_s")
     all_say_it = len(ends_s) == len(windows)
     times_go_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1
@@ -417,7 +451,14 @@ def _axis_of_end_times(windows: Sequence[Window], record: Record) -> _Axis | Non
 
 
 def _axis_of_lengths(windows: Sequence[Window]) -> _Axis | None:
-    """Return the axis of the time that each window took, from 0 s on; None unless all of them say it."""
+    """Return a horizontal axis of the time that each window took, one after the other from 0 s on.
+
+    Args:
+        windows: Windows of one run in their order.
+
+    Returns:
+        The axis; None unless all windows say their time.
+    """
     lengths_s: list[float] = values_of(windows, "seconds")
     if len(lengths_s) != len(windows):
         return None
@@ -426,7 +467,14 @@ def _axis_of_lengths(windows: Sequence[Window]) -> _Axis | None:
 
 
 def _axis_of_steps(windows: Sequence[Window]) -> _Axis | None:
-    """Return the axis of the steps at which the windows ended; None unless all say it, and each step is a later one."""
+    """Return a horizontal axis of the steps at which windows ended.
+
+    Args:
+        windows: Windows of one run in their order.
+
+    Returns:
+        The axis; None unless all windows say their last step, and each step is a later one.
+    """
     steps: list[int] = values_of(windows, "step")
     all_say_it = len(steps) == len(windows)
     steps_rise = steps == sorted(set(steps))
@@ -459,5 +507,10 @@ def _spans_of_time(
 
 
 def _spans_of_steps(windows: Sequence[Window], steps: Sequence[int]) -> list[tuple[float, float]]:
-    """Return the step before each window and the step at its end. A window without a number of steps has them equal."""
+    """Return the step before each window and the step at its end.
+
+    Args:
+        windows: Windows of one run. If one does not say its number of steps, both of its steps are that at its end.
+        steps: Last step of each window.
+    """
     return [(float(step - (window.steps or 0)), float(step)) for step, window in zip(steps, windows, strict=True)]

@@ -180,7 +180,12 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
 
 
 def _has_values(run: ReportedRun, read: Callable[[Window], float | None]) -> bool:
-    """Return whether a window of a run has a finite value of the quantity that `read` returns."""
+    """Return whether any window of a run has a finite value of a quantity, such as the loss.
+
+    Args:
+        run: A run of the report.
+        read: Returns the quantity of a window, or None if the log does not say it.
+    """
     return any(_is_finite(read(window)) for window in run.record.windows)
 
 
@@ -208,7 +213,14 @@ def _curve_of_run(run: ReportedRun, places: Sequence[int], read: Callable[[Windo
 
 
 def _steps_done(record: Record) -> list[int] | None:
-    """Return how many steps of the run were done at the end of each window; None unless all of these are known."""
+    """Return how many steps of a run were done at the end of each window.
+
+    Args:
+        record: The run as its log describes it. A window is the steps between two printed rows of the log.
+
+    Returns:
+        A number for each window; None unless all of these are known.
+    """
     known = [steps for steps in steps_done_by_window(record) if steps is not None]
     return known if len(known) == len(record.windows) else None
 
@@ -439,7 +451,14 @@ def variance(report: Report) -> Section:
 
 
 def _deviation_in_words(figure: Score | None) -> str:
-    """Return the standard deviation of a figure as a share of it; empty if it is unknown or the figure is 0."""
+    """Return the standard deviation of a figure as a share of it: "standard deviation 0.41% over windows".
+
+    Args:
+        figure: The figure of a group of repeated runs; None if it has none.
+
+    Returns:
+        The words; empty if the deviation is unknown or the figure is 0.
+    """
     if figure is None or figure.spread is None or not figure.value:
         return ""
     return f"standard deviation {short_percent(figure.spread / figure.value)} over {figure.spread_over}"
@@ -490,7 +509,15 @@ def _range(group: Group) -> Inline:
 
 
 def _deviation(group: Group, score: Score) -> Inline:
-    """Return the standard deviation, its share of the figure, and what it is taken over; or "not measured"."""
+    """Return the standard deviation of a figure, its share of the figure, and what it is taken over.
+
+    Args:
+        group: A group of repeated runs.
+        score: Figure of the group.
+
+    Returns:
+        Text such as "40.20 (0.41% of the figure) over windows"; "not measured" if the deviation is not known.
+    """
     if score.spread is None:
         return NOT_MEASURED
     share = f" ({short_percent(score.spread / score.value)} of the figure)" if score.value else ""
@@ -498,7 +525,12 @@ def _deviation(group: Group, score: Score) -> Inline:
 
 
 def _interval(group: Group, score: Score) -> Inline:
-    """Return the 95 % interval of a figure and how it was made; without one, why there is none."""
+    """Return the 95 % interval of a figure and how it was made; without one, why there is none.
+
+    Args:
+        group: A group of repeated runs.
+        score: Figure of the group.
+    """
     if score.interval_95 is None:
         return score.interval_method
     method = Text(text=f" {score.interval_method}", look="small")

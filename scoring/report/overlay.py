@@ -24,7 +24,14 @@ class _DrawnRun(NamedTuple):
 
 
 def figures(report: Report) -> list[Figure | Paragraph]:
-    """Return the plots of the first screen: the throughput of the runs over time from zero, then enlarged."""
+    """Return the plots at the top of the page: the throughput of the runs over time from zero, then enlarged.
+
+    Args:
+        report: The content of the report.
+
+    Returns:
+        One or two plots. If no log has rates, a sentence that says so.
+    """
     runs: list[_DrawnRun] = []
     for run in report.runs:
         points, axis_unit = timeline(run)
@@ -117,7 +124,12 @@ def _title(drawn_runs: Sequence[_DrawnRun]) -> str:
 
 
 def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
-    """Return the lowest and the highest rate of each run of a plot, and how many runs of the report are not in it."""
+    """Return the lowest and the highest rate of each run of a plot, and how many runs of the report are not in it.
+
+    Args:
+        report: The content of the report.
+        drawn_runs: The runs of the plot, with the points that are drawn.
+    """
     ranges = "; ".join(_range_of(drawn.run, drawn.points) for drawn in drawn_runs)
     not_shown = len(report.runs) - len(drawn_runs)
     return f"{ranges}; {not_shown} more below" if not_shown else ranges
@@ -149,9 +161,13 @@ def _range_of(run: ReportedRun, points: Sequence[Point]) -> str:
 
 
 def _score_of_only_group(report: Report) -> float | None:
-    """Return the score of a report with a single group of runs, for the plot to show as a horizontal line.
+    """Return the score of a report with a single group of repeated runs, for a plot to show as a horizontal line.
 
-    None if there are several groups, if the scores are not throughputs, or if there is no score.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        The score; None if there are several groups, if the scores are not throughputs, or if there is no score.
     """
     score = report.headline.score
     if len(report.groups) != 1 or report.protocol.figure != "throughput" or score is None:
@@ -167,9 +183,10 @@ def _label(report: Report, run: ReportedRun) -> str:
 
 
 def unit_of_rates(run: ReportedRun) -> str:
-    """Return the unit of a run's rates as the page shows them.
+    """Return the unit of a run's rates as the page shows them: "images/s" of all devices, or "images/s per device".
 
-    They are images/s of all devices. If the log gives rates per device and not the number of devices, they stay so.
+    Args:
+        run: A run of the report. The rates are per device only if the log gives them so, and not the number of devices.
     """
     if run.record.rate_scope == "device" and run.record.devices is None:
         return "images/s per device"

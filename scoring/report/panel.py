@@ -64,7 +64,11 @@ class Plot:
     legend: list[LegendEntry] = field(default_factory=list)
 
     def size(self, height_inches: float = HEIGHT_INCHES) -> None:
-        """Set the panel's height, and the room around its axes."""
+        """Set the panel's height, and the room around its axes.
+
+        Args:
+            height_inches: Height of the drawing, in inches.
+        """
         self.figure.set_size_inches(WIDTH_INCHES, height_inches)
         left = LEFT_INCHES / WIDTH_INCHES
         bottom = BELOW_INCHES / height_inches
@@ -73,7 +77,13 @@ class Plot:
         self.axes.set_position((left, bottom, width, height))
 
     def add_to_legend(self, mark: str, color: str, label: str) -> None:
-        """Add an entry to the legend, once."""
+        """Add an entry to the legend, once.
+
+        Args:
+            mark: Character that shows the line's marker.
+            color: Colour of the line, one of those that stand for a variable of the page (see svg.py).
+            label: Text of the entry.
+        """
         entry = LegendEntry(mark, VARIABLES[color], label)
         if entry not in self.legend:
             self.legend.append(entry)
@@ -149,12 +159,20 @@ class Plot:
         self.axes.set_position((box.x0 + more_room, box.y0, box.width - more_room, box.height))
 
     def start_at_zero(self, values: Sequence[float]) -> None:
-        """Let the vertical axis begin at 0, so that a small dip looks small, and end above the highest value."""
+        """Let the vertical axis begin at 0, so that a small dip looks small, and end above the highest value.
+
+        Args:
+            values: The values that are drawn. Those beyond GREATEST_DRAWN do not count.
+        """
         highest = max((value for value in values if value < GREATEST_DRAWN), default=0)
         self.axes.set_ylim(0, highest * 1.12 or 1)
 
     def enclose(self, values: Sequence[float]) -> None:
-        """Let the vertical axis span the values, with a tenth of their range as room below and above."""
+        """Let the vertical axis span the values, with a tenth of their range as room below and above.
+
+        Args:
+            values: The values that are drawn. Those beyond GREATEST_DRAWN do not count.
+        """
         drawn = [value for value in values if abs(value) < GREATEST_DRAWN]
         low = min(drawn, default=0.0)
         high = max(drawn, default=1.0)

@@ -50,7 +50,11 @@ def performance(report: Report) -> Table:
 
 
 def _efficiency_by_first_run(systems: Sequence[Sequence[ScalingRow]]) -> dict[int, float]:
-    """Return the scaling efficiency of each group of the systems, by the number of the group's first run."""
+    """Return the scaling efficiency of each group of repeated runs, by the number of the group's first run.
+
+    Args:
+        systems: The rows of each system's scaling table.
+    """
     efficiency_by_first_run: dict[int, float] = {}
     for rows in systems:
         for row in rows:
@@ -81,7 +85,14 @@ def _median_step(group: Group) -> Inline:
 
 
 def _slow_step(group: Group) -> Inline:
-    """Return a slow step time in milliseconds: 95 % of the measured windows have shorter steps; or "not measured"."""
+    """Return a slow step time of a group in milliseconds: 95 % of the measured windows have shorter steps.
+
+    Args:
+        group: A group of repeated runs.
+
+    Returns:
+        The time; "not measured" if no window says its step time.
+    """
     quantiles = group.step_quantiles
     if quantiles is None:
         return NOT_MEASURED
@@ -89,7 +100,14 @@ def _slow_step(group: Group) -> Inline:
 
 
 def _data_wait(group: Group) -> Inline:
-    """Return the share of the time that rank 0 waited for input, over the windows that say both."""
+    """Return the share of the time that rank 0 of a group's runs waited for input.
+
+    Args:
+        group: A group of repeated runs. Only measured windows that say both times count.
+
+    Returns:
+        The share; "not measured" if no window says both.
+    """
     share = waiting_share(group.measured)
     return NOT_MEASURED if share is None else link_to_runs(group, short_percent(share))
 
@@ -169,9 +187,12 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
-    """Return a scaling efficiency, which compares a group with its system's smallest number of devices.
+    """Return a scaling efficiency as text for the page.
 
-    The text is "not measured" if it is not known.
+    Args:
+        group: The group of repeated runs that it is of.
+        efficiency: Speedup of the group over its system's smallest number of devices, divided by how many times as many
+            devices it has. None: not known, which gives "not measured".
     """
     if efficiency is None:
         return NOT_MEASURED

@@ -93,7 +93,12 @@ def compliance(report: Report) -> Section:
 
 
 def _verdict_of_check(run: ReportedRun, findings: Mapping[str, Any]) -> Paragraph:
-    """Return the check's verdict on a run, and the verdict of mlperf-logging if that was run too."""
+    """Return the verdict of the compliance check on a run, and that of mlperf-logging if it was run too.
+
+    Args:
+        run: A run of the report.
+        findings: Entry of `python -m compliance check --json` on the run's log.
+    """
     errors = sum(finding["severity"] == "error" for finding in findings["findings"])
     official = findings.get("mlperf_logging")
     tool = f"; mlperf-logging: {official.get('verdict')}" if isinstance(official, dict) else ""
@@ -103,12 +108,22 @@ def _verdict_of_check(run: ReportedRun, findings: Mapping[str, Any]) -> Paragrap
 
 
 def _rows_of_errors_and_warnings(run: ReportedRun, findings: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
-    """Return the rows of the findings that ask for something to be done."""
+    """Return the rows of those findings of the compliance check that ask for something to be done.
+
+    Args:
+        run: A run of the report.
+        findings: The findings on the run's log, as `python -m compliance check --json` printed them.
+    """
     return [_cells_of_finding(run, finding) for finding in findings if finding["severity"] != "info"]
 
 
 def _rows_of_notes(run: ReportedRun, findings: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
-    """Return the rows of the notes, without the last cell: a note asks for nothing to be done."""
+    """Return the rows of the notes of the compliance check, without the last cell: a note has nothing to be done.
+
+    Args:
+        run: A run of the report.
+        findings: The findings on the run's log, as `python -m compliance check --json` printed them.
+    """
     return [_cells_of_finding(run, finding)[:-1] for finding in findings if finding["severity"] == "info"]
 
 
@@ -249,10 +264,11 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _passport_in_words(passport: schema.Passport) -> str:
-    """Return the count, the bytes and the SHA-256 of a passport: "50,000 files, 6,744,924,160 bytes, SHA-256 1f2e..."
+    """Return the size and the hash of a set of files: "50,000 files, 6,744,924,160 bytes, SHA-256 1f2e..."
 
-    They are those of image files if the passport is exact. Otherwise they are those of packed records, which hold
-    labels besides the images.
+    Args:
+        passport: Number, bytes and SHA-256 of the files, from the log. If it is exact, they are those of image files.
+            Otherwise they are those of packed records, which hold labels besides the images.
     """
     counted_things = "files" if passport.is_exact else "records with more in them than the images"
     return f"{passport.files:,} {counted_things}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"

@@ -64,7 +64,14 @@ def _with_colors_of_page(svg: str) -> str:
 
 
 def _svg_head(view_box: str, name: str, title: str, description: str) -> str:
-    """Return the opening tag of a figure's SVG, with the title and the description that screen readers read."""
+    """Return the opening tag of a plot's SVG, with the title and the description that screen readers read.
+
+    Args:
+        view_box: The attribute of the old tag, such as `viewBox="0 0 317 187"`.
+        name: Name of the plot, with which the ids of both texts begin.
+        title: Title of the plot.
+        description: The plot in words.
+    """
     words = html.escape(visible(description, 10_000))
     return (
         f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {view_box} role="img" '

@@ -58,7 +58,11 @@ def efficiency_in_words(efficiency: float) -> str:
 
 
 def interval_in_words(bounds: tuple[float, float] | None) -> str:
-    """Return an interval in words, `9.812 to 9.934`; "none" for None."""
+    """Return an interval in words, such as "9.812 to 9.934".
+
+    Args:
+        bounds: Its lower and upper bound; None for no interval, which gives "none".
+    """
     if bounds is None:
         return "none"
     low, high = bounds
@@ -79,7 +83,11 @@ class TimeUnit(NamedTuple):
 
 
 def time_unit(longest_s: float) -> TimeUnit:
-    """Return the unit to show times up to `longest_s` seconds in: h from 3 hours, min from 5 minutes, else s."""
+    """Return the unit in which times are shown: hours from 3 hours, minutes from 5 minutes, else seconds.
+
+    Args:
+        longest_s: The longest of the times that are shown together, in seconds.
+    """
     if longest_s >= 3 * 3600:
         return TimeUnit(3600.0, "h")
     if longest_s >= 300:

@@ -151,7 +151,11 @@ def _count_errors(checked: Sequence[ReportedRun]) -> int:
 
 
 def _judge_cut_logs(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a fatal verdict if an MLPerf log ends before its run does. For other formats the score has a warning."""
+    """Yield a fatal verdict if an MLPerf log ends before its run does. For other formats the score has a warning.
+
+    Args:
+        runs: The runs of the report.
+    """
     cut = [run for run in runs if run.record.truncated and run.record.format == "mllog"]
     if cut:
         text = f"truncated: {_numbers_in_words(cut, runs)}; the log ends before the run does"
@@ -363,12 +367,24 @@ def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _is_missing_in_a_log(name: str, runs: Sequence[ReportedRun]) -> bool:
-    """Return whether the log of at least one run does not say `name`: "system", "date", "organisation" or "commit"."""
+    """Return whether the log of at least one run does not say a fact on where the run comes from.
+
+    Args:
+        name: The fact: "system", "date", "organisation" or "commit".
+        runs: The runs of the report.
+    """
     return any(not _origin_of(run)[name] for run in runs)
 
 
 def _origin_of(run: ReportedRun) -> dict[str, object]:
-    """Return where, when and by whom a run was made; a value that counts as false if its log does not say it."""
+    """Return where, when and by whom a run was made, by the names "system", "date", "organisation" and "commit".
+
+    Args:
+        run: A run of the report.
+
+    Returns:
+        The facts. One that the log does not say is None or another value that counts as false.
+    """
     start_s = run.start.value
     return {
         "system": hardware(run) or run.record.accelerator,
