@@ -225,14 +225,9 @@ def test_what_differs_is_listed_by_what_matters_first(tmp_path: Path) -> None:
     assert json.loads(report(tmp_path, record_of(4), "--json").stdout)["differences"] == []
 
 
-def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
-    (tmp_path / "cpu").mkdir()
-    for quota, said in (("8000", "8000 100000"), ("-1", "max 100000")):
-        (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
-        (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-        assert fleet_facts._cpu_quota(tmp_path) == said
-    (tmp_path / "cpu.max").write_text("8000 50000\n")
-    assert fleet_facts._cpu_quota(tmp_path) == "8000 50000"
+@pytest.mark.parametrize(("cpus", "said"), [(None, "none"), (1.5, "1.5 CPUs"), (64.0, "64 CPUs")])
+def test_the_quota_of_cpu_time_is_the_one_that_the_doctor_found(cpus: float | None, said: str) -> None:
+    assert fleet_facts.facts_of_node(job_of(), machine(cgroup_cpus=cpus))["CPU quota"] == said
 
 
 def test_a_fact_that_is_not_known_is_said_to_be_unknown() -> None:

@@ -12,6 +12,7 @@ import psutil
 
 from harness import env, provenance
 from harness.job import Job
+from runlog.digits import six_digits
 from tools.fleet.verdicts import Record
 
 # The order of facts in the report, first what changes speed most. A fact is sorted by the entry that it begins with.
@@ -45,20 +46,9 @@ def _read(path: str | Path) -> str:
         return "not readable"
 
 
-def _cpu_quota(root: Path) -> str:
-    """Return how many microseconds of CPU time this machine's cgroup has in each period, and how long a period is.
-
-    "200000 100000" is the time of two CPUs, and "max 100000" has no limit. `root` is the folder of the cgroup. A file
-    that cannot be read has "not readable" in place of its value.
-    """
-    file_of_v2 = root / "cpu.max"  # the second version of cgroups has this file, the first one two others
-    if file_of_v2.exists():
-        return _read(file_of_v2)
-    quota_us = _read(root / "cpu/cpu.cfs_quota_us")
-    period_us = _read(root / "cpu/cpu.cfs_period_us")
-    if quota_us == "-1":
-        quota_us = "max"
-    return f"{quota_us} {period_us}"
+def _cpu_quota(cpus: float | None) -> str:
+    """Return the time of how many CPUs a node's cgroups give: "1.5 CPUs"; empty if they set no limit (None)."""
+    return "" if cpus is None else f"{six_digits(cpus)} CPUs"
 
 
 def _distinct(values: Iterable[Any]) -> str:
@@ -138,7 +128,7 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "persistence": _distinct(gpu.persistence for gpu in gpus),
         "CPU": provenance.node().cpu,
         "cores": str(len(set().union(*probed["rank_cores"]))),
-        "CPU quota": _cpu_quota(Path("/sys/fs/cgroup")),
+        "CPU quota": _cpu_quota(probed["cgroup_cpus"]),
         "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
         "InfiniBand": ", ".join(probed["infiniband"].values()),
         "NIC speeds": ", ".join(_without_first_word(text) for text in interfaces.values()),  # without the address
