@@ -424,7 +424,11 @@ def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
 
 
 def _compare_with_envelope(comparison: Comparison) -> Convergence:
-    """Return the outcome of the comparison with the points of the lower envelope in place of rcp_checker's."""
+    """Repeat a comparison of runs with reference points, with only those on the lower convex envelope.
+
+    Args:
+        comparison: The first comparison, with the points that MLCommons' rcp_checker uses.
+    """
     reference = comparison.reference
     points = convergence.lower_envelope(reference)
     return convergence.against_reference(comparison.epochs_to_target, comparison.batch, reference, points)

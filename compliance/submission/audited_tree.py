@@ -288,7 +288,14 @@ def _scale(found: float | Unreadable | None) -> _Scaled:
 
 
 def _read_scaling(path: Path) -> float:
-    """Return the factor in a scaling.json. Raises ValueError if it has none above 0."""
+    """Return the factor in a scaling.json.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        ValueError: The file has no factor above 0, or is no JSON object.
+    """
     factor: Any = read_object(path, "a factor file").get("scaling_factor")
     if not is_number(factor) or factor <= 0:
         raise ValueError(f"{path.name}: no scaling_factor above 0")

@@ -279,8 +279,8 @@ def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
             mlperf-logging's tools see; by "strict", those of this project.
 
     Returns:
-        The runs, and the names of the rules that they break, without those on the quality target: a submission may drop
-        a run that missed it.
+        The runs, and the names of the rules that they break. Those on the quality target are left out, because a
+        submission may drop a run that missed it, and so is `rcp-convergence`, on which a test of all runs decides.
     """
     runs = []
     rules_forbidding_score: set[str] = set()

@@ -259,7 +259,7 @@ def tiles(report: Report) -> list[Tile]:
 
     Args:
         report: The content of the report. All values are of one group of runs, `report.headline`: of those with a
-            figure, the group with most devices.
+            figure, if any, the group with most devices.
 
     Returns:
         The figure and its number of runs, or one tile that says why there is no figure; then the time to train, unless
@@ -283,7 +283,7 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
     """Return the tile of a group's figure, whose text is its 95 % interval and any doubt about its times.
 
     - with an interval: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
-    - without one: "95 % interval none: fewer than 10 windows of one run."
+    - without one: "95 % interval none: fewer than 8 windows of one run."
 
     Args:
         group: A group of repeated runs.

@@ -66,7 +66,8 @@ def compliance(report: Report) -> Section:
 
     Returns:
         The section: a sentence on each run, with its verdict or that it was not checked; then a table of the errors and
-        warnings of all runs, or a sentence that there are none; then a folded table of the notes, if there are any.
+        warnings of all runs or, if a run was checked, a sentence that there are none; then a folded table of the notes,
+        if there are any.
     """
     parts: list[Block] = []
     notes = []
@@ -481,7 +482,12 @@ def log_lines(report: Report, rest_of_page: Sequence[object]) -> Section:
 
 
 def _quoted_lines(run: ReportedRun, line_numbers: set[int]) -> Lines:
-    """Read lines of a run's log, and return them as a part of the page. A line that is not there is empty."""
+    """Read lines of a run's log, and return them as a part of the page.
+
+    Args:
+        run: A run of the report.
+        line_numbers: Numbers of the lines, counted from 1. A line that is not there is shown as empty.
+    """
     texts = _read_lines(run.path, line_numbers)
     shown = [(number, visible(texts.get(number, ""), QUOTED_CHARS)) for number in sorted(line_numbers)]
     return Lines(run=run.number, file=run.record.file, lines=shown)

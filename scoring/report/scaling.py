@@ -58,9 +58,14 @@ def with_step_times(groups: Sequence[Group]) -> list[Group]:
 
 
 def _step_on_single_device(groups: Sequence[Group], mean_steps: Sequence[_MeanStep | None]) -> float | None:
-    """Return the mean step of the first group that ran on one device, in seconds.
+    """Return the mean step of the first group of runs that ran on one device, in seconds.
 
-    None if there is no such group, or its logs do not say how long a step takes.
+    Args:
+        groups: Groups of repeated runs of one system.
+        mean_steps: Mean step of each group; None for a group whose logs do not tell it.
+
+    Returns:
+        The step; None if there is no such group, or if its logs do not tell how long a step takes.
     """
     for group, mean_step in zip(groups, mean_steps, strict=True):
         if group.record.devices == 1:
@@ -153,7 +158,14 @@ def _mean_step(group: Group) -> _MeanStep | None:
 
 
 def _mean_of_printed_times(windows: Sequence[Window]) -> _MeanStep | None:
-    """Return the mean of the step times that a log prints for its windows; None unless it prints one for each."""
+    """Return the mean of the step times that a log prints for its windows, weighted by their numbers of steps.
+
+    Args:
+        windows: Parts of runs between two printed rows of the log. If one does not say its steps, all weigh the same.
+
+    Returns:
+        The mean step, without a wait for data; None unless the log prints a time for each window.
+    """
     printed_s: list[float] = values_of(windows, "printed_step_time_s")
     if len(printed_s) != len(windows):
         return None
@@ -161,7 +173,15 @@ def _mean_of_printed_times(windows: Sequence[Window]) -> _MeanStep | None:
 
 
 def _step_by_score(group: Group) -> _MeanStep | None:
-    """Return how long a step takes by the group's score in images/s; None without such a score or the batch."""
+    """Return how long a step takes by the throughput of a group: the images of a step divided by images/s.
+
+    Args:
+        group: A group of repeated runs.
+
+    Returns:
+        The step, without a wait for data; None if the group has no score in images/s, or if its global batch is not
+        known.
+    """
     global_batch = group.record.global_batch  # images of a step, on all devices
     score = group.score
     if not global_batch or score is None or score.unit != "images/s" or score.value <= 0:
@@ -263,13 +283,28 @@ class PublishedCurves(NamedTuple):
 
 
 def _family_of_model(model: str | None) -> str | None:
-    """Return the family of a model, such as all versions of ResNet-50; None for a model that is not trained here."""
+    """Return the family of a model: models that count as one, such as all versions of ResNet-50.
+
+    Args:
+        model: Name of the model; None if it is not known.
+
+    Returns:
+        The name of the family; None for a model that is not trained here.
+    """
     workload = workloads.of_family(model)
     return None if workload is None else workload.family
 
 
 def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | None:
-    """Return the kind of precision by which figures are compared: fp32, tf32 or amp; None if it is not known."""
+    """Return the kind of precision by which throughputs are compared.
+
+    Args:
+        precision: Precision of the training, such as "fp32" or "amp_o2"; None if it is not known.
+        math_mode: What FP32 matrix products really use: "fp32" or "tf32"; None if it is not known.
+
+    Returns:
+        "fp32", "tf32" or "amp"; None if it is not known. Any other precision than fp32 and tf32 counts as "amp".
+    """
     if precision not in (None, "fp32", "tf32"):
         return "amp"
     if "tf32" in (precision, math_mode):

@@ -131,7 +131,14 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
 
 
 def _measured_span(points: Sequence[Point]) -> str:
-    """Return where the measured points begin and end on the axis, `120 to 900`; empty if no point is measured."""
+    """Return where the measured points of a plot begin and end on the axis, such as "120 to 900".
+
+    Args:
+        points: Throughput of a run over time. Measured points count for the run's figure.
+
+    Returns:
+        The text; empty if no point is measured.
+    """
     measured = [point for point in points if point.measured]
     if not measured:
         return ""
@@ -189,7 +196,14 @@ def _place_on_axis(value: float) -> str:
 
 
 def _milliseconds(point: Point) -> str:
-    """Return the mean step time of a point's windows in milliseconds; "not said" unless all of them say it."""
+    """Return the mean step time of a point's windows in milliseconds.
+
+    Args:
+        point: A window, which is the steps between two printed rows of the log, or several neighbouring ones.
+
+    Returns:
+        The time; "not said" unless all of the windows say it.
+    """
     times: list[float] = values_of(point.windows, "step_s")
     if not times or len(times) != len(point.windows):
         return "not said"
@@ -250,7 +264,12 @@ def _part(group: Group, step: StepTime, seconds: float | None, otherwise: str) -
 
 
 def _all_reduce_note(group: Group, step: StepTime) -> str:
-    """Return how the time of the all-reduce is known, and how many MiB it sums if the log says it."""
+    """Return how the time of the all-reduce is known, and how many MiB it sums if the log says it.
+
+    Args:
+        group: A group of repeated runs. On one device, no size is said.
+        step: Parts of its mean step.
+    """
     size_mib = real(section(group.record, "program").get("all_reduce_mib")) or 0.0
     if size_mib <= 0 or group.record.devices == 1:
         return step.all_reduce_note
@@ -326,7 +345,14 @@ def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
 
 
 def _speedup_interval(row: ScalingRow) -> Inline:
-    """Return the 95 % interval of a speedup; "base" or "none" if there is no interval."""
+    """Return the 95 % interval of a speedup as text.
+
+    Args:
+        row: A row of a system's scaling table.
+
+    Returns:
+        The interval. Without one, "base" for a speedup of 1, which the smallest number of devices has, else "none".
+    """
     if row.speedup_95 is not None:
         return link_to_runs(row.group, interval_in_words(row.speedup_95))
     return "base" if row.speedup == 1 else "none"
@@ -363,9 +389,14 @@ def _scaling_figures(report: Report) -> list[Figure]:
 
 
 def _our_rates(report: Report) -> list[plots.Points]:
-    """Return a curve of throughput for each system that was run on several numbers of devices.
+    """Return the curves of this report in the plot of throughput over the number of devices.
 
-    If there is no such system, each group of runs is a curve of one point.
+    Args:
+        report: The content of the report.
+
+    Returns:
+        Points (devices, images/s) for each system that was run on several numbers of devices or nodes. If there is no
+        such system, each group of runs with a throughput is a curve of one point.
     """
     if report.scaling:
         return [_rates_of_rows(rows) for rows in report.scaling]

@@ -86,7 +86,12 @@ def _link_matrix(topology: Any) -> _LinkMatrix:
 
 
 def _cells_of_links(row: _LinksOfDevice, devices: Sequence[str]) -> list[Cell]:
-    """Return the table row of a device: its link to each of `devices`, styled by the kind of link."""
+    """Return the row of a device in the table of links between devices, styled by the kind of link.
+
+    Args:
+        row: Name of the device, and then its link to each device, such as ("GPU0", "X", "NV12").
+        devices: Names of all devices, which are the heads of the columns.
+    """
     device, *links = row
     cells = [Cell("", device)]
     for other, link in zip(devices, links, strict=True):

@@ -19,7 +19,11 @@ LEAST_RUNS_FOR_OLYMPIC_MEAN = 3  # it drops the best and the worst run, and one 
 
 
 def applies(check: Verdict) -> bool:
-    """Return whether there was anything for the check to look at."""
+    """Return whether there was anything for a check to look at.
+
+    Args:
+        check: Verdict of the check. Its text begins with "not applicable" if there was nothing.
+    """
     return not check.found.startswith(NOT_APPLICABLE)
 
 
@@ -105,7 +109,13 @@ def _numbers_in_words(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) 
 
 
 def _verdict_that_does_not_apply(check: str, why: str) -> Verdict:
-    """Return the verdict on a check that had nothing to look at. By its text, `applies` tells to ignore its status."""
+    """Return the verdict on a check that had nothing to look at.
+
+    Args:
+        check: Name of the check.
+        why: Reason, which the text of the verdict ends with. By the beginning of that text, `applies` tells to ignore
+            the status.
+    """
     return Verdict(check=check, status=UNKNOWN, found=f"{NOT_APPLICABLE}: {why}")
 
 
