@@ -34,6 +34,9 @@ def in_words(node: ast.expr) -> str:
 
     v['value'] > 0 if s['x'] else True
     -> above 0, where x
+
+    Args:
+        node: The syntax tree of the expression, in which `v` is the event and `s` the state.
     """
     match node:
         case ast.BoolOp(op=ast.And(), values=checks):
@@ -48,15 +51,24 @@ def in_words(node: ast.expr) -> str:
 
 
 def _either_in_words(first: ast.expr, second: ast.expr) -> str:
-    """Return the words of two checks, joined by "or". If both begin with "metadata has", this is said only once."""
+    """Return the words of two checks, joined by "or". If both begin with "metadata has", this is said only once.
+
+    Args:
+        first: The syntax tree of the one check.
+        second: The syntax tree of the other check.
+    """
     words_of_second = in_words(second).removeprefix("metadata has ")
     return f"{in_words(first)} or {words_of_second}"
 
 
 def _words_for_text(expression_text: str) -> str:
-    """Return the words for the text of an expression, by the first pattern in _WORDS that matches.
+    """Return the words for an expression, by the first pattern in _WORDS that matches.
 
-    If none matches, the text is returned with plain names: `v['value'] in s['names']` -> `value in names`.
+    Args:
+        expression_text: The text of the expression, as ast.unparse writes it.
+
+    Returns:
+        The words. If no pattern matches, the text with plain names: `v['value'] in s['names']` -> `value in names`.
     """
     for pattern, words in _WORDS:
         match = re.fullmatch(pattern, expression_text)

@@ -31,7 +31,11 @@ class Judge:
         self._events: list[Event] = []
 
     def take(self, event: Event) -> None:
-        """Keep an event if a rule of any file is about its key."""
+        """Keep an event if a rule of any file is about its key.
+
+        Args:
+            event: The next event of the log.
+        """
         if event.key not in self._keys:
             return
         if isinstance(event.metadata, dict):  # half the memory: no rule asks for the place in the code
@@ -53,11 +57,14 @@ class Judge:
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and all files that it leads to, each once; return the results in the order of application.
+        """Apply common.yaml and all rule files that it leads to, each once.
 
-        An event's value may enqueue a further file: the division `closed` enqueues closed_common.yaml. A file that does
-        not exist or was applied already is reported. The `findings` of each result are reported, too, but its other
-        failures are left to the caller.
+        An event's value may lead to a further file: the division `closed` leads to closed_common.yaml. A file that does
+        not exist or was applied already is reported.
+
+        Returns:
+            The results, in the order of application. Their `findings` have been reported, but their other failures are
+            left to the caller.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -80,7 +87,11 @@ class Judge:
         """Report an event whose value leads to a rule file that does not exist, or was applied already.
 
         If the value is the benchmark, the rule known-benchmark is broken. Any other value, such as a division, is kept
-        as a failure in `key_result`, the result of the event's key, unless that has a failure already.
+        as a failure in `key_result`, unless that has a failure already.
+
+        Args:
+            enqueued: The rule file, and the event whose value leads to it.
+            key_result: The result of the event's key in the file that enqueued the further one.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -90,10 +101,14 @@ class Judge:
             key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
-        """Report a benchmark, stated by `event`, whose `rule_file` does not exist, or is not that of a benchmark.
+        """Report a benchmark whose rule file does not exist, or is not that of a benchmark.
 
         For instance, if a closed run calls its benchmark `common`, the file is closed_common.yaml, which is applied to
         any closed run.
+
+        Args:
+            event: The event that states the benchmark.
+            rule_file: The file that it leads to, such as training_4.0.0/closed_resnet.yaml.
         """
         benchmark = printable(event.value, 60)
         does_exist = rule_file in names()
@@ -137,7 +152,11 @@ class _FileJudge:
         self._first_crash: Finding | None = None  # on the first event at which the official checker ends by a traceback
 
     def judge(self, events: Sequence[Event]) -> _FileResult:
-        """Apply the rules to all events of a log, one after the other, and return what they find."""
+        """Apply the rules of the file to all events of a log, one after the other, and return what they find.
+
+        Args:
+            events: The events, in the order of the log.
+        """
         for initialise in self._file.begin:
             no_event = None  # the code runs before the first event
             initialise(no_event, self._state)
@@ -150,8 +169,14 @@ class _FileJudge:
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
         """Return one more event for each evaluation, with all its metrics, for the rules of stable_diffusion.
 
-        For the files of other benchmarks the list is empty. The official checker crashes at a metric that cannot be
-        joined with the others. The first such metric becomes a finding.
+        The official checker crashes at a metric that cannot be joined with the others. The first such metric becomes a
+        finding.
+
+        Args:
+            events: All events of the log, in their order.
+
+        Returns:
+            The events; empty for the rule files of other benchmarks.
         """
         if self._file.joining_field is None:
             return []
@@ -162,9 +187,12 @@ class _FileJudge:
         return joined.events
 
     def _keep_if_first_crash(self, crash: Finding) -> None:
-        """Keep the finding on an event at which the official checker ends with a traceback, unless one is kept already.
+        """Keep the finding on a crash of the official checker, unless one is kept already.
 
-        Our judge goes on after such an event, so there may be several.
+        That checker ends at its first crash. Our judge goes on after such an event, so there may be several.
+
+        Args:
+            crash: The finding on the event at which the official checker ends with a traceback.
         """
         if self._first_crash is None:
             self._first_crash = crash
@@ -187,13 +215,25 @@ class _FileJudge:
         return [finding for finding in findings if finding is not None]
 
     def _finding_on_unusable_metric(self, event: Event, count_field: str) -> Finding:
-        """Return the finding on an event whose metric cannot be joined with the others of its evaluation."""
+        """Return the finding on an event whose metric cannot be joined with the others of its evaluation.
+
+        Args:
+            event: The event, an eval_accuracy of stable_diffusion.
+            count_field: The field of its metadata by which metrics are joined, such as "samples_count".
+        """
         joined_result = self._result_by_key[JOINED_METRICS_KEY]
         wanted = f"{count_field} and a metric in the metadata"
         return joined_result.finding_on_event("metadata", event.line, wanted, shown(event, "metadata"))
 
     def _finding_if_alternative_is_missing(self, key_result: KeyResult) -> Finding | None:
-        """Return a finding if a key has no event, and neither has its alternative key; None if it has no such key."""
+        """Return a finding if a key has no event, and neither has its alternative key, of which one would do.
+
+        Args:
+            key_result: The result of the key, with its rule and its number of events.
+
+        Returns:
+            The finding. None if one of them has an event, or if the rule names no alternative key.
+        """
         alternative_key = key_result.rule.required.alternative_key
         if alternative_key is None:
             return None
@@ -202,10 +242,15 @@ class _FileJudge:
         return key_result.finding_on_count("none")
 
     def _finding_if_names_differ(self, wanted: WantedNames) -> Finding | None:
-        """Return a finding if the events of a key do not list each wanted name exactly once; else None.
+        """Return a finding if the events of a key do not list each wanted name exactly once.
 
         For instance, the events weights_initialization together must name each tensor of the reference model once.
-        Return None as well if the log has no event of the key.
+
+        Args:
+            wanted: The key, and the names that its events must list.
+
+        Returns:
+            The finding. None if the names are right, or if the log has no event of the key.
         """
         key_result = self._result_by_key[wanted.key]
         if key_result.event_count == 0:
@@ -226,6 +271,9 @@ class _FileJudge:
         The rule has checks and code for each event. It may also have a check for the first event, and one that at least
         one event must meet. For a key `submission_...`, the checks and the code for each event are only applied to the
         first one.
+
+        Args:
+            event: An event whose key has a rule in this file.
         """
         key_result = self._result_by_key[event.key]
         rule = key_result.rule
@@ -240,15 +288,25 @@ class _FileJudge:
             self._apply_any_check(rule.any_check, key_result, event)
 
     def _apply_first_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Keep a failure if the first event of a key does not meet the check for it."""
+        """Keep a failure if the first event of a key does not meet the check for it.
+
+        Args:
+            check: The check for the first event.
+            key_result: The result of the event's key, which keeps the failure.
+            event: The first event of the key.
+        """
         if not self._is_met(check, event):
             self._keep_failure(check, key_result, event)
 
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
-        """Apply the checks that every event of a key must meet to this event, then run the rule's code on it.
+        """Apply the checks that every event of a key must meet to an event, then run the rule's code on it.
 
         Each check that is not met is kept as a failure. The code runs even then. An exception in the code is a failure,
         too, but only if all checks are met.
+
+        Args:
+            key_result: The result of the event's key, with its rule, which keeps the failures.
+            event: The event.
         """
         rule = key_result.rule
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
@@ -261,7 +319,12 @@ class _FileJudge:
             key_result.keep_failure(failure)
 
     def _run_code(self, rule: Rule, event: Event) -> bool:
-        """Run the code of a rule for an event. Return whether it ran to its end, without an exception."""
+        """Run the code of a rule for an event. Return whether it ran to its end, without an exception.
+
+        Args:
+            rule: The rule. Its code changes the state that later checks read.
+            event: The event.
+        """
         try:
             for step in rule.code_after_checks:
                 step(event, self._state)
@@ -270,11 +333,16 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Note in `key_result` whether an event meets the check that at least one event of its key must meet.
+        """Note whether an event meets the check that at least one event of its key must meet.
 
         The number that comes nearest to the check is kept, for the finding that no event meets it. The official checker
         crashes if the check raises an exception, as for a text that it compares with a number. Its first crash becomes
         a finding.
+
+        Args:
+            check: The check, such as that an accuracy reaches the target.
+            key_result: The result of the event's key, in which this is noted.
+            event: The event.
         """
         key_result.keep_if_best(event, check)
         try:
@@ -288,17 +356,33 @@ class _FileJudge:
     # --- failed checks ---
 
     def _is_met(self, check: Check, event: Event) -> bool:
-        """Return whether an event meets a check; False if the check raises an exception, as in the official checker."""
+        """Return whether an event meets a check; False if the check raises an exception, as in the official checker.
+
+        Args:
+            check: The check.
+            event: The event.
+        """
         return holds(check.is_met, event, self._state)
 
     def _keep_failure(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Keep in `key_result` that an event does not meet a check."""
+        """Keep that an event does not meet a check.
+
+        Args:
+            check: The check.
+            key_result: The result of the event's key, which keeps the failure.
+            event: The event.
+        """
         objection = self._objection(check, event)
         failure = key_result.finding_on_event(check.aspect, event.line, objection.wanted, objection.actual)
         key_result.keep_failure(failure)
 
     def _objection(self, check: Check, event: Event) -> _Objection:
-        """Return what is wrong with an event that does not meet a check."""
+        """Return what a check wanted of an event that does not meet it, and what the log has instead.
+
+        Args:
+            check: The check that is not met.
+            event: The event.
+        """
         if check.order is not None:
             return self._objection_to_order(check.order)
         if check.aspect == "time":
@@ -306,7 +390,11 @@ class _FileJudge:
         return _Objection(check.words, shown(event, check.aspect))
 
     def _objection_to_order(self, order: KeyOrder) -> _Objection:
-        """Return what is wrong with the place of an event among the events of another key."""
+        """Return where an event must stand among the events of another key, and what the log has instead.
+
+        Args:
+            order: The place that the event should have, but has not.
+        """
         if order.must_come_first:
             line_of_other = self._result_by_key[order.other_key].first_line
             return _Objection(order.in_words, f"after the {order.other_key} of line {line_of_other}")
@@ -314,7 +402,12 @@ class _FileJudge:
 
 
 def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[str]) -> str:
-    """Return in words which names are listed less often than wanted, and which are listed more often."""
+    """Return in words which names are listed less often than wanted, and which are listed more often.
+
+    Args:
+        listed_names: The names that a log lists, with values of any type.
+        wanted_names: The names that it should list, each once.
+    """
     listed = Counter(map(printable, listed_names))  # as texts, because a value such as a list cannot be counted
     wanted = Counter(map(printable, wanted_names))
     missing = list(wanted - listed)[:_MOST_NAMES_SHOWN]
@@ -323,7 +416,13 @@ def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[
 
 
 def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Finding:
-    """Return the finding on an event for which a check raises an exception, so that the official checker crashes."""
+    """Return the finding on an event for which a check raises an exception, so that the official checker crashes.
+
+    Args:
+        check: The check.
+        key_result: The result of the event's key.
+        event: The event, such as an eval_accuracy whose value is a text.
+    """
     wanted = check.words
     if check.aspect == "value" and not is_number(event.value):
         wanted = "a number"  # the check compares the value with a number
@@ -331,9 +430,11 @@ def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Find
 
 
 def _objection_to_time(times: ComparedTimes) -> _Objection:
-    """Return what is wrong with an event that has failed a check of its time.
+    """Return what is wrong with an event that comes too late after the first init_start.
 
-    The limit is 0 until submission_division, whose value sets it, has come.
+    Args:
+        times: The time that has passed until the event, and its limit. The limit is 0 until submission_division, whose
+            value sets it, has come.
     """
     if times.limit_ms == 0:
         return _Objection("submission_division before it, for its time limit", "no submission_division")

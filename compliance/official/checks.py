@@ -73,15 +73,20 @@ class Check:
 
 
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
-    """Return the check that a rule has as `text`, in which `v` is the event and `s` the state.
+    """Return the check that a rule has as text, in which `v` is the event and `s` the state.
 
         v['value'] > 0          -> a check of the value
         'file' in v['metadata'] -> a check of the metadata
         ll.timestamp < 9        -> a check of the time
         s['run_started']        -> a check of the order: the event must come after a run_start
 
-    For a check of the order, `key_by_state_name` must say which events set the name: {"run_started": "run_start"}.
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    Args:
+        text: The check, in the language of mlperf-logging's rule files.
+        key_by_state_name: Which events set a name in the state, such as {"run_started": "run_start"}. Without it, no
+            check is one of the order.
+
+    Raises:
+        SyntaxError: The text has a form that no rule of mlperf-logging has.
     """
     node = parse_expression(text)
     is_met = compile_expression(node)
@@ -94,10 +99,14 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
     """Return the order of events that a check demands; None if it is not a check of the order.
 
-    `key_by_state_name` says which events set a name in the state `s`. With {"run_started": "run_start"}:
+    With {"run_started": "run_start"}:
 
         s['run_started']      -> the event must come after a run_start
         not s['run_started']  -> the event must come before every run_start
+
+    Args:
+        node: The syntax tree of the check.
+        key_by_state_name: Which events set a name in the state `s`.
     """
     text = ast.unparse(node)
     is_negated = text.startswith("not ")
@@ -108,13 +117,21 @@ def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrd
 
 
 def _name_in_state(expression_text: str) -> str | None:
-    """Return NAME if an expression is `s['NAME']` or `s['NAME'] == True`; None for any other."""
+    """Return NAME if an expression is `s['NAME']` or `s['NAME'] == True`; None for any other.
+
+    Args:
+        expression_text: The text of the expression, as ast.unparse writes it.
+    """
     match = re.fullmatch(r"s\['(\w+)'\](?: == True)?", expression_text)
     return match[1] if match else None
 
 
 def _aspect(expression_text: str) -> str:
-    """Return the part of an event that an expression looks at: time, metadata or value."""
+    """Return the part of an event that an expression looks at: time, metadata or value.
+
+    Args:
+        expression_text: The text of the expression, as ast.unparse writes it.
+    """
     if "ll.timestamp" in expression_text:
         return "time"
     if "v['metadata']" in expression_text:
@@ -130,9 +147,16 @@ class ComparedTimes(NamedTuple):
 
 
 def compared_times(check: Check, event: Event, state: State) -> ComparedTimes:
-    """Return the time that a check of the time compares for an event, and its limit: the left and the right side of
+    """Return the time that a check of the time compares for an event, and its limit.
 
-    ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
+    They are the left and the right side of
+
+        ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
+
+    Args:
+        check: The check, a comparison.
+        event: The event.
+        state: The names that the code of the rules has set, here first_init_start and compile_time_mins.
     """
     assert isinstance(check.node, ast.Compare), "the checks of the time in the rule files are comparisons"
     compute_passed = compile_expression(check.node.left)
@@ -153,12 +177,19 @@ class WantedNames:
 
 
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
-    """Return the names that all events of a key together must list. They stand in a check such as:
+    """Return the names that all events of a key together must list.
+
+    They stand in a check such as:
 
         sorted(s['initialized_tensors']) == sorted(['conv0_weight', ...])
 
-    `key_by_state_name` says which key's events add to the list in the state, here `initialized_tensors`. Raises
-    SyntaxError for a check of any other form.
+    Args:
+        text: The check.
+        key_by_state_name: Which key's events add to a list in the state, such as {"initialized_tensors":
+            "weights_initialization"}.
+
+    Raises:
+        SyntaxError: The check has any other form.
     """
     text_on_one_line = ast.unparse(parse_expression(text))
     check = _CHECK_OF_NAMES.fullmatch(text_on_one_line)

@@ -382,11 +382,18 @@ def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submi
 def _p_value_of_lower_mean(
     lower_mean: float, mean: float, std: float, *, lower_count: int, reference_count: int
 ) -> float:
-    """Return the chance that runs like the reference's have a mean as low as `lower_mean`, or lower.
+    """Return the chance that runs like the reference's have a mean as low as a given one, or lower.
 
-    This is a one-sided Student's t-test for two means, with one standard deviation `std` for both samples:
+    This is a one-sided Student's t-test for two means, with one standard deviation for both samples:
 
         t = (lower_mean - mean) / (std * sqrt(1 / reference_count + 1 / lower_count))
+
+    Args:
+        lower_mean: The given mean, of epochs (or samples).
+        mean: The mean of the reference's runs.
+        std: The standard deviation of both samples, above 0.
+        lower_count: How many runs have the given mean.
+        reference_count: How many runs the reference has.
     """
     standard_error = std * math.sqrt(1 / reference_count + 1 / lower_count)
     degrees_of_freedom = reference_count + lower_count - 2
@@ -410,6 +417,9 @@ def _numpy_sum(values: Sequence[float]) -> float:
 
     The numbers are written in rows of eight. The full rows are summed first. Then the numbers of the last row, if it is
     not full, are added one after the other.
+
+    Args:
+        values: The numbers.
     """
     count_in_full_rows = len(values) - len(values) % 8
     total = _sum_of_full_rows(values[:count_in_full_rows])

@@ -24,11 +24,19 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 
 
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, with `official` set in each that the official checker reports.
+    """Return the findings on a log with damaged lines, each marked by whether the official checker reports it.
 
-    `ours` are the findings by our reader, at least one of them about damage. The official parser reads some damaged
-    lines, ignores others, and ends with an error at a fatal one. So the log is judged once more as that parser reads
-    it. This is not needed if all findings are about damage, and one of them is an error about a fatal line.
+    The official parser reads some damaged lines, ignores others, and ends with an error at a fatal one. So the log is
+    judged once more as that parser reads it, unless all findings are about damage and one is an error about a fatal
+    line.
+
+    Args:
+        path: The path of the log.
+        ours: The findings by our reader, at least one of them about damage.
+        ruleset: The rules by which the log is judged.
+
+    Returns:
+        The findings by our reader, with `official` set or not, and then those that only the official checker has.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)
@@ -40,10 +48,14 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
 
 def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
-    """Return our findings on a log, then those of the judgement `as_parser_reads` whose rules are not among ours.
+    """Return our findings on a log, then those of the official checker whose rules are not among ours.
 
     `official` is set in each finding that the official checker reports. If the log has fatal lines and none of ours is
     an error about one, an official error about the first fatal line is added.
+
+    Args:
+        ours: The findings by our reader, at least one of them about damage.
+        as_parser_reads: The official findings on the log as mlperf-logging's parser reads it, and its fatal lines.
     """
     fatal_lines = as_parser_reads.fatal_lines
     rules_broken_officially = {finding.rule for finding in as_parser_reads.findings}
@@ -58,7 +70,9 @@ def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement
 def _error_about_fatal_line(fatal_line: int, ours: Sequence[Finding]) -> Finding:
     """Return an official error about a fatal line that is no error among our findings.
 
-    It has the words of the first of our findings that is about damage.
+    Args:
+        fatal_line: The line at which mlperf-logging's parser ends with an error.
+        ours: The findings by our reader. The first one about damage gives the error its words.
     """
     about_damage = next(finding for finding in ours if _is_about_damage(finding))
     return replace(about_damage, severity="error", line=fatal_line, official=True)
@@ -69,7 +83,11 @@ def _with_official_set(
 ) -> list[Finding]:
     """Return our findings, each with `official` set to whether the official checker reports it.
 
-    It reports errors about fatal lines, and breaches of the rules in `rules_broken_officially`.
+    Args:
+        ours: The findings by our reader.
+        fatal_lines: The lines at which mlperf-logging's parser ends with an error. An error about one is official.
+        rules_broken_officially: The rules that the official checker finds broken. Any finding by one of them is
+            official.
     """
     results = []
     for finding in ours:
@@ -84,12 +102,22 @@ def _is_about_damage(finding: Finding) -> bool:
 
 
 def _is_error_about(fatal_lines: set[int], finding: Finding) -> bool:
-    """Return whether a finding is an error about a damaged line that is fatal."""
+    """Return whether a finding is an error about a damaged line that is fatal.
+
+    Args:
+        fatal_lines: The lines at which mlperf-logging's parser ends with an error.
+        finding: The finding.
+    """
     return _is_about_damage(finding) and finding.severity == "error" and finding.line in fatal_lines
 
 
 def _has_error_about(fatal_lines: set[int], findings: Sequence[Finding]) -> bool:
-    """Return whether one of the findings is an error about a damaged line that is fatal."""
+    """Return whether one of the findings is an error about a damaged line that is fatal.
+
+    Args:
+        fatal_lines: The lines at which mlperf-logging's parser ends with an error.
+        findings: The findings.
+    """
     return any(_is_error_about(fatal_lines, finding) for finding in findings)
 
 
@@ -101,9 +129,16 @@ class _SecondJudgement(NamedTuple):
 
 
 def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
-    """Read a log as mlperf-logging's parser does. Return what breaks the official rules, and the log's fatal lines.
+    """Read a log as mlperf-logging's parser does, and judge it by the official rules.
 
     That parser ends at the first fatal line. Here a fatal line is only noted, and the events after it are judged, too.
+
+    Args:
+        path: The path of the log.
+        ruleset: The rules by which the log is judged.
+
+    Returns:
+        What breaks the official rules, and the log's fatal lines.
     """
     collector = FindingCollector(ruleset.strict)
     judge = Judge(ruleset.version, collector)
@@ -130,7 +165,12 @@ class _ParsedLine(NamedTuple):
 
 
 def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
-    """Return the numbers of the fatal lines of a log, up to `last_line`."""
+    """Return the numbers of the lines of a log at which mlperf-logging's parser ends with an error.
+
+    Args:
+        last_line: The last line that is looked at.
+        path: The path of the log.
+    """
     fatal_lines = set()
     for line in _lines_as_parser_reads(path):
         if line.number > last_line:
@@ -143,8 +183,12 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
     """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
-    A line is yielded without an event if it is fatal: the parser ends with an error at it. A line of _MOST_CHARACTERS
-    or more counts as fatal, with or without the token, and is the last one that is read.
+    Args:
+        path: The path of the log.
+
+    Yields:
+        The line's number and its event. The event is None if the parser ends with an error at the line. A line of
+        _MOST_CHARACTERS or more counts as such, with or without the token, and is the last one that is read.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):
@@ -167,7 +211,12 @@ def _from_last_token(line: str) -> str:
 
 
 def _event_or_none(text: str, line: int) -> Event | None:
-    """Return the event of a text; None if mlperf-logging's parser ends with an error at it."""
+    """Return the event of a text; None if mlperf-logging's parser ends with an error at it.
+
+    Args:
+        text: The text of a line from its last token `:::MLLOG ` on.
+        line: The number of the line.
+    """
     try:
         return _parse_event(text, line)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
@@ -177,7 +226,12 @@ def _event_or_none(text: str, line: int) -> Event | None:
 def _parse_event(text: str, line: int) -> Event:
     """Return the event of a text such as `:::MLLOG {"key": "seed", "value": 1, "metadata": {}, "time_ms": 5}`.
 
-    Raises ValueError, TypeError, KeyError, OverflowError or RecursionError if the text is not such an event.
+    Args:
+        text: The text of a line from its last token on.
+        line: The number of the line.
+
+    Raises:
+        ValueError, TypeError, KeyError, OverflowError, RecursionError: The text is not such an event.
     """
     if not text.startswith(_TOKEN):  # the text is the token alone, stripped of the blank at its end
         raise ValueError("no event")

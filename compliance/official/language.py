@@ -30,7 +30,11 @@ class State(dict[str, Any]):
 
 
 def is_integer(value: float) -> bool:
-    """Tell whether a value is an integer, as mlp_compliance.py does."""
+    """Tell whether a value is an integer, within 0.00001, as mlp_compliance.py does.
+
+    Args:
+        value: The value that a rule asks about.
+    """
     return abs(round(value) - value) < 0.00001
 
 
@@ -41,7 +45,13 @@ Statement = Callable[[Any, State], None]
 
 
 def holds(check: Expression, event: Event | None, state: State) -> bool:
-    """Return whether a check is met. As in the official checker, a check that raises an exception is not met."""
+    """Return whether a check is met. As in the official checker, a check that raises an exception is not met.
+
+    Args:
+        check: The compiled expression of the check.
+        event: The event, `v` in the expression. None if there is none, such as before the first one.
+        state: The state, `s` in the expression: values by their names, which rules set as the events come.
+    """
     try:
         return bool(check(event, state))
     except Exception:  # noqa: BLE001  a log may hold anything
@@ -49,14 +59,25 @@ def holds(check: Expression, event: Event | None, state: State) -> bool:
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Return the syntax tree of an expression, such as `v['value'] > 0`. Raises SyntaxError for any other text."""
+    """Return the syntax tree of an expression.
+
+    Args:
+        text: The expression, such as `v['value'] > 0`.
+
+    Raises:
+        SyntaxError: The text is not one expression of Python.
+    """
     return ast.parse(text.strip(), mode="eval").body
 
 
 def compile_statements(text: str) -> list[Statement]:
-    """Return a function for each statement of a text, such as `s['seeds'] += 1`. It changes the state.
+    """Return a function for each statement of a rule's code. It changes the state.
 
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    Args:
+        text: The code, such as `s['seeds'] += 1`.
+
+    Raises:
+        SyntaxError: A statement has a form that no rule of mlperf-logging has.
     """
     return [_compile_statement(node) for node in ast.parse(text.strip()).body]
 
@@ -80,9 +101,14 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def compile_expression(node: ast.expr) -> Expression:
-    """Return the function that computes an expression, such as `v['value'] > 0`, from an event and the state.
+    """Return the function that computes an expression of a rule from an event and the state.
 
-    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    Args:
+        node: The syntax tree of the expression, such as that of `v['value'] > 0`, in which `v` is the event and `s` the
+            state.
+
+    Raises:
+        SyntaxError: The expression has a form that no rule of mlperf-logging has.
     """
     match node:
         case ast.Name(id="v"):
@@ -147,7 +173,14 @@ def _compile_subscript(node: ast.Subscript) -> Expression:
 
 
 def _compile_unary(node: ast.UnaryOp) -> Expression:
-    """Compile `not X` or `-X` into a function of event and state. Raises SyntaxError for another operator."""
+    """Compile `not X` or `-X` into a function of event and state.
+
+    Args:
+        node: The syntax tree of the expression.
+
+    Raises:
+        SyntaxError: It has another operator.
+    """
     compute = compile_expression(node.operand)
     if isinstance(node.op, ast.Not):
         return lambda event, s: not compute(event, s)
@@ -165,7 +198,11 @@ def _compile_conditional(node: ast.IfExp) -> Expression:
 
 
 def _compile_and_or(node: ast.BoolOp) -> Expression:
-    """Compile `X and Y` or `X or Y` into a function that gives True or False: no rule uses another value of `or`."""
+    """Compile `X and Y` or `X or Y` into a function that gives True or False: no rule uses another value of `or`.
+
+    Args:
+        node: The syntax tree of the expression.
+    """
     terms = [compile_expression(value) for value in node.values]
     all_or_any = all if isinstance(node.op, ast.And) else any
     return lambda event, s: all_or_any(term(event, s) for term in terms)
@@ -174,7 +211,11 @@ def _compile_and_or(node: ast.BoolOp) -> Expression:
 def _compile_comparison(node: ast.Compare) -> Expression:
     """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
 
-    Raises SyntaxError for an operator that no rule of mlperf-logging has.
+    Args:
+        node: The syntax tree of the comparison.
+
+    Raises:
+        SyntaxError: It has an operator that no rule of mlperf-logging has.
     """
     if not all(type(op) in _COMPARISONS for op in node.ops):
         raise SyntaxError
@@ -191,10 +232,13 @@ def _compile_comparison(node: ast.Compare) -> Expression:
 def _chain_of_comparisons(
     first_operand: Expression, comparisons: Sequence[tuple[Callable[[Any, Any], Any], Expression]]
 ) -> Expression:
-    """Return the function that computes a chain such as `0 < v['value'] <= 1`.
+    """Return the function that computes a chain of comparisons such as `0 < v['value'] <= 1`.
 
-    `comparisons` are pairs of an operator and the operand after it. As in Python, operands after the first comparison
-    that fails are not computed: they could raise.
+    As in Python, operands after the first comparison that fails are not computed: they could raise.
+
+    Args:
+        first_operand: The compiled operand on the left, here `0`.
+        comparisons: Pairs of an operator and the compiled operand after it, here (<=, 1) as the last one.
     """
 
     def chain(event: Any, s: State) -> bool:
@@ -213,7 +257,13 @@ def _compile_arithmetic(node: ast.BinOp) -> Expression:
     """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
     The compiled function raises TypeError for an operand that is not a number, because a text times a number may fill
-    all memory. Raises SyntaxError for an unknown operator, and for a power whose result may fill it.
+    all memory.
+
+    Args:
+        node: The syntax tree of the operation.
+
+    Raises:
+        SyntaxError: It has an unknown operator, or is a power whose result may fill all memory.
     """
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None or _is_power_of_any_size(node):
@@ -235,6 +285,9 @@ def _is_power_of_any_size(node: ast.BinOp) -> bool:
     """Return whether an operation is a power that may have any number of digits, as that of two whole numbers has.
 
     With a float for its exponent, such as `2.0`, a power has the size of a float.
+
+    Args:
+        node: The syntax tree of the operation.
     """
     is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
     return isinstance(node.op, ast.Pow) and not is_exponent_a_float
@@ -245,14 +298,20 @@ def _is_arithmetic_number(value: Any) -> bool:
 
 
 def _compile_call(node: ast.Call) -> Expression:
-    """Compile a call in a rule's expression into a function of event and state. The rules have four kinds of calls:
+    """Compile a call in a rule's expression into a function of event and state.
+
+    The rules have four kinds of calls:
 
         isinstance(X, int)
         s.get(NAME)
         'TEXT {}'.format(X)
         max(X, Y), or another one of _FUNCTIONS
 
-    Raises SyntaxError for any other call.
+    Args:
+        node: The syntax tree of the call.
+
+    Raises:
+        SyntaxError: It is any other call.
     """
     if node.keywords:
         raise SyntaxError
@@ -279,8 +338,11 @@ def _compile_call(node: ast.Call) -> Expression:
 def _compile_statement(node: ast.stmt) -> Statement:
     """Return the function that carries out a statement of a rule, such as `s['seeds'] += 1`.
 
-    The statement is a call, an assignment, a change such as `+=`, or an `if`. Raises SyntaxError for any other, and for
-    a form of these that no rule of mlperf-logging has.
+    Args:
+        node: The syntax tree of the statement: a call, an assignment, a change such as `+=`, or an `if`.
+
+    Raises:
+        SyntaxError: It is any other statement, or a form of these that no rule of mlperf-logging has.
     """
     match node:
         case ast.Expr(value=ast.Call() as call):
@@ -297,7 +359,11 @@ def _compile_statement(node: ast.stmt) -> Statement:
 def _compile_calling_statement(call: ast.Call) -> Statement:
     """Compile `enqueue_config(FILE)`, by which a further rule file is applied, or `s.update({NAME: VALUE, ...})`.
 
-    Raises SyntaxError for any other call.
+    Args:
+        call: The syntax tree of the call.
+
+    Raises:
+        SyntaxError: It is any other call.
     """
     match call:
         case ast.Call(func=ast.Name(id="enqueue_config"), args=[file], keywords=[]):
@@ -308,7 +374,11 @@ def _compile_calling_statement(call: ast.Call) -> Statement:
 
 
 def _enqueueing(compute_file: Expression) -> Statement:
-    """Return the statement that enqueues the rule file whose name `compute_file` computes."""
+    """Return the statement that enqueues a rule file, so that it is applied, too.
+
+    Args:
+        compute_file: The compiled expression that gives the name of the file.
+    """
 
     def enqueue(event: Event, s: State) -> None:
         s.enqueued.append(Enqueued(compute_file(event, s), event))
@@ -317,9 +387,15 @@ def _enqueueing(compute_file: Expression) -> Statement:
 
 
 def _compile_update(new: ast.Dict) -> Statement:
-    """Compile the update of the state by a table `{NAME: VALUE, ...}`, whose names are constant texts.
+    """Compile the update of the state by a table `{NAME: VALUE, ...}`.
 
-    All values are computed before the first name is set. Raises SyntaxError if a name is not a constant text.
+    All values are computed before the first name is set.
+
+    Args:
+        new: The syntax tree of the table.
+
+    Raises:
+        SyntaxError: A name is not a constant text.
     """
     value_by_name: dict[str, Expression] = {}
     for key, value in zip(new.keys, new.values, strict=True):
@@ -334,7 +410,14 @@ def _compile_update(new: ast.Dict) -> Statement:
 
 
 def _name_in_state(target: ast.expr) -> str:
-    """Return the name in `s['name']`. Raises SyntaxError if the expression has another form."""
+    """Return the name in `s['name']`.
+
+    Args:
+        target: The syntax tree of the expression.
+
+    Raises:
+        SyntaxError: The expression has another form.
+    """
     match target:
         case ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name)):
             return name
@@ -342,7 +425,12 @@ def _name_in_state(target: ast.expr) -> str:
 
 
 def _assignment(name: str, compute_value: Expression) -> Statement:
-    """Return the statement that sets a name in the state to the value that `compute_value` computes."""
+    """Return the statement that sets a name in the state to a computed value.
+
+    Args:
+        name: The name.
+        compute_value: The compiled expression that gives the value.
+    """
 
     def assign(event: Event | None, s: State) -> None:
         s[name] = compute_value(event, s)
@@ -353,7 +441,11 @@ def _assignment(name: str, compute_value: Expression) -> Statement:
 def _compile_change(node: ast.AugAssign) -> Statement:
     """Compile a change of a name in the state, such as `s['tensors'] += [X]` or `s['seeds'] += 1`.
 
-    Raises SyntaxError for any other target or operation.
+    Args:
+        node: The syntax tree of the change.
+
+    Raises:
+        SyntaxError: It has any other target or operation.
     """
     name = _name_in_state(node.target)
     if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):
@@ -363,7 +455,12 @@ def _compile_change(node: ast.AugAssign) -> Statement:
 
 
 def _extension(name: str, compute_added: Expression) -> Statement:
-    """Return the statement that adds the items of a computed list to the list that a name in the state has."""
+    """Return the statement that adds the items of a computed list to the list that a name in the state has.
+
+    Args:
+        name: The name.
+        compute_added: The compiled expression that gives the items to add.
+    """
 
     def extend(event: Event | None, s: State) -> None:
         s[name].extend(compute_added(event, s))
@@ -372,7 +469,14 @@ def _extension(name: str, compute_added: Expression) -> Statement:
 
 
 def _compile_if(node: ast.If) -> Statement:
-    """Compile `if CONDITION: STATEMENTS`. Raises SyntaxError if there is an else."""
+    """Compile `if CONDITION: STATEMENTS` into a function of event and state.
+
+    Args:
+        node: The syntax tree of the statement.
+
+    Raises:
+        SyntaxError: It has an else.
+    """
     if node.orelse:
         raise SyntaxError
     condition = compile_expression(node.test)

@@ -29,14 +29,18 @@ class _Evaluation(NamedTuple):
 def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
     """Return one event for each evaluation, with all metrics that eval_accuracy events state for it.
 
-    The eval_accuracy events of one evaluation have the same count in their metadata, in the field `count_field`:
+    The eval_accuracy events of one evaluation have the same count in their metadata. With the field samples_count:
 
         88.1 with the metadata {"metric": "FID", "samples_count": 512}
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    An event whose metadata names no metric is left out. An event with an unusable count or metric name is left out,
-    too; the first such event is also returned.
+    Args:
+        events: All events of a log. An eval_accuracy whose metadata names no metric is left out.
+        count_field: The field of the metadata that has the count: "samples_count" or "step_num".
+
+    Returns:
+        The joined events, and the first eval_accuracy that was left out because its count or metric name is unusable.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     unusable = []
@@ -54,8 +58,16 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
     """Add the metric of an event to the evaluation with the event's count, or to a new evaluation.
 
-    An event whose metadata names no metric is left out. Nothing is added if this raises KeyError, because the metadata
-    has no `count_field`, or TypeError, because the metadata is no table, or its count or metric name is a list or dict.
+    Nothing is added if the metadata names no metric, or if an error is raised.
+
+    Args:
+        evaluation_by_count: The evaluations so far, by the samples or steps trained until then.
+        event: An eval_accuracy.
+        count_field: The field of its metadata that has the count.
+
+    Raises:
+        KeyError: The metadata has no such field.
+        TypeError: The metadata is no table, or its count or metric name is a list or dict.
     """
     metadata = event.metadata
     if "metric" not in metadata:

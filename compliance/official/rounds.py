@@ -25,9 +25,14 @@ class SubmissionRuns:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return the runs that a result of `benchmark` takes in the round of `ruleset`, such as 5.1.0.
+    """Return how many runs a result of a benchmark takes in a round, and how many of them are dropped.
 
-    None if the round does not have the benchmark.
+    Args:
+        benchmark: The name of the benchmark, such as "resnet".
+        ruleset: The version of the rules of the round, such as 5.1.0.
+
+    Returns:
+        The numbers; None if the round does not have the benchmark.
     """
     counts = _run_counts()
     if benchmark not in benchmarks(ruleset) or benchmark not in counts:
@@ -36,12 +41,20 @@ def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
 
 
 def dropped_runs(benchmark: str) -> int:
-    """Return how many of the fastest and of the slowest runs mlperf-logging drops of any benchmark, known or not."""
+    """Return how many of the fastest and of the slowest runs mlperf-logging drops of any benchmark, known or not.
+
+    Args:
+        benchmark: The name of the benchmark, such as "unet3d".
+    """
     return DROPPED_RUNS.get(benchmark, DROPPED_RUNS_OF_OTHERS)
 
 
 def benchmarks(ruleset: str) -> Sequence[str]:
-    """Return the benchmarks of a ruleset's round, in the order of mlperf-logging's table; none for an unknown round."""
+    """Return the benchmarks of a ruleset's round, in the order of mlperf-logging's table.
+
+    Args:
+        ruleset: The version of the rules of the round, such as 5.1.0. For an unknown round there are none.
+    """
     by_round = _literal("benchmark_meta.py", "_ALL_ALLOWED_BENCHMARKS")["training"]
     listed: Sequence[str] = by_round.get(round_of(ruleset), ())
     return tuple(dict.fromkeys(listed))
@@ -58,7 +71,11 @@ def round_of(ruleset: str) -> str:
 
 
 def runs_in_convergence_test(benchmark: str) -> int | None:
-    """Return the number of runs for which rcp_checker tests `benchmark`; None if that tool does not know it."""
+    """Return the number of runs for which rcp_checker tests a benchmark; None if that tool does not know it.
+
+    Args:
+        benchmark: The name of the benchmark, such as "resnet".
+    """
     counts: Mapping[str, int] = _literal("rcp_checker/rcp_checker.py", "submission_runs")["training"]
     return counts.get(benchmark)
 
@@ -70,7 +87,15 @@ def _run_counts() -> Mapping[str, int]:
 
 @functools.cache
 def _literal(file: str, name: str) -> Mapping[str, Any]:
-    """Return the table that `file` of mlperf-logging assigns to `name`. Raises KeyError if it assigns nothing."""
+    """Return the table that a source file of mlperf-logging assigns to a name.
+
+    Args:
+        file: The path of the file in the package, such as "benchmark_meta.py".
+        name: The name, such as "_ALL_RESULT_FILE_COUNTS".
+
+    Raises:
+        KeyError: The file assigns nothing to the name.
+    """
     for statement in ast.parse(rule_files.archived(file)).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             table: Mapping[str, Any] = ast.literal_eval(statement.value)

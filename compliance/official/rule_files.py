@@ -135,22 +135,34 @@ def versions() -> list[str]:
 
 
 def benchmarks(version: str) -> list[str]:
-    """Return the benchmarks that have rules in both divisions."""
+    """Return the benchmarks that have rules in both divisions, closed and open.
+
+    Args:
+        version: The version of the ruleset, such as 4.0.0.
+    """
     in_closed = _benchmarks_of(version, "closed")
     in_open = _benchmarks_of(version, "open")
     return sorted((in_closed & in_open) - {"common"})
 
 
 def _benchmarks_of(version: str, division: str) -> set[str]:
-    """Return the benchmarks that have a rule file in a division."""
+    """Return the names of the benchmarks that have a rule file in a division; "common" is one of them.
+
+    Args:
+        version: The version of the ruleset, such as 4.0.0.
+        division: "closed" or "open".
+    """
     return set(re.findall(rf"/{division}_(\w+)\.yaml", " ".join(files(version))))
 
 
 @functools.cache
 def keys(version: str) -> frozenset[str]:
-    """Return the keys of events that the rules of `version` name for any benchmark.
+    """Return the keys of events that the rules of a version name for any benchmark.
 
     Files may point to files of an older version, whose keys are included.
+
+    Args:
+        version: The version of the ruleset, such as 4.0.0.
     """
     text = "".join(text_of(name) for name in files(version))
     named = set(re.findall(r"NAME:\s*(\w+)", text))
@@ -161,15 +173,27 @@ def keys(version: str) -> frozenset[str]:
 
 
 def reference_points(file: str, version: str) -> JsonObject:
-    """Return the reference convergence points in `file` (rcps_BENCHMARK.json) of ruleset `version`, by name.
+    """Return the reference convergence points of a benchmark in a ruleset, by name.
 
-    Raises KeyError if mlperf-logging does not have such a file.
+    Args:
+        file: The name of mlperf-logging's file, such as rcps_resnet.json.
+        version: The version of the ruleset, such as 4.0.0.
+
+    Raises:
+        KeyError: mlperf-logging does not have such a file.
     """
     return dict(json.loads(_archive().read(f"rcp_checker/training_{version}/{file}")))
 
 
 def archived(name: str) -> str:
-    """Return the text of a file of mlperf-logging by its path in the package. Raises KeyError for another path."""
+    """Return the text of a file of mlperf-logging.
+
+    Args:
+        name: Its path in the package, such as "benchmark_meta.py".
+
+    Raises:
+        KeyError: The archive has no such file.
+    """
     return _archive().read(name).decode()
 
 
@@ -177,7 +201,13 @@ def text_of(name: str) -> str:
     """Return the text of a rule file: of this project's file, else of mlperf-logging's.
 
     If there is neither, the file of one of our workloads has the text of WORKLOAD_RULES, in which the name of the
-    workload's benchmark replaces the word BENCHMARK. Raises KeyError if there is no rule file of this name.
+    workload's benchmark replaces the word BENCHMARK.
+
+    Args:
+        name: The name of the rule file, such as training_4.0.0/common.yaml.
+
+    Raises:
+        KeyError: There is no rule file of this name.
     """
     file_of_ours = RULES / name
     if file_of_ours.is_file():
@@ -192,7 +222,11 @@ def text_of(name: str) -> str:
 
 
 def files(version: str) -> list[str]:
-    """Return the names of the rule files of a ruleset's version."""
+    """Return the names of the rule files of a version, such as training_4.0.0/common.yaml.
+
+    Args:
+        version: The version of the ruleset, such as 4.0.0.
+    """
     return sorted(name for name in names() if name.startswith(f"training_{version}/"))
 
 
@@ -201,10 +235,16 @@ def files(version: str) -> list[str]:
 
 @functools.cache
 def load(name: str) -> RuleFile:
-    """Return the rules in the file `name`, such as training_4.0.0/common.yaml. The file is read once, then cached.
+    """Return the rules of a file. The file is read once, then cached.
 
-    If several blocks are about one key, or of the kind BEGIN or END, the last one counts. Raises KeyError if there is
-    no such file, and ValueError if its form is not known.
+    If several blocks are about one key, or of the kind BEGIN or END, the last one counts.
+
+    Args:
+        name: The name of the file, such as training_4.0.0/common.yaml.
+
+    Raises:
+        KeyError: There is no such file.
+        ValueError: Its form is not known.
     """
     rules: dict[str, Rule] = {}
     begin = _Begin(statements=(), joining_field=None)
@@ -230,7 +270,16 @@ def load(name: str) -> RuleFile:
 
 
 def _check_alternative_keys(name: str, rules: Mapping[str, Rule]) -> None:
-    """Raise ValueError if a rule of the file `name` has an alternative key without a rule."""
+    """Check that each alternative key of the rules of a file has a rule, too.
+
+    Args:
+        name: The name of the file, for the message.
+        rules: The rules by their keys. An event of the alternative key of a rule will do in place of one of its own
+            key.
+
+    Raises:
+        ValueError: An alternative key has no rule.
+    """
     alternative_keys = {rule.required.alternative_key for rule in rules.values()}
     unknown = [key for key in alternative_keys if key is not None and key not in rules]
     if unknown:
@@ -250,11 +299,23 @@ class _Block(NamedTuple):
         return str(self.fields.get("NAME", self.kind))
 
     def error(self, text: object) -> ValueError:
-        """Return the error that a text in the block, or the block itself, has no meaning that is known."""
+        """Return the error that a text in the block, or the block itself, has no meaning that is known.
+
+        Args:
+            text: The text, or the fields of the block.
+        """
         return ValueError(f"{self.file}: {self.title}: no meaning for {text!r:.200}")
 
     def parsed(self, parse: Callable[[str], _Parsed], text: str) -> _Parsed:
-        """Return the result of `parse`, called with a text of the block. Raises ValueError if its form is not known."""
+        """Return what a function makes of a text of the block.
+
+        Args:
+            parse: The function. It raises SyntaxError for a text of an unknown form.
+            text: The text, such as "v['value'] > 0".
+
+        Raises:
+            ValueError: The form of the text is not known. The message names the file and the block.
+        """
         try:
             return parse(text)
         except SyntaxError:
@@ -265,7 +326,11 @@ class _Block(NamedTuple):
 def _blocks(name: str) -> list[_Block]:
     """Return the blocks of a rule file in their order.
 
-    Raises ValueError for a block that is not of the kind KEY, BEGIN or END, or whose fields are not those of its kind.
+    Args:
+        name: The name of the file, such as training_4.0.0/common.yaml.
+
+    Raises:
+        ValueError: A block is not of the kind KEY, BEGIN or END, or its fields are not those of its kind.
     """
     blocks = []
     for table in yaml.load(text_of(name), Loader=_LOADER) or ():  # noqa: S506  it makes texts, lists and tables alone
@@ -288,9 +353,13 @@ def _has_known_form(block: _Block) -> bool:
 
 
 def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
-    """Return for each name in the state, such as `run_started`, the key whose events set it or add to it.
+    """Return for each name in the state the key whose events set it or add to it.
 
-    If the code of several keys sets a name, the last of these keys counts.
+    For instance, {"run_started": "run_start"}: the code of the rule of run_start sets s['run_started']. If the code of
+    several keys sets a name, the last of these keys counts.
+
+    Args:
+        blocks: All blocks of a rule file.
     """
     key_by_state_name = {}
     for block in blocks:
@@ -312,8 +381,13 @@ class _Begin(NamedTuple):
 def _read_begin(block: _Block) -> _Begin:
     """Return what is to be done before the first event, by the code in a BEGIN block of a rule file.
 
-    The code of stable_diffusion joins metrics, and is known by its checksum alone. Raises ValueError for any other code
-    that cannot be compiled.
+    The code of stable_diffusion joins metrics, and is known by its checksum alone.
+
+    Args:
+        block: The block.
+
+    Raises:
+        ValueError: It has any other code that cannot be compiled.
     """
     code: str = block.fields["CODE"]
     joining_field = _field_by_which_code_joins_metrics(code)
@@ -323,7 +397,11 @@ def _read_begin(block: _Block) -> _Begin:
 
 
 def _field_by_which_code_joins_metrics(code: str) -> str | None:
-    """Return the field of metadata by which the code of stable_diffusion joins metrics; None for any other code."""
+    """Return the field of metadata by which the code of stable_diffusion joins metrics; None for any other code.
+
+    Args:
+        code: The code of a BEGIN block. It is known by the CRC-32 of its lines without comments.
+    """
     lines = [line.partition("#")[0].rstrip() for line in code.splitlines()]
     code_without_comments = "\n".join(line for line in lines if line)
     checksum = zlib.crc32(code_without_comments.encode())
@@ -331,13 +409,23 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 
 
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
-    """Return the lists of names that an END block checks."""
+    """Return the lists of names that an END block checks.
+
+    Args:
+        block: The block.
+        key_by_state_name: For each name in the state, the key whose events set it or add to it.
+
+    Raises:
+        ValueError: The form of a check is not known.
+    """
     read = functools.partial(read_wanted_names, key_by_state_name=key_by_state_name)
     return [block.parsed(read, text) for text in _as_list(block.fields["CHECK"])]
 
 
 def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
-    """Return the rule that a KEY block states, with its checks and its code compiled. Such a block is, for instance:
+    """Return the rule that a KEY block states, with its checks and its code compiled.
+
+    Such a block is, for instance:
 
         - KEY:
             NAME:  run_start
@@ -345,7 +433,13 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
             CHECK: " ( s['init_stopped'] == True )"
             POST:  " s['run_started'] = True "
 
-    Raises ValueError for a text whose form is not known.
+    Args:
+        block: The block.
+        key_by_state_name: For each name in the state, such as init_stopped, the key whose events set it, such as
+            init_stop.
+
+    Raises:
+        ValueError: A text has a form that is not known.
     """
     read = functools.partial(read_check, key_by_state_name=key_by_state_name)
     return Rule(
@@ -359,7 +453,16 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
 
 
 def _check_or_none(block: _Block, field: str, read: Callable[[str], Check]) -> Check | None:
-    """Return the check in a field that has the text of one check; None if the block does not have it."""
+    """Return the check in a field of a block; None if the block does not have the field.
+
+    Args:
+        block: The block.
+        field: The field, such as "FIRST_CHECK", which has the text of one check.
+        read: The function that reads this text.
+
+    Raises:
+        ValueError: The form of the check is not known.
+    """
     if field not in block.fields:
         return None
     return block.parsed(read, block.fields[field])
@@ -373,7 +476,11 @@ def _as_list(texts: str | list[str]) -> list[str]:
 def _read_required_count(block: _Block) -> RequiredCount:
     """Return the number of events that the field REQ of a KEY block asks for; any number without the field.
 
-    Raises ValueError for a text that has no known meaning.
+    Args:
+        block: The block, whose REQ is, for instance, EXACTLY_ONE or AT_LEAST(2).
+
+    Raises:
+        ValueError: The text of the field has no known meaning.
     """
     text = block.fields.get("REQ", "OPTIONAL")
     if text == "EXACTLY_ONE":

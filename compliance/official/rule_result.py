@@ -40,7 +40,11 @@ class KeyResult:
         self._listed_failures: list[Finding] = []
 
     def count(self, event: Event) -> None:
-        """Count the next event. Keep the line and value of the first one, and whether another has another value."""
+        """Count the next event. Keep the line and value of the first one, and whether another has another value.
+
+        Args:
+            event: An event of the key, in the order of the log.
+        """
         self.event_count += 1
         if self.event_count == 1:
             self.first_line = event.line
@@ -51,7 +55,11 @@ class KeyResult:
     def keep_if_best(self, event: Event, check: Check) -> None:
         """Keep the value of an event if it is a number, and the best one so far.
 
-        The best one is the smallest for a `check` of "at most 3.3", and the largest for one of "at least 0.8".
+        The best one is the smallest for a check of "at most 3.3", and the largest for one of "at least 0.8".
+
+        Args:
+            event: An event of the key.
+            check: The check that at least one event of the key must meet.
         """
         if not is_number(event.value):
             return
@@ -65,7 +73,11 @@ class KeyResult:
             self._best = _Best(event.value, event.line)
 
     def keep_failure(self, failure: Finding) -> None:
-        """Keep a failure of an event. It is reported only if no later rule file has a rule for the key."""
+        """Keep a failure of an event. It is reported only if no later rule file has a rule for the key.
+
+        Args:
+            failure: The finding on the event. Beyond FINDINGS_PER_RULE, failures are only counted.
+        """
         self.failure_count += 1
         if self.failure_count <= FINDINGS_PER_RULE:
             self._listed_failures.append(failure)
@@ -73,23 +85,34 @@ class KeyResult:
     # --- findings ---
 
     def finding_on_event(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
-        """Return a finding on one `aspect` of an event of the key: its value, metadata, order or time.
+        """Return a finding that one aspect of an event of the key is not as the rule asks.
 
-        `wanted` says what the rule asks for, such as `above 0`.
+        Args:
+            aspect: The aspect: "value", "metadata", "order" or "time".
+            line: The line of the event. None if there is no single one.
+            wanted: What the rule asks for, such as "above 0".
+            actual: What the event has instead.
         """
         key = self.rule.key
         return self._finding(aspect, line, f"{key}: {wanted}", actual, _fix(aspect, key, wanted))
 
     def finding_on_count(self, actual: str) -> Finding:
-        """Return a finding on a wrong number of events, which is `actual` in words."""
+        """Return a finding on a wrong number of events.
+
+        Args:
+            actual: The number in words, such as "none".
+        """
         wanted = self.rule.count_in_words
         return self._finding("count", self.first_line, wanted, actual, f"log {wanted}")
 
     def finding_if_any_check_is_unmet(self) -> Finding | None:
-        """Return a finding if the events of the key all fail the rule's `any_check`, which one of them must meet.
+        """Return a finding if the events of the key all fail the check that one of them must meet.
 
-        For instance, one eval_accuracy must reach the target. The finding shows the best value. Return None if an event
-        meets the check, if the rule has no such check, or if the key has no events at all.
+        For instance, one eval_accuracy must reach the target.
+
+        Returns:
+            The finding, which shows the best value. None if an event meets the check, if the rule has no such check, or
+            if the key has no events at all.
         """
         check = self.rule.any_check
         if check is None or self.event_count == 0 or self.is_any_check_met:
@@ -116,7 +139,11 @@ class KeyResult:
         )
 
     def report_failures(self, collector: FindingCollector) -> None:
-        """Report the first FINDINGS_PER_RULE failures of single events, and how many more there are."""
+        """Report the first FINDINGS_PER_RULE failures of single events, and how many more there are.
+
+        Args:
+            collector: Gets the findings.
+        """
         collector.findings += self._listed_failures
         unlisted_count = self.failure_count - len(self._listed_failures)
         if unlisted_count:
@@ -127,6 +154,9 @@ class KeyResult:
 
         As in the official checker, several events are an error only if their values differ. If all have the same value,
         this breaks only our rule `exactly-once`, with a warning.
+
+        Args:
+            collector: Gets the finding.
         """
         wants_exactly_one = self.rule.required.is_exact
         has_too_few = self.event_count < self.rule.required.least
@@ -147,7 +177,13 @@ class KeyResult:
 
 
 def _fix(aspect: str, key: str, wanted: str) -> str:
-    """Return what to do about an event that is not as wanted in one aspect: for `above 0`, `make seed above 0`."""
+    """Return what to do about an event that is not as wanted in one aspect: for `above 0`, `make seed above 0`.
+
+    Args:
+        aspect: The aspect: "value", "metadata", "order" or "time".
+        key: The key of the event, such as "seed".
+        wanted: What the rule asks for, in words.
+    """
     if aspect == "metadata":
         return f"give {key} this metadata: {wanted.removeprefix('metadata has ')}"
     if aspect == "order":
@@ -158,7 +194,12 @@ def _fix(aspect: str, key: str, wanted: str) -> str:
 
 
 def shown(event: Event, aspect: str) -> str:
-    """Return in words the part of an event that a check of `aspect` looks at: its metadata, else its value."""
+    """Return in words the part of an event that a check looks at: its metadata, else its value.
+
+    Args:
+        event: The event.
+        aspect: What the check looks at; for "metadata" the metadata is shown, for any other the value.
+    """
     if aspect == "metadata":
         metadata = event.metadata
         if isinstance(metadata, dict):

@@ -51,6 +51,9 @@ class ToolReader:
 
         rcp_checker ends at its first error. This error becomes the `problem` of the result, such as "line 7: run_stop
         without 'status'", and from then on only times are read.
+
+        Args:
+            event: The event, in the order of the log.
         """
         self._read_time(event)
         has_rcp_checker_ended = self._problem != ""
@@ -74,6 +77,9 @@ class ToolReader:
         """Keep the time of run_start or run_stop, as result_summarizer does.
 
         A later event of the same key replaces an earlier one until there are both times; then neither changes.
+
+        Args:
+            event: Any event of the log.
         """
         if self._start_ms is not None and self._stop_ms is not None:
             return
@@ -83,11 +89,20 @@ class ToolReader:
             self._stop_ms = event.time_ms
 
     def _read_convergence(self, event: Event) -> None:
-        """Keep what rcp_checker, mlperf-logging's test of convergence, keeps of an event.
+        """Keep what rcp_checker, the official test of convergence, keeps of an event.
 
         That is the global batch, the benchmark, how far the training was at an evaluation, and how many epochs or
-        samples the run needed to reach the target. Raises KeyError, TypeError, ValueError or OverflowError where
-        rcp_checker itself ends with an error.
+        samples the run needed to reach the target.
+
+        Args:
+            event: Any event of the log.
+
+        Raises:
+            KeyError: The event, or one before it, lacks something that rcp_checker needs, so that it ends with an
+                error.
+            TypeError: A value has a type at which rcp_checker ends with an error.
+            ValueError: No number of epochs or samples to the target can be taken from the log.
+            OverflowError: A number is too large.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:
@@ -102,14 +117,28 @@ class ToolReader:
             self._to_target = self._trained_to_target(event)
 
     def _read_metric(self, evaluation: Event) -> None:
-        """Keep a metric of stable_diffusion, which logs each metric of an evaluation in an event of its own."""
+        """Keep a metric of stable_diffusion, which logs each metric of an evaluation in an event of its own.
+
+        Args:
+            evaluation: The event, with the name of the metric and the steps or samples trained until then in its
+                metadata.
+
+        Raises:
+            KeyError: The metadata lacks one of them.
+            TypeError: One of them is a list or a dict.
+        """
         metrics = self._metrics_by_count[evaluation.metadata[self._metric_count_field]]
         metrics[evaluation.metadata["metric"]] = evaluation.value
 
     def _trained_at(self, evaluation: Event) -> float:
         """Return how far the training was at an evaluation: the samples if the benchmark counts these, else the epochs.
 
-        Raises KeyError if the event does not say it, and TypeError if its epoch is no number.
+        Args:
+            evaluation: The event of the evaluation.
+
+        Raises:
+            KeyError: The event does not say it.
+            TypeError: Its epoch is no number.
         """
         if self._benchmark in convergence.COUNTED_IN_SAMPLES:
             samples: float = evaluation.metadata["samples_count"]
@@ -118,12 +147,22 @@ class ToolReader:
         return epochs
 
     def _trained_to_target(self, stop: Event) -> float:
-        """Return how many epochs or samples the run needed to reach the target. `stop` is its run_stop.
+        """Return how many epochs or samples the run needed to reach the target.
 
         rcp_checker takes the last evaluation for the one that reached the target; for stable_diffusion, the earliest
-        one that did. A run without success gives NOT_CONVERGED. Raises KeyError if run_stop has no status, or no
-        evaluation before it. For stable_diffusion it raises, instead of the latter, what `_earliest_at_target` does.
-        Raises ValueError if nothing can be computed with what the evaluation states.
+        one that did.
+
+        Args:
+            stop: The run_stop of the run.
+
+        Returns:
+            The number; NOT_CONVERGED for a run without success.
+
+        Raises:
+            KeyError: run_stop has no status, or no evaluation before it; for stable_diffusion, an evaluation lacks a
+                metric that is needed.
+            ValueError: Nothing can be computed with what the evaluation states; for stable_diffusion, no evaluation
+                reaches the target.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED
@@ -140,7 +179,9 @@ class ToolReader:
     def _earliest_at_target(self) -> float:
         """Return the samples (or steps) of the earliest evaluation of stable_diffusion that reaches the target.
 
-        Raises ValueError if none does, and KeyError if an evaluation has not both metrics. rcp_checker fails then, too.
+        Raises:
+            ValueError: None does. rcp_checker fails then, too.
+            KeyError: An evaluation lacks a metric that is needed to tell. rcp_checker fails then, too.
         """
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
         earliest: float = min(counts_at_target)  # of an empty list, `min` raises the ValueError
@@ -150,7 +191,8 @@ class ToolReader:
 def _is_computable(trained: Any) -> bool:
     """Return whether a figure can be computed with the epochs or samples that an evaluation states.
 
-    A log may have a text there, or a whole number that is too large for a float.
+    Args:
+        trained: The value in the log, which may be a text, or a whole number that is too large for a float.
     """
     if type(trained) is int:
         return abs(trained) < LARGEST_FLOAT
@@ -158,5 +200,12 @@ def _is_computable(trained: Any) -> bool:
 
 
 def _reaches_target(metrics: dict[Any, Any]) -> bool:
-    """Return whether an evaluation of stable_diffusion reaches the target: FID at most 90, and CLIP at least 0.15."""
+    """Return whether an evaluation of stable_diffusion reaches the target: FID at most 90, and CLIP at least 0.15.
+
+    Args:
+        metrics: The metrics of the evaluation by their names.
+
+    Raises:
+        KeyError: There is no FID, or no CLIP although FID reaches its target.
+    """
     return bool(metrics["FID"] <= _MOST_FID and metrics["CLIP"] >= _LEAST_CLIP)

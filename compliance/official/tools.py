@@ -26,10 +26,19 @@ IMPORTED = {
 
 
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
-    """Run one of mlperf-logging's tools. Return its exit status and everything that it printed.
+    """Run one of mlperf-logging's tools in a process of its own, in an empty folder.
 
-    The status is None, with a text that says so, if the tool was killed after TIMEOUT_S. Raises ValueError if another
-    release of mlperf-logging than VERSION is installed, or a package that the tool imports is missing.
+    Args:
+        tool: The name of its module, such as "rcp_checker".
+        arguments: Its command line.
+
+    Returns:
+        The exit status, and everything that the tool printed. If it was killed after TIMEOUT_S, the status is None, and
+        the text says so.
+
+    Raises:
+        ValueError: Another release of mlperf-logging than VERSION is installed, or none, or a package that the tool
+            imports is missing.
     """
     _check_installed(tool)
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
@@ -52,7 +61,14 @@ def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
 
 
 def _check_installed(tool: str) -> None:
-    """Raise ValueError unless mlperf-logging's right release and the packages that `tool` imports are installed."""
+    """Check that mlperf-logging's right release, and the packages that a tool imports, are installed.
+
+    Args:
+        tool: The name of the tool's module, such as "rcp_checker".
+
+    Raises:
+        ValueError: They are not. The message says how to install them.
+    """
     try:
         installed = importlib.metadata.version("mlperf-logging")
     except importlib.metadata.PackageNotFoundError:
@@ -71,7 +87,11 @@ def _check_installed(tool: str) -> None:
 
 
 def _complaints(text: str) -> str:
-    """Return the first three lines of a tool's text that complain; if none does, the last line."""
+    """Return the first three lines of a tool's text that complain; if none does, the last line.
+
+    Args:
+        text: What the tool printed.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no text"]
     complaining = [line for line in lines if re.search(r"ERROR|CRITICAL|Traceback|Error:|failed|Required", line)]
     return printable("; ".join(complaining[:3] or lines[-1:]), 500)
@@ -86,7 +106,15 @@ _TEXT_OF_ACCEPTANCE = {  # what each tool prints if it accepts
 
 
 def ask_tool(tool: str, *arguments: str) -> Verdict:
-    """Run a tool and return its verdict, by its text alone: most of the tools exit with 0 whatever they find."""
+    """Run a tool and return its verdict, by its text alone: most of the tools exit with 0 whatever they find.
+
+    Args:
+        tool: The name of the tool's module, one of _TEXT_OF_ACCEPTANCE.
+        arguments: Its command line.
+
+    Raises:
+        ValueError: The right release of mlperf-logging, or a package that the tool imports, is not installed.
+    """
     _, text = run_tool(tool, arguments)
     wanted_text = _TEXT_OF_ACCEPTANCE[tool]
     # package_checker skips a benchmark that it does not know, and may then accept the rest.
@@ -95,11 +123,21 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 
 
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
-    """Ask result_summarizer for the score of the package in `folder`, and judge whether it is `minutes`, our own score.
+    """Ask result_summarizer for the score of a package, and judge whether it is our own score.
 
-    The verdict is good if the tool gives one score, and this equals ours to the last digit. It is bad otherwise, also
-    if `minutes` is None. If the tool fails, the verdict quotes it. Raises ValueError if the right tools are not
-    installed, and KeyError if the tool does not know the benchmark.
+    Args:
+        folder: The folder of the package.
+        ruleset: The version of the rules, such as 4.0.0.
+        benchmark: The benchmark of the package, which is a column of the tool's table.
+        minutes: Our own score; None if there is none.
+
+    Returns:
+        A good verdict if the tool gives one score, and this equals ours to the last digit. A bad one otherwise; if the
+        tool fails, it quotes the tool.
+
+    Raises:
+        ValueError: The right release of mlperf-logging, or a package that the tool imports, is not installed.
+        KeyError: The tool does not know the benchmark.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
@@ -118,11 +156,15 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 
 
 def config_of_ours(ruleset: str, folder: Path) -> Path:
-    """Write the rule files that check our own benchmarks into `folder`, and return the path of common.yaml in it.
+    """Write the rule files that check our own benchmarks into a folder, and return the path of common.yaml in it.
 
     These are mlperf-logging's common files, and ours. They refer to each other by relative paths, which the official
     checker would look for in its own package. So `training_4.0.0/closed_common.yaml` in their text becomes
     `FOLDER/closed_common.yaml`.
+
+    Args:
+        ruleset: The version of the rules, such as 4.0.0.
+        folder: An existing folder.
     """
     common_files = [f"training_{ruleset}/{name}.yaml" for name in ("common", "closed_common", "open_common")]
     our_files = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]
@@ -134,9 +176,19 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
 
 
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:
-    """Run the official checker on one log. Return whether it accepts the log, and if not, up to 20 of its messages.
+    """Run the official checker of mlperf-logging on one log.
 
-    `benchmark` is the one that the log states. If this project has rules of its own for it, the checker gets these.
+    Args:
+        path: The path of the log.
+        ruleset: The version of the rules, such as 4.0.0.
+        benchmark: The benchmark that the log states. If this project has rules of its own for it, the checker gets
+            these.
+
+    Returns:
+        Whether the checker accepts the log, and if not, up to 20 of its messages.
+
+    Raises:
+        ValueError: The right release of mlperf-logging is not installed.
     """
     arguments = ["--usage", "training", "--ruleset", ruleset, "--log_output", "out.log"]
     with tempfile.TemporaryDirectory() as folder:
@@ -151,6 +203,11 @@ def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]
 
 
 def _is_benchmark_of_ours(benchmark: str, ruleset: str) -> bool:
-    """Return whether this project has a file of rules for a benchmark in the ruleset."""
+    """Return whether this project has a file of rules for a benchmark in the ruleset.
+
+    Args:
+        benchmark: The benchmark that a log states, which may be any text.
+        ruleset: The version of the rules, such as 4.0.0.
+    """
     is_plain_name = re.fullmatch(r"\w+", benchmark) is not None  # a log may state anything, such as ../../x
     return is_plain_name and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file()
