@@ -156,7 +156,7 @@ def _refuse_different_submissions(checked: Sequence[Report], shown_logs: Sequenc
         shown_logs: Path of each log for the message.
 
     Raises:
-        ValueError: A log does.
+        ValueError: One of the logs does. The message names both submissions.
     """
     wanted = names_of_submission(checked[0].run)
     for report, shown_log in zip(checked, shown_logs, strict=True):

@@ -325,7 +325,7 @@ def contents_of(
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:
-        The manifest and the report; and the reasons, empty if the package may be published.
+        The manifest and the report; and the reasons, empty if there are none.
 
     Raises:
         ValueError: The system description is not readable, or the logs cannot be scored together.

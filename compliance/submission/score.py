@@ -105,7 +105,7 @@ def _scaled(minutes: float | None, scaling: float | None) -> float | None:
     """Return minutes times the factor of the convergence test.
 
     Args:
-        minutes: The minutes; None if there are none, which is returned.
+        minutes: The minutes. None: there is no mean, and None is returned.
         scaling: The factor. None: not known, and the minutes are returned as they are.
     """
     if minutes is None or scaling is None:
@@ -137,7 +137,7 @@ def command(options: argparse.Namespace) -> int:
 def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return the runs to score if more were made than a result takes, and a line that says how they were chosen.
+    """Return which runs to score if more were made than a result takes, and a line on how they were chosen.
 
     If a result takes 5 runs and 7 were made, it may be made of the first 5 by their start, of the 5 from the second on,
     or of the last 5. Of these sets, the one with the median score is chosen.
@@ -456,7 +456,7 @@ def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: st
     """Return why a failed test of convergence forbids a score; empty if it does not.
 
     Args:
-        test: Outcome of the test, which is failed.
+        test: Outcome of the test, a failed one.
         has_all_runs: Whether there are as many runs as a result takes. If the runs were compared with the reference,
             the test only counts then.
         by: The verdict by which the runs are scored. Runs that could not be compared have no score by "strict".

@@ -110,8 +110,8 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
         logs: The runs of the report, at least one.
         protocol: Rules by which runs become a figure. None: `mlperf`, which takes the time to train, if the logs have
             nothing else to score; otherwise `window`, over all runs of each group.
-        skip: Number of windows to drop as warm-up at the start of each run. A window is the steps between two printed
-            rows of a log. It is a number of epochs if the protocol skips epochs. None: as the protocol says.
+        skip: Number of windows to drop as warm-up at the start of each run, or of epochs if the protocol skips epochs.
+            A window is the steps between two printed rows of a log. None: as many as the protocol says.
 
     Returns:
         The content of the report. A group that cannot be scored has no figure, and its `problem` says why.

@@ -538,7 +538,7 @@ def _interval(group: Group, score: Score) -> Inline:
 
 
 def _step_quantiles(group: Group) -> Inline:
-    """Return a short, the median and a long step time of the measured windows in ms: "98.10 / 99.02 / 103.4".
+    """Return a short, the median and a long step time of the measured windows in ms: "98.10 / 99.02 / 103.40".
 
     Args:
         group: A group of repeated runs.

@@ -39,7 +39,7 @@ def with_step_times(groups: Sequence[Group]) -> list[Group]:
     ran on a single device.
 
     Args:
-        groups: Groups of repeated runs, which differ in their number of devices.
+        groups: Groups of repeated runs, on one or several numbers of devices.
 
     Returns:
         The groups in the same order. Those whose logs do not tell how long a step takes are unchanged.
@@ -148,7 +148,7 @@ def _mean_step(group: Group) -> _MeanStep | None:
             those that the figure is made of.
 
     Returns:
-        The step in seconds, with its wait for data; None if no way is open.
+        The step in seconds, with its wait for data; None if none of these is known.
     """
     windows = group.measured
     mean_step = None

@@ -396,7 +396,8 @@ def _our_rates(report: Report) -> list[plots.Points]:
 
     Returns:
         Points (devices, images/s) for each system that was run on several numbers of devices or nodes. If there is no
-        such system, each group of runs with a throughput is a curve of one point.
+        such system, each group of runs with a throughput in images/s and a known number of devices is a curve of one
+        point.
     """
     if report.scaling:
         return [_rates_of_rows(rows) for rows in report.scaling]
