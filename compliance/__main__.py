@@ -21,10 +21,14 @@ from runlog.text import called, printable
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status. `arguments` are those of the command line; None takes sys.argv.
+    """Run a command and return its exit status.
 
-    The status is 2, with one line on stderr, for wrong use or bad input. It is 1 if the output is closed early, as in
-    `check ... | head`. For anything else it is that of the command.
+    Args:
+        arguments: The words of the command line; None takes sys.argv.
+
+    Returns:
+        The status of the command. It is 2, with one line on stderr, for wrong use or bad input, and 1 if the output is
+        closed early, as in `check ... | head`.
     """
     parser = _parser()
     complete(parser)  # ends here if a shell asks which word comes next
@@ -42,14 +46,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_command(options: argparse.Namespace) -> int:
-    """Run the command that the options name, and return its exit status."""
+    """Run the command that the options name, and return its exit status.
+
+    Args:
+        options: The options of the command line.
+    """
     if options.command == "check":
         return _check(options)
     return int(_module(f"compliance.submission.{options.command}").command(options))
 
 
 def _module(name: str) -> Any:
-    """Import and return a module that most checks do without; imports are half of the time of a small check."""
+    """Import and return a module that most checks do without; imports are half of the time of a small check.
+
+    Args:
+        name: The dotted name of the module, such as "compliance.junit".
+    """
     return importlib.import_module(name)
 
 
@@ -111,9 +123,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Check logs and print the reports. Return 0 if all logs pass, else 1. With --explain, print a rule and return 0.
+    """Check logs and print the reports. With --explain, print a rule instead.
 
-    Raises ValueError for options that do not go together, before any log is read.
+    Args:
+        options: The options of the command line.
+
+    Returns:
+        The exit status: 0 if all logs pass or a rule was explained, else 1.
+
+    Raises:
+        ValueError: The options do not go together, or a log or another input cannot be used.
+        OSError: A file cannot be read or written.
     """
     if options.explain:
         _explain_rule(options)
@@ -130,9 +150,13 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _explain_rule(options: argparse.Namespace) -> None:
-    """Print what the rule of --explain asks for. Raises ValueError if logs are given, too, or if no rule has the name.
+    """Print what the rule of --explain asks for; the name `all` prints all rules.
 
-    The name `all` prints all rules.
+    Args:
+        options: The options of the command line.
+
+    Raises:
+        ValueError: Logs are given, too, or no rule has the name.
     """
     if options.logs:
         raise ValueError("--explain checks no log; ask for it in a command of its own")
@@ -141,7 +165,14 @@ def _explain_rule(options: argparse.Namespace) -> None:
 
 
 def _refuse_wrong_options(options: argparse.Namespace) -> None:
-    """Raise ValueError if no log is given, if two forms are, or if the file for --junit is not one of --junit."""
+    """Check that the options of `check` go together.
+
+    Args:
+        options: The options of the command line.
+
+    Raises:
+        ValueError: No log is given, two forms are, or the file for --junit is not one of --junit.
+    """
     if not options.logs:
         raise ValueError("no log given; name one, or --explain RULE")
     if options.json and options.format == "github":
@@ -153,8 +184,15 @@ def _refuse_wrong_options(options: argparse.Namespace) -> None:
 def _reports_on(options: argparse.Namespace, *, hashed: bool) -> list[Report]:
     """Check the logs that the command line names, by its options. Return a report for each log.
 
-    With --receipt, the verdict is also written into a file beside each log. A report has the SHA-256 of its log if
-    `hashed` is true or --receipt is given. Raises ValueError or OSError for a log or another input that cannot be used.
+    With --receipt, the verdict is also written into a file beside each log.
+
+    Args:
+        options: The options of the command line.
+        hashed: Whether each report gets the SHA-256 of its log. With --receipt it gets this in any case.
+
+    Raises:
+        ValueError: A log or another input cannot be used.
+        OSError: A log or another file cannot be read or written.
     """
     official_checker = None
     if options.official:  # mlperf-logging's checker is to be run, too

@@ -50,7 +50,11 @@ _COUNT = _ValueType("a whole number above 0", is_count)
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
-    """Return the type that an event's value must have. None if it may be anything."""
+    """Return the type that an event's value must have. None if it may be anything.
+
+    Args:
+        event: The event, as the schema of this project's logs describes it.
+    """
     if not isinstance(event, schema.Point) or event.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
     if event.value is str:
@@ -95,17 +99,28 @@ class Report:
         return not any(map(self.fails, self.findings))
 
     def fails(self, finding: Finding) -> bool:
-        """Whether a finding makes the log fail by the deciding rules."""
+        """Return whether a finding makes the log fail by the rules that count for it.
+
+        Args:
+            finding: A finding of this report. By the official rules it counts if the official checker has it, by the
+                strict ones if it is an error.
+        """
         return finding.official if self.deciding_rules == "official" else finding.severity == "error"
 
     def with_findings(self, findings: Iterable[Finding]) -> "Report":
-        """Return a copy of the report with further findings after its own."""
+        """Return a copy of the report with further findings after its own.
+
+        Args:
+            findings: The further findings.
+        """
         return replace(self, findings=(*self.findings, *findings))
 
     def as_dict(self) -> JsonObject:
         """Return the report for JSON: the file, both verdicts, which of them counts, and the findings.
 
-        `sha256` is None if it was not computed.
+        Returns:
+            The values by name. `sha256` is None if it was not computed. `mlperf_logging` is there only if the checker
+            of mlperf-logging was run.
         """
         fields: JsonObject = {
             "file": self.file,
@@ -137,7 +152,11 @@ class Checker:
         self._refused_line_count = 0  # of the lines that the official parser refuses
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Take the events, header sections and damaged lines of the log in their order, until too many are damaged."""
+        """Take the events, header sections and damaged lines of a log, until too many lines are damaged.
+
+        Args:
+            entries: What the reader makes of the log, in the order of its lines.
+        """
         for entry in entries:
             if type(entry) is Event:
                 self._take_event(entry)
@@ -154,7 +173,11 @@ class Checker:
         return self._refused_line_count >= MOST_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
-        """Report a damaged line. A problem that leaves the event readable only breaks the form of a log."""
+        """Report a damaged line. A problem that leaves the event readable only breaks the form of a log.
+
+        Args:
+            problem: What is wrong with the line, from the reader.
+        """
         if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
             self._refused_line_count += 1
         actual = printable(problem.message)
@@ -168,6 +191,9 @@ class Checker:
 
         Other names than those of runlog's schema are lines of the user's own, and mean nothing. A second section of the
         same name is a fault and is not kept.
+
+        Args:
+            header: A line `# {"<section>": value}` of the log.
         """
         if header.section not in schema.SECTIONS:
             return
@@ -180,7 +206,11 @@ class Checker:
             sections[header.section] = header.value
 
     def _check_devices(self, header: Header) -> None:
-        """Report a header's section on the run's devices that names a null GPU, a stand-in that computes nothing."""
+        """Report a header's section on the run's devices that names a null GPU, a stand-in that computes nothing.
+
+        Args:
+            header: Any section of the header.
+        """
         if header.section in _SECTIONS_WITH_DEVICES and _NULL_GPU.search(str(header.value)):
             actual = f"{header.section} names a null GPU, which computes nothing"
             self._collector.add_breach("run-mode", header.line, actual)
@@ -190,6 +220,9 @@ class Checker:
 
         An event whose key is neither in the rules nor in the schema is not kept in `_run`, and its types are not
         checked. The other checks get it, too.
+
+        Args:
+            event: The event, in the order of the log.
         """
         self._has_no_events = False
         is_whole_second = event.time_ms % 1000 == 0
@@ -204,7 +237,11 @@ class Checker:
         self._order.take(event)  # for the order of the run; it uses the counts of events, which now include this one
 
     def _check_rank(self, event: Event) -> None:
-        """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK."""
+        """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK.
+
+        Args:
+            event: The event. Its rank is that in the launcher's prefix of its line, else that in its metadata.
+        """
         rank = event.rank or event.metadata.get("rank")  # by the launcher's prefix, else by the event itself
         if rank and event.key not in KEYS_OF_EVERY_RANK:
             self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
@@ -213,6 +250,9 @@ class Checker:
         """Report an event whose value or event type is not what the schema has for its key.
 
         An event of a key that is not in the schema may have any value, but must be of type POINT_IN_TIME.
+
+        Args:
+            event: An event whose key is in the rules or in the schema.
         """
         schema_event = schema.EVENTS.get(event.key)
         if schema_event is not None:
@@ -223,9 +263,13 @@ class Checker:
             self._collector.add_breach(_FORM, event.line, actual, f"{event.key} is of type {wanted_event_type}")
 
     def _check_value_type(self, event: Event, wanted: _ValueType | None) -> None:
-        """Report an event whose value is not of the `wanted` type; None allows any value.
+        """Report an event whose value has another type than it should.
 
-        It is an error only if a score or a rate is computed from this key; `log-form` only warns.
+        It is an error only if a score or a rate is computed from this key; else the rule `log-form` only warns.
+
+        Args:
+            event: The event.
+            wanted: The type that its value should have. None allows any value.
         """
         if wanted is None or wanted.has_value(event.value):
             return
@@ -234,11 +278,17 @@ class Checker:
         self._collector.add_breach(rule, event.line, actual, f"{event.key} is {wanted.words}")
 
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
-        """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
+        """Judge the log after its last entry.
 
-        `wanted_benchmark` is the benchmark that the log must be of; None allows any. For a log without events, or of an
-        unknown benchmark, the only finding is the one that says so, because others would mean nothing. Of any other
-        log that has too many damaged lines to be read to its end, only the findings on these lines are returned.
+        For a log without events, or of an unknown benchmark, the only finding is the one that says so, because others
+        would mean nothing. Of any other log that has too many damaged lines to be read to its end, only the findings on
+        these lines are returned.
+
+        Args:
+            wanted_benchmark: The benchmark that the log must be of, such as "resnet"; None allows any.
+
+        Returns:
+            The findings, errors first and then by line, and the facts that the log states of the run.
         """
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
@@ -261,7 +311,11 @@ class Checker:
         run.first_events = {key: run.first_events[key] for key in self._known_keys if key in run.first_events}
 
     def _judge_whole_log(self, wanted_benchmark: str | None) -> None:
-        """Collect the findings about the log as a whole: by the official rules, then by the strict ones."""
+        """Collect the findings about the log as a whole: by the official rules, then by the strict ones.
+
+        Args:
+            wanted_benchmark: The benchmark that the log must be of; None allows any.
+        """
         self._judge.finish()
         policy = Policy(ruleset=self._ruleset, run=self._run, order=self._order, collector=self._collector)
         policy.check(wanted_benchmark)
@@ -293,10 +347,18 @@ class Checker:
 
 
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
-    """Check one log by the rules of `ruleset`. Return a report with its findings and the facts of its run.
+    """Check one log. Return a report with its findings and the facts of its run.
 
-    `benchmark` is the one that the log must be of; None allows any. If the log is a link to a file in another
-    folder, this is a finding, too. Raises OSError if the log cannot be read, and ValueError if it is no regular file.
+    A log that is a link to a file in another folder gets a finding that says so.
+
+    Args:
+        path: The path of the log.
+        ruleset: The rules by which it is checked.
+        benchmark: The benchmark that the log must be of, such as "resnet"; None allows any.
+
+    Raises:
+        OSError: The log cannot be read.
+        ValueError: It is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
@@ -315,8 +377,14 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, revised by how mlperf-logging's parser reads these lines.
 
-    `findings` are those by our reader. In a log of this project, or of one of its benchmarks, damage stays an error. In
-    any other log, errors that may come from our reader's strictness alone are excused.
+    In a log of this project, or of one of its benchmarks, damage stays an error. In any other log, errors that may come
+    from our reader's strictness alone are excused.
+
+    Args:
+        path: The path of the log, which is read once more.
+        findings: The findings by our reader.
+        run: The facts that the log states of the run.
+        ruleset: The rules by which the log is checked, with this project's benchmarks.
     """
     revised = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
@@ -330,10 +398,13 @@ def _is_link_to_another_folder(path: Path) -> bool:
 
 
 def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, without the errors that may come from our strict reader alone.
+    """Return the findings on a log with damaged lines, without errors that only our strict reader may cause.
 
     Our reader skips a damaged line, and so misses its event, where mlperf-logging's parser may read it. Of the errors
     that are not official, those about a damaged line become warnings, and those about a key of events are dropped.
+
+    Args:
+        findings: The findings by our reader, each marked by whether the official checker has it.
     """
     kept = []
     for finding in findings:

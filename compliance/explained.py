@@ -9,10 +9,15 @@ from runlog.digits import six_digits
 
 
 def explain(name: str, ruleset: Ruleset) -> str:
-    """Return a text on the rule `name`: what it asks for, why, what to do, and its source.
+    """Return a text on a rule: what it asks for, why, what to do, and its source.
 
-    `name` is a strict rule (`seed-present`), a key of events (`run_stop`), a rule about one (`run_stop.order`), or
-    `all`. Raises ValueError for any other.
+    Args:
+        name: A strict rule (`seed-present`), a key of events (`run_stop`), a rule about one (`run_stop.order`), or
+            `all`.
+        ruleset: The rules of one version.
+
+    Raises:
+        ValueError: There is no rule of this name. The message names similar ones, if there are any.
     """
     known_keys = keys(ruleset.version)
     if name == "all":
@@ -32,7 +37,8 @@ def explain(name: str, ruleset: Ruleset) -> str:
 def _explain_strict(rule: StrictRule) -> str:
     """Return a text on a strict rule, which mlperf-logging's checker does not have.
 
-    The bounds of a rule are the numbers that it compares a log with.
+    Args:
+        rule: The rule. Its bounds are the numbers that it compares a log with.
     """
     lines = [
         f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)",
@@ -50,7 +56,12 @@ def _explain_strict(rule: StrictRule) -> str:
 
 
 def _explain_key(key: str, ruleset: Ruleset) -> str:
-    """Return a text on what the rules ask of the events of a key, such as `seed`, with the source of each rule."""
+    """Return a text on what the rules ask of the events of a key, with the source of each rule.
+
+    Args:
+        key: The key, such as `seed`.
+        ruleset: The rules of one version.
+    """
     lines = [f"{key} (ruleset {ruleset.version})"]
     for name in files(ruleset.version):
         rule_file = load(name)

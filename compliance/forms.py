@@ -11,9 +11,14 @@ _NOT_APPLIED = "not applied: "  # begins the note on a rule that was not applied
 
 
 def check_replaceable(path: Path, start: str) -> None:
-    """Raise ValueError if `path` is a folder, or a file that this command did not write.
+    """Check that an output file may be written: it is new, empty, or was written by this command.
 
-    Files of this command begin with the text `start`. Such a file may be replaced, and so may an empty one.
+    Args:
+        path: The path of the file.
+        start: The text with which the files of this command begin.
+
+    Raises:
+        ValueError: The path is a folder, or a file that this command did not write.
     """
     if path.is_dir():
         raise ValueError(f"{path}: is a folder: name a file")
@@ -30,7 +35,11 @@ def check_replaceable(path: Path, start: str) -> None:
 
 
 def as_text(reports: Iterable[Report]) -> str:
-    """Return the reports as lines for a terminal."""
+    """Return the reports as lines for a terminal.
+
+    Args:
+        reports: The reports on the logs, in the order of the output.
+    """
     lines: list[str] = []
     for report in reports:
         lines += _lines_of(report)
@@ -40,8 +49,10 @@ def as_text(reports: Iterable[Report]) -> str:
 def _lines_of(report: Report) -> list[str]:
     """Return the lines of one report: its verdicts, findings and notes, and the answer of mlperf-logging's checker.
 
-    Notes without a line of the log come after the other findings, and those with the same text share one line. The
-    checker's answer is left out if it was not run.
+    Notes without a line of the log come after the other findings, and those with the same text share one line.
+
+    Args:
+        report: The report on a log. The answer of mlperf-logging's checker is left out if it was not run.
     """
     rules_by_note: dict[str, list[str]] = {}  # the rules that each note is about
     lines = _lines_of_verdicts(report)
@@ -59,7 +70,11 @@ def _lines_of(report: Report) -> list[str]:
 
 
 def _lines_of_verdicts(report: Report) -> list[str]:
-    """Return the line of a report's result, by the rules that count, and the line of both verdicts."""
+    """Return the line of a report's result, by the rules that count, and the line of both verdicts.
+
+    Args:
+        report: The report on a log.
+    """
     errors = sum(report.fails(finding) for finding in report.findings)
     plural = "" if errors == 1 else "s"
     result = f"FAIL, {errors} error{plural} by the {report.deciding_rules} rules" if errors else "PASS"
@@ -68,12 +83,15 @@ def _lines_of_verdicts(report: Report) -> list[str]:
 
 
 def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the lines of a report's notes. `rules_by_note` has the rules that each note is about.
+    """Return the lines of a report's notes. All notes that rules were not applied share the last line.
 
-    All notes that rules were not applied share the last line:
+    For instance:
 
-          info: target-status: epoch 35 reached 0.7601 already and the run went on, as it may
-          info: not applied: rcp-convergence (not a closed run); run-mode (the log has no run_summary that says so)
+        info: target-status: epoch 35 reached 0.7601 already and the run went on, as it may
+        info: not applied: rcp-convergence (not a closed run); run-mode (the log has no run_summary that says so)
+
+    Args:
+        rules_by_note: The rules that each note is about, by the text of the note.
     """
     lines = []
     not_applied = []
@@ -99,17 +117,24 @@ def _lines_of_finding(finding: Finding) -> list[str]:
 
 
 def as_json(reports: Iterable[Report]) -> str:
-    """Return the reports as JSON, in the form that findings.schema.json describes."""
+    """Return the reports as JSON, in the form that findings.schema.json describes.
+
+    Args:
+        reports: The reports on the logs.
+    """
     return json.dumps({"files": [report.as_dict() for report in reports]}, indent=2) + "\n"
 
 
 def as_github(reports: Iterable[Report]) -> str:
-    """Return the reports as annotations for GitHub's workflow log: a line for each finding, then the report's verdict.
+    """Return the reports as annotations for GitHub's workflow log: a line for each finding, then the verdict.
 
     For instance:
 
         ::error file=result_0.txt,line=7,title=run-status::status aborted; train until the target is reached
         result_0.txt: FAIL
+
+    Args:
+        reports: The reports on the logs.
     """
     lines = []
     for report in reports:
@@ -124,7 +149,12 @@ def as_github(reports: Iterable[Report]) -> str:
 
 
 def _github_level(report: Report, finding: Finding) -> str:
-    """Return GitHub's level of a finding: `error` if it fails the verdict that counts, else `notice` or `warning`."""
+    """Return GitHub's level of a finding: `error` if it fails the verdict that counts, else `notice` or `warning`.
+
+    Args:
+        report: The report, which says what counts.
+        finding: A finding of the report.
+    """
     if report.fails(finding):
         return "error"
     return "notice" if finding.severity == "info" else "warning"

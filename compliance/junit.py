@@ -10,7 +10,11 @@ START_OF_JUNIT = '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'  # of 
 
 
 def as_junit(reports: Iterable[Report]) -> str:
-    """Return the reports as JUnit XML: a test suite for each log."""
+    """Return the reports as JUnit XML: a test suite for each log.
+
+    Args:
+        reports: The reports on the logs.
+    """
     lines = []
     for report in reports:
         lines += _junit_suite(report)
@@ -21,6 +25,9 @@ def _junit_suite(report: Report) -> list[str]:
     """Return the lines of a report's test suite: a test case for the verdict, and one for each finding.
 
     Findings that fail the verdict come first, as failures. The others are test cases with output.
+
+    Args:
+        report: The report on a log.
     """
     file = escape(report.file)
     failures = [finding for finding in report.findings if report.fails(finding)]

@@ -36,7 +36,11 @@ def is_name(value: Any) -> bool:
 
 
 def own_metadata(metadata: Mapping[str, Any]) -> JsonObject:
-    """Return an event's metadata without `file` and `lineno`, the place in the code that mllog adds."""
+    """Return an event's metadata without `file` and `lineno`, the place in the code that mllog adds.
+
+    Args:
+        metadata: The metadata of the event.
+    """
     return {name: value for name, value in metadata.items() if name not in ("file", "lineno")}
 
 
@@ -66,7 +70,11 @@ class LoggedRun:
     as_tools_read: ToolReading = field(default_factory=ToolReading)  # after the last event
 
     def take(self, event: Event) -> None:
-        """Count the next event, and keep it if it is the first of its key or if all events of its key are kept."""
+        """Count the next event, and keep it if it is the first of its key or if all events of its key are kept.
+
+        Args:
+            event: The event, in the order of the log.
+        """
         self.event_counts[event.key] += 1
         self.first_events.setdefault(event.key, event)
         events_of_key = self.all_events.get(event.key)
@@ -74,27 +82,45 @@ class LoggedRun:
             events_of_key.append(event)
 
     def keep_interval(self, kind: str, duration: float) -> None:
-        """Keep the duration of an interval: in ms, but of a step window in s. `kind` is the key of its event.
+        """Keep the duration of an interval, such as an epoch. Durations beyond EVENTS_KEPT are ignored.
 
-        Durations beyond EVENTS_KEPT are ignored.
+        Args:
+            kind: The key of the event that ends it, such as "epoch_stop", or "step_window".
+            duration: The duration, in milliseconds; that of a step window in seconds.
         """
         if len(self.intervals) < EVENTS_KEPT:
             self.intervals[kind, len(self.intervals)] = duration
 
     def durations(self, kind: str) -> list[float]:
-        """Return the durations of the intervals of one kind, in their order."""
+        """Return the durations of the intervals of one kind, in their order.
+
+        Args:
+            kind: The key of their events, such as "epoch_stop".
+        """
         return [duration for (name, _), duration in self.intervals.items() if name == kind]
 
     def first_event(self, event: schema.Point[Any] | schema.Mark) -> Event:
-        """Return the run's first event of the key of `event`; if there is none, an event of line 0 without a value."""
+        """Return the run's first event of a key; if there is none, an event of line 0 without a value.
+
+        Args:
+            event: The event of the schema that has the key, such as schema.SEED.
+        """
         return self.first_events.get(event.key, _NO_EVENT)
 
     def number_of_events(self, event: schema.Point[Any] | schema.Mark) -> int:
-        """Return how many events of the key of `event` the run has."""
+        """Return how many events of a key the run has.
+
+        Args:
+            event: The event of the schema that has the key, such as schema.SEED.
+        """
         return self.event_counts[event.key]
 
     def stated_count(self, event: schema.Point[Any]) -> Any:
-        """Return the value of the first event of a key; 0 if it is not a whole number above 0."""
+        """Return the value of the first event of a key; 0 if it is not a whole number above 0.
+
+        Args:
+            event: The event of the schema that has the key, such as schema.TRAIN_SAMPLES.
+        """
         value = self.first_event(event).value
         return value if is_count(value) else 0
 
@@ -109,12 +135,20 @@ class LoggedRun:
         return int(self.stated_count(schema.GLOBAL_BATCH_SIZE)) or None
 
     def stated_text(self, event: schema.Point[str]) -> str:
-        """Return the value of the first event of a key; empty if it is not a text."""
+        """Return the value of the first event of a key; empty if it is not a text.
+
+        Args:
+            event: The event of the schema that has the key, such as schema.OPT_NAME.
+        """
         value = self.first_event(event).value
         return value if isinstance(value, str) else ""
 
     def header_section(self, section: schema.Section[Any]) -> JsonObject:
-        """Return a section of the header; empty if it is missing or not a table."""
+        """Return a section of the header; empty if it is missing or not a table.
+
+        Args:
+            section: The section of the schema, such as schema.HARDWARE.
+        """
         value = self.headers.get(section.name)
         return value if isinstance(value, dict) else {}
 

@@ -82,8 +82,9 @@ class Standing:
     def name(self) -> str:
         """Return the name of the result as it must stand in a table or a footnote.
 
-        An example is "Unverified MLPerf(R) v4.0 Training Closed ResNet". If the result is no MLPerf result, or if the
-        log states no benchmark or division, the text says this instead, with the reasons.
+        Returns:
+            The name, such as "Unverified MLPerf(R) v4.0 Training Closed ResNet". If the result is no MLPerf result, or
+            if the log states no benchmark or division, the text says this instead, with the reasons.
         """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
@@ -136,14 +137,23 @@ class Standing:
         return six_digits(expected["targets"]["closed"])
 
     def unit(self, unit: str) -> str:
-        """Return the unit of a figure of this result, with the word that must stand next to each score."""
+        """Return the unit of a figure of this result, with the word that must stand next to each score.
+
+        Args:
+            unit: The unit, such as "min", to which "(unverified)" is added if the result uses the name of MLPerf.
+        """
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
         """Return the notes that must be shown with a figure of this result: a paragraph, and the trademark's legend.
 
-        Empty if the result does not use the name of MLPerf. `derived_metric` names a metric that MLPerf does not have,
-        such as images/s. `next_to_verified` is for tables that show verified results too.
+        Args:
+            derived_metric: The name of a metric that MLPerf does not have, such as "images/s", if the figure is one;
+                else "".
+            next_to_verified: Whether the figure stands in a table that shows verified results, too.
+
+        Returns:
+            The two notes; none if the result does not use the name of MLPerf.
         """
         if not self.uses_the_name:
             return []
@@ -176,14 +186,23 @@ def _count_in_words(count: int | None) -> str:
 
 
 def model_name(benchmark: str) -> str:
-    """Return the name of a benchmark's model in text; an unknown benchmark keeps the name that its log gives."""
+    """Return the name of a benchmark's model in text, such as "ResNet".
+
+    Args:
+        benchmark: The benchmark, such as "resnet". An unknown one keeps the name that its log gives.
+    """
     return _NAMES.get(benchmark, printable(benchmark, 60))
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
     """Return how many runs a result takes, and how many are dropped at each end.
 
-    None if the round does not have the benchmark. `ruleset` is that of the round, such as 4.0.0.
+    Args:
+        benchmark: The benchmark, one of MLPerf or of this project, such as "hrnet".
+        ruleset: The version of the rules of the round, such as 4.0.0.
+
+    Returns:
+        The numbers; None if the round does not have the benchmark.
     """
     if is_mlperf_benchmark(benchmark):
         return rounds.submission_runs(benchmark, ruleset)  # from mlperf-logging's tables
@@ -194,7 +213,14 @@ def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
 
 
 def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
-    """Return the runs that a result of `benchmark` takes, by the ruleset of each round that has it, oldest first."""
+    """Return how many runs a result of a benchmark takes, by the ruleset of each round that has it.
+
+    Args:
+        benchmark: The benchmark, such as "resnet".
+
+    Returns:
+        The numbers by the ruleset, such as 4.0.0, oldest first.
+    """
     runs_by_ruleset = {}
     for ruleset in rounds.rulesets():
         runs = submission_runs(benchmark, ruleset)
@@ -204,22 +230,36 @@ def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
 
 
 def scored(ruleset: str) -> list[str]:
-    """Return the benchmarks that have results in `ruleset`: the MLPerf benchmarks of that round, and our own."""
+    """Return the benchmarks that have results in a round: the MLPerf benchmarks of that round, and our own.
+
+    Args:
+        ruleset: The version of the rules of the round, such as 4.0.0.
+    """
     rows = _rows_of_benchmarks_yaml()
     own = [name for name in rows if not is_mlperf_benchmark(name) and submission_runs(name, ruleset)]
     return [*rounds.benchmarks(ruleset), *own]
 
 
 def is_mlperf_benchmark(benchmark: str) -> bool:
-    """Return whether some round of MLPerf Training has the benchmark."""
+    """Return whether some round of MLPerf Training has the benchmark.
+
+    Args:
+        benchmark: The benchmark, such as "resnet".
+    """
     return any(benchmark in rounds.benchmarks(ruleset) for ruleset in rounds.rulesets())
 
 
 def standing(facts: ResultFacts) -> Standing:
-    """Decide whether the result with these facts is an MLPerf result: True, False, or None if it is not known.
+    """Decide whether a result is an MLPerf result: True, False, or None if it is not known.
 
     It is False if any fact contradicts it, such as another data set, whether or not the other facts are stated. If none
     does, it is None if the benchmark, the division or the round is not stated.
+
+    Args:
+        facts: The facts that a log states of the result.
+
+    Returns:
+        The decision with its reasons, from which the name of the result follows.
     """
     contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
     if facts.throughput_only:
@@ -236,11 +276,16 @@ def standing(facts: ResultFacts) -> Standing:
 
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
-    """Decide whether a figure of several runs is an MLPerf result, by the `standings` of these runs.
+    """Decide whether a figure of several runs is an MLPerf result.
 
     If one run is no MLPerf result, neither is the figure. Otherwise, if this is not known of one run, it is not known
-    of the figure either. Contradictions and unknown facts are collected from all runs, of which there must be at least
-    one. The facts are those of the first run.
+    of the figure either.
+
+    Args:
+        standings: The decision on each run, at least one.
+
+    Returns:
+        The decision, with the contradictions and unknown facts of all runs, and the facts of the first run.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(run.contradictions for run in standings))
@@ -258,7 +303,14 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
     """Return the notes that must stand below a table of results, with the trademark's legend last.
 
-    The arguments are those of `Standing.footnotes`. Empty if no result uses the name of MLPerf.
+    Args:
+        standings: The decision on each result, whether it is an MLPerf result.
+        derived_metric: The name of a metric of the table that MLPerf does not have, such as "images/s"; "" if there is
+            none.
+        next_to_verified: Whether the table shows verified results, too.
+
+    Returns:
+        The notes; none if no result uses the name of MLPerf.
     """
     paragraphs = []
     for one in standings:
@@ -268,7 +320,11 @@ def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to
 
 
 def notes_in_order(notes: Iterable[str]) -> list[str]:
-    """Return notes on several results, each once, with the trademark's legend last; empty if there are no notes."""
+    """Return notes on several results, each once, with the trademark's legend last; empty if there are no notes.
+
+    Args:
+        notes: The notes of all results, with or without the legend.
+    """
     distinct = [note for note in _distinct(notes) if note != TRADEMARK]
     return [*distinct, TRADEMARK] if distinct else []
 
@@ -276,8 +332,12 @@ def notes_in_order(notes: Iterable[str]) -> list[str]:
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     """Return the facts of a log that decide whether its result is an MLPerf result; None for what it does not state.
 
-    `ruleset` is that of the round by which the log is judged; None if it is not known. The numbers of samples in the
-    log's header count first, else those of its events.
+    The numbers of samples in the log's header count first, else those of its events.
+
+    Args:
+        run: The facts that the log states of the run.
+        ruleset: The version of the rules of the round by which the log is judged, such as 4.0.0; None if it is not
+            known.
     """
     dataset = run.header_section(schema.DATASET)
     summary = run.summary
@@ -297,13 +357,21 @@ def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
 
 
 def dataset_name(section: JsonObject) -> str | None:
-    """Return the name of the data set in a header's `dataset` section; None if it is missing or empty."""
+    """Return the name of the data set of a log; None if it is missing or empty.
+
+    Args:
+        section: The section `dataset` of the log's header.
+    """
     name = section.get("name")
     return printable(name, 60) if isinstance(name, str) and name else None
 
 
 def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
-    """Yield why the benchmark or the division is not one of MLPerf; nothing if no benchmark is stated."""
+    """Yield why the benchmark or the division is not one of MLPerf; nothing if no benchmark is stated.
+
+    Args:
+        facts: The facts that a log states of the result.
+    """
     if facts.benchmark is None:
         return
     if not is_mlperf_benchmark(facts.benchmark):
@@ -315,7 +383,11 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
-    """Yield how the data set differs from that of the benchmark; if this is not known, only whether it is synthetic."""
+    """Yield how the data set differs from that of the benchmark; if this is not known, only whether it is synthetic.
+
+    Args:
+        facts: The facts that a log states of the result.
+    """
     if facts.synthetic is True:
         yield "synthetic data"
         return
@@ -328,11 +400,14 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
-    """Yield how the stated numbers of samples differ from those of the benchmark's data set, which `row` has.
+    """Yield how the stated numbers of samples differ from those of the benchmark's data set.
 
-    A number that is not stated does not differ. In logs of other projects, the training samples may be rounded to whole
-    batches. Their evaluation samples are not compared, because some count batches or padding instead (390 to 65,536 in
-    published ResNet logs).
+    In logs of other projects, the training samples may be rounded to whole batches. Their evaluation samples are not
+    compared, because some count batches or padding instead (390 to 65,536 in published ResNet logs).
+
+    Args:
+        facts: The facts that a log states of the result. A number that it does not state does not differ.
+        row: The benchmark's row of benchmarks.yaml, with the right numbers.
     """
     train = facts.train_samples
     right_train = row["train_samples"]
@@ -345,9 +420,12 @@ def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]
 
 
 def _against_bytes(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
-    """Yield how the bytes of the files differ from those of the published data set in the benchmark's `row`.
+    """Yield how the bytes of the files differ from those of the published data set.
 
-    Nothing is compared if these bytes are not known, or if a number of samples is not exactly the benchmark's.
+    Args:
+        facts: The facts that a log states of the result. Nothing is compared unless both numbers of samples are the
+            benchmark's.
+        row: The benchmark's row of benchmarks.yaml. Nothing is compared if it lacks the published sizes.
     """
     published_sizes = row.get("published_sizes")
     has_right_counts = facts.train_samples == row["train_samples"] and facts.eval_samples == row["eval_samples"]
@@ -356,10 +434,15 @@ def _against_bytes(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
 
 
 def _can_be_count(count: int, wanted: int, *, exact: bool) -> bool:
-    """Return whether a log's number of samples can be `wanted`, the number of the data set.
+    """Return whether a log's number of samples can be the number of the data set.
 
-    It must be equal if `exact` is true, and within 1 % otherwise: other projects round to whole batches. (Of 1,015
-    published ResNet logs the least training samples are 1,277,952 of 1,281,167.)
+    Other projects round to whole batches, so 1 % of difference is allowed there. (Of 1,015 published ResNet logs the
+    least training samples are 1,277,952 of 1,281,167.)
+
+    Args:
+        count: The number that the log states.
+        wanted: The number of the data set.
+        exact: Whether both must be equal, as in a log of this project.
     """
     if exact:
         return count == wanted
@@ -370,6 +453,9 @@ def _against_target(facts: ResultFacts) -> Iterable[str]:
     """Yield that the quality target of a closed run is lower than the benchmark's.
 
     An open run may stop at any quality (training_rules.adoc from version 1.0 on, section Quality measure).
+
+    Args:
+        facts: The facts that a log states of the result. Nothing is compared if it states no target.
     """
     expected = _row_of_benchmark(facts)
     if expected is None or facts.quality_target is None or facts.division != "closed":
@@ -382,7 +468,9 @@ def _against_target(facts: ResultFacts) -> Iterable[str]:
 def _not_stated(facts: ResultFacts) -> list[str]:
     """Return the names of the facts that are not known: "benchmark", "division", "round" or "data set".
 
-    The data set is known if the numbers of samples show that it is the benchmark's.
+    Args:
+        facts: The facts that a log states of the result. The data set is known if the numbers of samples show that it
+            is the benchmark's.
     """
     unknown = []
     if facts.benchmark is None:
@@ -399,7 +487,11 @@ def _not_stated(facts: ResultFacts) -> list[str]:
 def _shows_dataset(facts: ResultFacts) -> bool:
     """Return whether both numbers of samples can be those of the benchmark's data set.
 
-    False if the log does not state both, or if this project does not know the benchmark's numbers.
+    Args:
+        facts: The facts that a log states of the result.
+
+    Returns:
+        False, too, if the log does not state both, or if this project does not know the benchmark's numbers.
     """
     expected = _row_of_benchmark(facts)
     if expected is None or facts.train_samples is None or facts.eval_samples is None:
@@ -409,7 +501,11 @@ def _shows_dataset(facts: ResultFacts) -> bool:
 
 
 def _row_of_benchmark(facts: ResultFacts) -> JsonObject | None:
-    """Return the benchmark's row in benchmarks.yaml, with its samples and targets; None if it has no row."""
+    """Return the benchmark's row in benchmarks.yaml, with its samples and targets; None if it has no row.
+
+    Args:
+        facts: The facts that a log states of the result, with its benchmark.
+    """
     return _rows_of_benchmarks_yaml().get(facts.benchmark or "")
 
 
@@ -420,7 +516,11 @@ def _rows_of_benchmarks_yaml() -> dict[str, JsonObject]:
 
 
 def _first_sample_count(*stated: Any) -> int | None:
-    """Return the first of the stated values that is a whole number above 0; None if none is."""
+    """Return the first of the stated values that is a whole number above 0; None if none is.
+
+    Args:
+        stated: The values that a log has for one number of samples, of any type.
+    """
     for value in stated:
         if is_number(value) and value > 0 and value == int(value):
             return int(value)

@@ -34,7 +34,12 @@ class PublishedSizes:
 
 
 def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
-    """Return the sums of bytes that the passports in a header's `dataset` section state; empty if there are none."""
+    """Return the sums of bytes of the files of the data set, as the log states them; empty if it states none.
+
+    Args:
+        dataset: The section `dataset` of the log's header. Its passports have the sums, for what was trained and
+            evaluated on, and for the files that this was packed from.
+    """
     parts = []
     for field, part in _PART_OF_FIELD.items():
         passport = dataclass_of(schema.Passport, dataset.get(field))
@@ -44,10 +49,12 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 
 
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
-    """Yield a sentence for each part of a data set whose size is not that of the published files.
+    """Yield a sentence for each part of a data set that has too few or too many bytes for the published files.
 
-    Such a part has too few bytes, or too many. A size that is not exact is that of records, which hold more than the
-    published images, so it is only compared with the least size.
+    Args:
+        parts: The sums of bytes that the log states. One that is not exact is that of records, which hold more than the
+            published images, so it is only compared with the least size.
+        published: The least and the most bytes of the data set as its publisher distributes it.
     """
     for stated in parts:
         size = stated.total_bytes
@@ -62,7 +69,12 @@ def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iter
 
 
 def _published_bytes(published: PublishedSizes, part: str) -> tuple[int, int]:
-    """Return the least and the most bytes that the published files of a part have in all."""
+    """Return the least and the most bytes that the published files of a part have in all.
+
+    Args:
+        published: The data set as its publisher distributes it.
+        part: "training" or "evaluation".
+    """
     if part == _EVALUATION:
         return published.eval_least_bytes, published.eval_most_bytes
     return published.train_least_bytes, published.train_most_bytes

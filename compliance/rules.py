@@ -57,10 +57,12 @@ class StrictRule:
     found: int = 0  # accepted logs of the corpus that it refuses
 
     def why_not_applied(self, benchmark: str | None, division: str) -> str:
-        """Return why the rule does not apply to a run of this benchmark and division; empty if it applies.
+        """Return why the rule does not apply to a run; empty if it applies.
 
-        A `benchmark` of None is one that this project has no rules for in this round. Only rules that hold for all
-        benchmarks apply to it.
+        Args:
+            benchmark: The benchmark of the run. None if this project has no rules for it in this round: only rules that
+                hold for all benchmarks apply to it.
+            division: The division of MLPerf that the log states, such as "closed"; "" if it states none.
         """
         if self.benchmarks and benchmark not in self.benchmarks:
             return f"it holds for {' and '.join(self.benchmarks)}"
@@ -101,16 +103,25 @@ class Ruleset:
 
 
 def read_rules(name: str) -> Any:
-    """Read a YAML file of compliance/rules."""
+    """Return the content of a YAML file of the folder compliance/rules.
+
+    Args:
+        name: The name of the file, such as "strict.yaml".
+    """
     with (RULES / name).open("rb") as stream:
         return yaml.load(stream, Loader=_LOADER)  # noqa: S506  both are safe loaders
 
 
 def load(version: str) -> Ruleset:
-    """Return this project's rules for a ruleset version of MLPerf Training, such as 4.0.0.
+    """Return this project's rules for a version of the rules of MLPerf Training.
 
-    All strict rules are included. One that comes into force in a later version has `in_force` false. Raises ValueError
-    if there are no rule files for the version.
+    All strict rules are included. One that comes into force in a later version has `in_force` false.
+
+    Args:
+        version: The version, such as 4.0.0.
+
+    Raises:
+        ValueError: There are no rule files for the version.
     """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
@@ -125,7 +136,9 @@ def load(version: str) -> Ruleset:
 def _with_names_of_ours(row: JsonObject, benchmarks: Iterable[str]) -> JsonObject:
     """Return a row of strict.yaml, with the names of this project's benchmarks in place of the word "ours".
 
-    These are the benchmarks of its workloads, and `benchmarks`, those that it has in the ruleset.
+    Args:
+        row: The row, with the fields of one rule.
+        benchmarks: The benchmarks that this project has in the ruleset. Those of its workloads are added.
     """
     if row.get("benchmarks") != OURS:
         return row
@@ -138,6 +151,9 @@ def _benchmarks(version: str) -> dict[str, Benchmark]:
 
     They come from benchmarks.yaml. In WORKLOAD_RULESET, each workload without a row there is a benchmark, too: this is
     the only version that has rules for such workloads.
+
+    Args:
+        version: The version, such as 4.0.0.
     """
     benchmarks = {}
     for name, row in read_rules("benchmarks.yaml").items():
@@ -153,7 +169,10 @@ def _benchmarks(version: str) -> dict[str, Benchmark]:
 def _benchmark_of_row(name: str, row: JsonObject, version: str) -> Benchmark:
     """Return the benchmark of a row of benchmarks.yaml, as it is in a ruleset version.
 
-    It has no reference points if the row's field `no_reference_points` lists the version.
+    Args:
+        name: The name of the benchmark, such as "resnet".
+        row: The row. If its field `no_reference_points` lists the version, the benchmark has no reference points.
+        version: The version, such as 4.0.0.
     """
     sizes = row.get("published_sizes")
     published_sizes = None if sizes is None else PublishedSizes(**sizes)
@@ -164,12 +183,21 @@ def _benchmark_of_row(name: str, row: JsonObject, version: str) -> Benchmark:
 
 
 def _without(row: JsonObject, names: Collection[str]) -> JsonObject:
-    """Return a row of a rule file without the fields of these names."""
+    """Return a row of a rule file without some fields.
+
+    Args:
+        row: The row, by the names of its fields.
+        names: The names of the fields to leave out.
+    """
     return {field_name: value for field_name, value in row.items() if field_name not in names}
 
 
 def _benchmark_of(workload: workloads.Workload) -> Benchmark:
-    """Return the benchmark of a workload without a row in benchmarks.yaml; its recipe gives the target instead."""
+    """Return the benchmark of a workload without a row in benchmarks.yaml; its recipe gives the target instead.
+
+    Args:
+        workload: The workload of this project, with its numbers of samples and runs.
+    """
     return Benchmark(
         name=workload.benchmark,
         train_samples=workload.train_samples,
@@ -180,7 +208,11 @@ def _benchmark_of(workload: workloads.Workload) -> Benchmark:
 
 
 def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
-    """Return the rules of written.yaml. Each source gets the text that was read, and the first ruleset in force."""
+    """Return the rules of written.yaml. Each source gets the text that was read, and the first ruleset in force.
+
+    Args:
+        texts: The titles of the documents of rules that were read, by short names.
+    """
     rules = []
     for fields in read_rules("written.yaml"):
         rule = WrittenRule(**fields)
@@ -190,10 +222,16 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 
 
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return the strict rule `name` of a row of strict.yaml, for logs that are checked by a ruleset `version`.
+    """Return a rule that the official checker does not have, from its row of strict.yaml.
 
     A rule of the class "form" is in force in each ruleset. Any other one is in force from the ruleset `since` on, and
-    was read in a document: `texts` has the titles of these documents, and the row's field `text` the key of its own.
+    was read in a document.
+
+    Args:
+        name: The name of the rule, such as "seed-present".
+        row: The row. Its field `text` has the key of the rule's document in `texts`.
+        version: The version of the rules by which logs are checked.
+        texts: The titles of the documents of rules that were read, by short names.
     """
     kind = row["class"]
     since = row.get("since", "")
@@ -252,10 +290,14 @@ class Finding:
 def breach(
     rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None, severity: str | None = None
 ) -> Finding:
-    """Return the finding that a log breaks `rule`.
+    """Return the finding that a log breaks a rule.
 
-    `actual` says what the log has instead of what is expected. `line` says where; None means that no single line is to
-    blame. `expected` and `severity` replace those of the rule, unless they are None.
+    Args:
+        rule: The rule that is broken.
+        actual: What the log has instead of what is expected.
+        line: The line to blame, counted from 1. None if no single line is to blame.
+        expected: What is expected; None takes the rule's own words.
+        severity: "error" or "warning"; None takes the rule's own.
     """
     return Finding(
         rule=rule.name,
@@ -270,7 +312,12 @@ def breach(
 
 
 def note(rule: StrictRule, actual: str) -> Finding:
-    """Return a note on `rule`, a finding of severity `info`. It mostly says why the rule was not applied."""
+    """Return a note on a rule, a finding of severity `info`. It mostly says why the rule was not applied.
+
+    Args:
+        rule: The rule.
+        actual: What the note says.
+    """
     return replace(breach(rule, actual), severity="info", fix="")
 
 
@@ -289,10 +336,17 @@ class FindingCollector:
     def add_breach(
         self, rule: str, line: int | None, actual: str, expected: str | None = None, severity: str | None = None
     ) -> None:
-        """Add a finding that the log breaks the strict rule named `rule`. The other arguments are those of `breach`.
+        """Add a finding that the log breaks a strict rule.
 
         If the rule is not in force in this ruleset, a note that says so is added instead. Of each rule the first
         FINDINGS_PER_RULE breaches are added, and the others are only counted.
+
+        Args:
+            rule: The name of the rule, such as "seed-present".
+            line: The line to blame, counted from 1. None if no single line is to blame.
+            actual: What the log has instead of what is expected.
+            expected: What is expected; None takes the rule's own words.
+            severity: "error" or "warning"; None takes the rule's own.
         """
         strict_rule = self.strict_rules[rule]
         if not strict_rule.in_force:
@@ -303,9 +357,11 @@ class FindingCollector:
             self.findings.append(breach(strict_rule, actual, line=line, expected=expected, severity=severity))
 
     def drop_inapplicable_rules(self, benchmark: str | None, division: str) -> None:
-        """Drop the findings of rules that do not apply to this benchmark and division, and note each such rule.
+        """Drop the findings of rules that do not apply to the run, and note each such rule.
 
-        A `benchmark` of None is one that this project has no rules for in this round.
+        Args:
+            benchmark: The benchmark of the run; None if this project has no rules for it in this round.
+            division: The division of MLPerf that the log states, such as "closed"; "" if it states none.
         """
         for rule in self.strict_rules.values():
             reason = rule.why_not_applied(benchmark, division)
@@ -314,16 +370,30 @@ class FindingCollector:
                 self.add_note(rule.name, f"not applied: {reason}")
 
     def drop_findings_of(self, rule: str) -> None:
-        """Drop all findings of a rule, and forget how many breaches there were."""
+        """Drop all findings of a rule, and forget how many breaches there were.
+
+        Args:
+            rule: The name of the rule.
+        """
         self.findings = [finding for finding in self.findings if finding.rule != rule]
         del self._breach_counts[rule]
 
     def add_note(self, rule: str, actual: str) -> None:
-        """Add a note on the strict rule named `rule`, such as why it was not applied."""
+        """Add a note on a strict rule, such as why it was not applied.
+
+        Args:
+            rule: The name of the rule.
+            actual: What the note says.
+        """
         self.findings.append(note(self.strict_rules[rule], actual))
 
     def add_unlisted(self, last: Finding, count: int) -> None:
-        """Add a note that `count` more breaches of the rule of `last`, its last listed finding, are not listed."""
+        """Add a note that more breaches of a rule were found than are listed.
+
+        Args:
+            last: A finding by the rule, such as its last listed one.
+            count: How many breaches are not listed.
+        """
         actual = f"{count} more breaches of {last.rule}, not listed"
         unlisted = replace(last, severity="info", line=None, expected="", actual=actual, fix="", official=False)
         self.findings.append(unlisted)
@@ -355,9 +425,13 @@ def peaks() -> dict[str, float]:
 def most_images_per_s(cards: Sequence[str], cores: int, flop_per_image: float) -> float | None:
     """Return a rate of training in images/s that a machine cannot exceed.
 
-    `cards` are the names of its GPUs. A machine without GPUs is judged by its CPU `cores`. `flop_per_image` is the work
-    of training on one image. Return None if the peak of a card is not known, or if the machine has neither cards nor
-    cores.
+    Args:
+        cards: The names of its GPUs, such as "NVIDIA A100-SXM4-80GB". Empty for a machine without GPUs.
+        cores: The number of its CPU cores, which only counts if it has no GPUs.
+        flop_per_image: The work of training on one image, in FLOP.
+
+    Returns:
+        The rate. None if the peak of a card is not known, or if the machine has neither cards nor cores.
     """
     if cards:
         peak_flop_per_s = _peak_of_cards(cards)
@@ -370,9 +444,14 @@ def most_images_per_s(cards: Sequence[str], cores: int, flop_per_image: float) -
 
 
 def training_flop(workload: workloads.Workload, height: int, width: int) -> float | None:
-    """Return the work of training on one image of this size in pixels, in FLOP; None if the workload's is not counted.
+    """Return the work of training on one image, in FLOP; None if it was not counted for the workload.
 
-    The workload's row has the work of an image of one size. It grows with the area of the image.
+    The work was counted for images of one size. It grows with the area of the image.
+
+    Args:
+        workload: The workload, with its counted work and the size that this is of.
+        height: The height of the image in pixels.
+        width: The width of the image in pixels.
     """
     if workload.training_flop is None or workload.flop_height is None or workload.flop_width is None:
         return None
@@ -380,7 +459,11 @@ def training_flop(workload: workloads.Workload, height: int, width: int) -> floa
 
 
 def _peak_of_cards(cards: Sequence[str]) -> float | None:
-    """Return the sum of the cards' peaks in FLOP/s; None if a card is not in peaks.yaml."""
+    """Return the sum of the cards' peaks in FLOP/s; None if a card is not in peaks.yaml.
+
+    Args:
+        cards: The full names of the cards, such as `NVIDIA A100-SXM4-80GB`.
+    """
     peak_flop_per_s = 0.0
     for card in cards:
         card_tflop_per_s = _peak_of_card(card)
@@ -393,7 +476,8 @@ def _peak_of_cards(cards: Sequence[str]) -> float | None:
 def _peak_of_card(card: str) -> float | None:
     """Return the peak of a card in TFLOP/s; None if it is not in peaks.yaml.
 
-    `card` is the full name, such as `NVIDIA A100-SXM4-80GB`. It contains the name that peaks.yaml has.
+    Args:
+        card: The full name, such as `NVIDIA A100-SXM4-80GB`. It contains the name that peaks.yaml has.
     """
     for name, peak_tflop_per_s in peaks().items():
         if name in card:
