@@ -429,7 +429,11 @@ def _numpy_sum(values: Sequence[float]) -> float:
 
 
 def _sum_of_full_rows(values: Sequence[float]) -> float:
-    """Return the sum of rows of eight numbers: first each column is summed, then these sums are added in pairs."""
+    """Return the sum of rows of eight numbers: first each column is summed, then these sums are added in pairs.
+
+    Args:
+        values: The numbers, row after row; a multiple of eight.
+    """
     columns = [0.0] * 8
     for index, value in enumerate(values):
         columns[index % 8] += value

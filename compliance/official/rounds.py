@@ -66,7 +66,11 @@ def rulesets() -> Sequence[str]:
 
 
 def round_of(ruleset: str) -> str:
-    """Return the round as MLCommons names it: 5.1 for ruleset 5.1.0."""
+    """Return the round as MLCommons names it: 5.1 for ruleset 5.1.0.
+
+    Args:
+        ruleset: The version of the rules, such as 5.1.0. Any other form than x.y.z is returned as it is.
+    """
     return ruleset.removesuffix(".0") if ruleset.count(".") == 2 else ruleset
 
 

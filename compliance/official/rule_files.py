@@ -343,7 +343,11 @@ def _blocks(name: str) -> list[_Block]:
 
 
 def _has_known_form(block: _Block) -> bool:
-    """Return whether a block is of the kind KEY, BEGIN or END, and has the fields of its kind."""
+    """Return whether a block is of the kind KEY, BEGIN or END, and has the fields of its kind.
+
+    Args:
+        block: A block of a rule file.
+    """
     names_of_fields = block.fields.keys()
     if block.kind == "KEY":
         return names_of_fields <= _FIELDS_OF_KEY

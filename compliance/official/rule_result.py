@@ -127,7 +127,15 @@ class KeyResult:
         return self._finding("value", line, expected, actual, "train until the target is reached, then log run_stop")
 
     def _finding(self, aspect: str, line: int | None, expected: str, actual: str, fix: str) -> Finding:
-        """Return an official finding on one aspect of the key's events."""
+        """Return an official finding on one aspect of the key's events.
+
+        Args:
+            aspect: The aspect: "count", "value", "metadata", "order" or "time".
+            line: The line to blame; None if there is no single one.
+            expected: What the rule asks for.
+            actual: What the log has instead.
+            fix: What the user should do.
+        """
         return Finding(
             rule=f"{self.rule.key}.{aspect}",
             line=line,

@@ -328,7 +328,12 @@ def _are_all_whole(accuracies: Iterable[float], samples: float, tolerance: float
 
 
 def _is_whole(count: float, tolerance: float) -> bool:
-    """Return whether a count is within `tolerance` of a whole number; always true for a tolerance of 0.5 or more."""
+    """Return whether a count is nearly a whole number.
+
+    Args:
+        count: The count, such as an accuracy times the number of samples.
+        tolerance: How far it may be from a whole number. With 0.5 or more, any count will do.
+    """
     # The tolerance comes first: a count of 10^18 samples may be infinite, which cannot be rounded.
     return tolerance >= 0.5 or abs(count - round(count)) <= tolerance
 
@@ -388,14 +393,20 @@ def _check_rise_to_target(evaluations: Sequence[Evaluation], target: float, coll
 def _share_of_rises(values: Sequence[float]) -> float:
     """Return the share of the values after the first that are greater than the one before: 2/3 for [1, 2, 2, 3].
 
-    There must be at least two values.
+    Args:
+        values: At least two values, in their order.
     """
     rises = sum(after > before for before, after in itertools.pairwise(values))
     return rises / (len(values) - 1)
 
 
 def index_of_target(evaluations: Sequence[Evaluation], target: float) -> int | None:
-    """Return the index of the first evaluation that reached the target; None if none did."""
+    """Return the index of the first evaluation that reached the target; None if none did.
+
+    Args:
+        evaluations: The run's evaluations, in the order of the log.
+        target: The accuracy, or other quality, at which the run was to end.
+    """
     for index, evaluation in enumerate(evaluations):
         if evaluation.value >= target:
             return index

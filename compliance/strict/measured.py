@@ -121,7 +121,9 @@ class Measured:
             handle(event)
 
     def keep_fault(self, line: int | None, what: str) -> None:
-        """Keep a fault, which counts only if this is a log of this project. Beyond FINDINGS_PER_RULE they are ignored.
+        """Keep a fault, which counts only if the log turns out to be one of this project.
+
+        Only the first FINDINGS_PER_RULE faults are kept.
 
         Args:
             line: The line to blame. None if it is not a single line.

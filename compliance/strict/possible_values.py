@@ -41,7 +41,11 @@ def is_possible_checkpoint(checkpoint: schema.Checkpoint) -> bool:
 
 
 def is_positive_throughput(stated: schema.EpochThroughput) -> bool:
-    """Return whether the images, the seconds and the images/s of a throughput are numbers above 0."""
+    """Return whether the images, the seconds and the images/s of a throughput are numbers above 0.
+
+    Args:
+        stated: The value of an event epoch_throughput.
+    """
     return all(is_number(value) and value > 0 for value in (stated.images, stated.time_s, stated.images_per_s))
 
 
@@ -74,5 +78,11 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
 
 
 def _are_in_order(least_s: float | None, median_s: float | None, most_s: float | None) -> bool:
-    """Return whether 0 <= least <= median <= most. A missing time counts as 0."""
+    """Return whether 0 <= least <= median <= most. A missing time counts as 0.
+
+    Args:
+        least_s: The least time of a rank, in seconds; None if it is missing.
+        median_s: The time of the median rank, in seconds; None if it is missing.
+        most_s: The most time of a rank, in seconds; None if it is missing.
+    """
     return 0 <= (least_s or 0) <= (median_s or 0) <= (most_s or 0)

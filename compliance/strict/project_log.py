@@ -260,9 +260,9 @@ class ProjectLog:
     def _missing_evaluation(self) -> Iterator[Fault]:
         """Yield a fault if a trained epoch that the recipe evaluates has no accuracy: for the first such epoch.
 
-        Nothing is checked if the header does not say which epochs the recipe evaluates, nor in a resumed run, of which
-        the log has a part alone, nor if an accuracy is no number, which is reported as such. A run without success may
-        have ended before the evaluation of its last epoch.
+        A run without success may have ended before the evaluation of its last epoch. Nothing is checked if the header
+        does not say which epochs the recipe evaluates, in a resumed run, of which the log has only a part, or if an
+        accuracy is no number, which is reported as such.
         """
         period: Any = self.run.settings.get("RECIPE.eval_every_epochs")
         offset: Any = self.run.settings.get("RECIPE.eval_offset_epochs", 0)

@@ -66,8 +66,8 @@ class RunOrder:
         """Check the time of the next event of the log, and pass it on to the method for its key.
 
         Args:
-            event: The event, in the order of the log. `run` must have counted it before, because the checks use its
-                counts.
+            event: The event, in the order of the log. `run` must have counted it before, if its key is known, because
+                the checks use these counts.
         """
         self._check_clock(event)
         handle = self._handlers.get(event.key)
@@ -104,8 +104,8 @@ class RunOrder:
     def _check_clock(self, event: Event) -> None:
         """Report an event whose time is before that of an event above it in the log.
 
-        Scores are computed from the times of the events of _KEYS_OF_THE_CLOCK, such as epoch_start. So these may fail a
-        log, and are the events with which any other is compared. Any other event only gets a warning.
+        Each event is compared with those of _KEYS_OF_THE_CLOCK, such as epoch_start, because scores are computed from
+        their times. An event of these keys may fail the log, and any other only gets a warning.
 
         Args:
             event: The next event of the log. Events that each rank logs are not checked, because the clocks of ranks
