@@ -102,7 +102,6 @@ class ToolReader:
                 error.
             TypeError: A value has a type at which rcp_checker ends with an error.
             ValueError: No number of epochs or samples to the target can be taken from the log.
-            OverflowError: A number is too large.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:

@@ -266,10 +266,11 @@ def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault
 
 
 def _other_passports(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault for each part of the data set that the header describes as other files than its samples.
+    """Yield a fault for each part of the data set whose description in the header cannot be that of its files.
 
-    The description is a passport: the number of files, the sum of their bytes and a digest. Real data must have one of
-    as many files as samples, with at least as many bytes as files, and synthetic data none.
+    The description is a passport: the number of files, the sum of their bytes and a SHA-256. Real data must have one,
+    of as many files as samples, with at least as many bytes as files and a digest of the right form. Synthetic data
+    must have none.
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.

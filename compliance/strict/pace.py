@@ -113,7 +113,7 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
     Args:
         run: The facts that the log states of the run. Nothing is checked if it lacks the samples, the batch or
             run_stop.
-        order: The run's epochs; gives its number of epochs.
+        order: The run's epochs, with the number of the last one.
         trained: The times of the epochs that count.
         collector: Gets each breach of the rule `epoch-time`, and has its bounds.
     """
@@ -139,7 +139,7 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
     Args:
         run: The facts that the log states of the run. Without its start, its end or a last epoch, the first estimate is
             left out; likewise for a resumed run.
-        order: The run's epochs; gives its number of epochs.
+        order: The run's epochs, with the number of the last one.
         trained: The times of the epochs that count. If there are none, the last two estimates are left out.
     """
     estimates = []
@@ -161,8 +161,8 @@ def _check_evaluations(
 
     Args:
         run: The facts that the log states of the run. Nothing is checked if it has no eval_samples or no run_stop.
-        shortest: The time of the shortest evaluation. Nothing is checked if it is None, for no evaluation, or not above
-            0.
+        shortest: The time of the shortest evaluation. None if there was no evaluation: nothing is checked then, nor if
+            it took no time.
         training_ms_per_image: The time of an image in the fastest epoch, in milliseconds.
         collector: Gets the breach of the rule `epoch-time`, and has its bounds.
     """
@@ -182,7 +182,7 @@ def _fastest_epoch_ms(run: LoggedRun, order: RunOrder, trained: Sequence[Trained
 
     Args:
         run: The facts that the log states of the run.
-        order: The run's epochs; gives its number of epochs.
+        order: The run's epochs, with the number of the last one.
         trained: The times of the epochs that count; may be empty.
 
     Returns:
@@ -198,7 +198,7 @@ def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:
 
     Args:
         run: The facts that the log states of the run.
-        order: The run's epochs; gives the number of the last one.
+        order: The run's epochs, with the number of the last one.
 
     Returns:
         The mean; 0 if the log lacks the start, the end or a last epoch, or if the run was resumed, so that the log is

@@ -318,8 +318,9 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     """Return the decay steps of the learning rate that a run of its recipe logs.
 
-    They are all steps of the schedule. Of a polynomial one whose warm-up starts from zero, as in the MLPerf reference,
-    they are the steps after the warm-up.
+    They are the steps until the decay ends: RECIPE.decay_ends, or without that all steps of the training. Of a
+    polynomial schedule whose warm-up starts from zero, as in the MLPerf reference, only the steps after the warm-up
+    count.
 
     Args:
         run: The facts that the log states of the run.

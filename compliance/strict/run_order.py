@@ -546,7 +546,7 @@ class RunOrder:
 
         Args:
             event: An eval_accuracy.
-            epoch: The number of the epoch that is taken for its own.
+            epoch: The number of the epoch that the accuracy is of.
             evaluation: The evaluation that waited for the accuracy. None if none did; in a log without any eval_start,
                 this is not reported.
         """
