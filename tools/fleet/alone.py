@@ -92,8 +92,10 @@ class RankMeasurements:
     def __init__(self, machine: Machine, take_step: Callable[[], float], *, with_disk: bool) -> None:
         """Prepare the measurements of training steps, GPU clock, memory, disk and input pipeline.
 
-        `take_step` takes a training step of this rank alone and returns its seconds, or raises NotPossible. Without
-        `with_disk` the disk is not measured, because another rank does it.
+        Args:
+            machine: This rank's part of the machine, with the settings of the job.
+            take_step: Takes a training step of this rank alone and returns its seconds, or raises NotPossible.
+            with_disk: Whether this rank measures the disk. Of the ranks of a node only one does.
         """
         self.machine = machine
         self.job = machine.job
@@ -114,7 +116,15 @@ class RankMeasurements:
     def take_turn(self, failed_metrics: Container[str]) -> Turn:
         """Take each measurement once; return the values, and the reasons of those that failed.
 
-        `failed_metrics` are the metrics that failed in an earlier turn. Their measurements are left out.
+        Args:
+            failed_metrics: Names of the metrics that failed in an earlier turn, such as "disk_s_per_gib". Their
+                measurements
+                are left out.
+
+        Returns:
+            The value of each metric that was measured, why each other one that was tried was not, and the seconds of
+            each
+            training step. These are empty if the steps failed or were left out.
         """
         values: dict[str, float] = {}
         failures: dict[str, str] = {}
@@ -136,10 +146,17 @@ class RankMeasurements:
     # The methods below each take one measurement.
 
     def _median_and_mean_step_s(self) -> tuple[float, float]:
-        """Take LEAST_STEPS training steps, and further ones for STEP_S seconds, but at most MOST_STEPS in all.
+        """Time several training steps of this rank alone.
 
-        Returns the median and the mean of their seconds, and keeps those of each step in `self.step_times_s`. Raises
-        NotPossible if this machine cannot take a step.
+        It takes LEAST_STEPS (3) steps, and further ones for STEP_S (2) seconds, but at most MOST_STEPS (200) in all.
+        The
+        seconds of each step are kept in `self.step_times_s`.
+
+        Returns:
+            The median and the mean of the steps' seconds.
+
+        Raises:
+            NotPossible: This machine cannot compute a step.
         """
         times_s = [self.take_step() for _ in range(LEAST_STEPS)]
         until_s = time.perf_counter() + STEP_S
@@ -154,7 +171,8 @@ class RankMeasurements:
     def _clock_cycle_ns(self) -> float:
         """Return the nanoseconds of one clock cycle of this rank's GPU.
 
-        Raises NotPossible on a CPU, or if NVML does not tell the clock rate.
+        Raises:
+            NotPossible: The job runs on a CPU, or NVML does not tell the clock rate.
         """
         if self.job.cluster.device == "cpu":
             raise NotPossible("no GPU: DEVICE=cpu")
@@ -173,10 +191,14 @@ class RankMeasurements:
         return (time.perf_counter() - began) * 1024 / COPY_MIB
 
     def _disk_s_per_gib(self) -> float:
-        """Read files of DATADIR from the disk; return the seconds that reading a GiB takes at that speed.
+        """Read files of the data set from the disk; return the seconds that reading a GiB takes at that speed.
 
-        Each call goes on with the files after those of the last call; after the last file the first one follows. Raises
-        NotPossible if there are no files, or all are empty.
+        Each call goes on with the files after those of the last call; after the last file the first one follows. It
+        reads
+        DISK_MIB (32) or more, or what DISK_S (1) seconds allow.
+
+        Raises:
+            NotPossible: The setting DATADIR is empty, or the folder that it names holds no data.
         """
         enough_bytes = DISK_MIB * MIB
         read_bytes = 0
@@ -251,8 +273,17 @@ class RankTimes(NamedTuple):
 def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_index: int) -> RankTimes:
     """Measure on all ranks at once, in several turns; return what this rank measured.
 
-    There are TURNS turns, or fewer if they take too long, but at least LEAST_TURNS. `host_index` is the number of this
-    rank's host among the compared hosts. All ranks must call this together.
+    A turn takes each measurement once. A first turn warms up and does not count. All ranks must call this together.
+
+    Args:
+        me: This rank, with its MPI communicator of all ranks.
+        measurements: The measurements that this rank makes by itself.
+        host_index: The number of this rank's host among the compared hosts, from 0.
+
+    Returns:
+        For each metric a value of each turn in which it was measured: TURNS (16) turns, or fewer if they take too long,
+        but
+        at least LEAST_TURNS (6). Also the reasons of failures, and the seconds of each training step.
     """
     until_s = time.monotonic() + TURNS * TURN_S
     warm_up = _take_turn_together(me, measurements, failed_metrics=())  # its values do not count
@@ -295,10 +326,17 @@ def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonO
 
 
 def _merge_metric(metric: str, ranks_by_host: Sequence[Sequence[RankTimes]]) -> JsonObject:
-    """Return a metric's entry of the record: {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}.
+    """Merge what the ranks measured of one metric into a series of times for each host, as fleet.json has it.
 
-    "series" has for each host the time of its slowest rank in each turn; None if no rank of the host measured the
-    metric, or one failed. "reasons" says by the index of a host why a rank of it failed.
+    Args:
+        metric: The name of the metric, such as "disk_s_per_gib".
+        ranks_by_host: For each host the times of its ranks.
+
+    Returns:
+        An object such as {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}. "series" has for each host
+        the
+        time of its slowest rank in each turn; None if no rank of the host measured the metric, or one failed. "reasons"
+        says, by the index of a host, why the first rank of it that failed did.
     """
     series: list[list[float] | None] = []
     reasons: dict[str, str] = {}

@@ -108,9 +108,15 @@ def _given_by_most(count_by_result: Mapping[ResultName, int], total: int) -> Res
 
 
 def ranks_of(record: Record) -> list[Rank]:
-    """Return the ranks of a fleet's record (fleet.json) with their digests, in the record's order.
+    """Return the ranks of a measured fleet, each with the results of the training steps that it repeated.
 
-    The list is empty if the record has no digests: it is old, or the Paddle of a rank had no kernels for its device.
+    Args:
+        record: What was measured on the fleet, as fleet.json holds it.
+
+    Returns:
+        The ranks in the order of the record. The list is empty if the record has no digests (hashes of computed
+        tensors):
+        it is old, or the Paddle of a rank had no kernels for its device.
     """
     if record.get("digests") is None:
         return []
@@ -130,10 +136,16 @@ def ranks_of(record: Record) -> list[Rank]:
 
 
 def judge(record: Record) -> list[Verdict]:
-    """Return a verdict on each host by the digests of its ranks, in the order of the record's hosts.
+    """Return a verdict on each host of a fleet: whether its ranks compute the same bits as other ranks.
 
-    The status of a host is the worst of its ranks. Hosts without ranks in the digests are left out; without digests the
-    list is empty.
+    Each rank repeated the same training steps, and digests (hashes) of its tensors were recorded.
+
+    Args:
+        record: What was measured on the fleet, as fleet.json holds it.
+
+    Returns:
+        The verdicts in the order of the record's hosts; the status of a host is the worst of its ranks. A host without
+        ranks in the digests is left out. Without digests the list is empty.
     """
     ranks = ranks_of(record)
     if not ranks:
@@ -146,9 +158,16 @@ def judge(record: Record) -> list[Verdict]:
 
 
 def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge each rank by the digests of all ranks of its class; return {number of a rank: judgement}.
+    """Judge each rank by comparing its results with those of the other ranks of its class.
 
     A class is a model of GPU or CPU with the same driver, cuDNN and Paddle. Its ranks should compute the same bits.
+
+    Args:
+        ranks: All ranks whose results were recorded.
+        digests: The entry "digests" of fleet.json, which holds the digests (hashes of tensors) of the results.
+
+    Returns:
+        A judgement on each rank, by the rank's number. A rank whose class is not known is never ok.
     """
     ranks_by_class: dict[str | None, list[Rank]] = {}
     for rank in ranks:
@@ -195,10 +214,19 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 
 
 def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge the ranks of one class that did not fail; return {number of a rank: judgement}.
+    """Judge the ranks of one class by whether their results are the same bits.
 
-    They are unknown if their kernels seem to sum in a random order. Otherwise they are judged by the result of the
-    majority, or each by its own repetitions if there is no majority.
+    If more than half of several ranks differ from themselves between repetitions, their kernels seem to sum in a random
+    order, and all are unknown. Otherwise they are judged by the result of the majority or, without a majority, each by
+    its
+    own repetitions.
+
+    Args:
+        measured: The ranks of one class (same device model and libraries) that did not fail.
+        digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
+
+    Returns:
+        A judgement on each rank, by the rank's number.
     """
     unsteady_count = sum(not rank.is_steady for rank in measured)
     if _is_order_random(measured_ranks=len(measured), unsteady_ranks=unsteady_count):
@@ -222,9 +250,12 @@ def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
 
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
-    """Return how many ranks of a class are measured, their majority, and how many hosts gave each result at least once.
+    """Sum up one class of ranks: how many there are, the majority's result, and how many hosts gave each result.
 
-    `measured` are the ranks of the class that did not fail.
+    Hosts are counted, not ranks, because a fault of hardware is not the same on two hosts.
+
+    Args:
+        measured: The ranks of one class (same device model and libraries) that did not fail.
     """
     # Hosts are counted, not ranks, because a fault of hardware is not the same on two hosts.
     hosts_by_result: dict[ResultName, set[str]] = {}
@@ -239,9 +270,17 @@ def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
 
 
 def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
-    """Return the result that more than half of a class's measured ranks usually give, and in words how many of them do.
+    """Return the result that more than half of a class's ranks usually give, and in words how many ranks do.
 
-    None if there is no such majority, or if fewer than LEAST_RANKS ranks are measured.
+    The usual result of a rank is the one that more than half of its own repetitions gave.
+
+    Args:
+        measured: The ranks of one class (same device model and libraries) that did not fail.
+
+    Returns:
+        The result, with words such as "3 of 4 ranks of its class". None if there is no such majority, or if there are
+        fewer
+        than LEAST_RANKS (3) ranks.
     """
     if len(measured) < LEAST_RANKS:
         return None
@@ -256,9 +295,17 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
-    - All agree: unknown, because nothing confirms their result.
-    - More than half agree: their result counts as right, and the other results as wrong (`_judge_unsteady`).
-    - No result came out in more than half: unknown.
+    Args:
+        rank: The rank, which did not fail.
+        digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
+        summary_of_class: How many hosts gave each result, in the rank's class (same device model and libraries).
+
+    Returns:
+        Unknown if all repetitions agree, because nothing confirms their result, or if no result came in more than half
+        of
+        them. Otherwise the result of more than half counts as right: fatal if no other host gave one of the wrong
+        results,
+        else unknown.
     """
     if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
@@ -284,9 +331,20 @@ def _judge_without_majority(rank_count: int) -> Judgement:
 
 
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank by the result of the majority of its class, which counts as right.
+    """Judge a rank by the result that most ranks of its class gave, which counts as right.
 
-    It is ok if all its repetitions gave that result.
+    Args:
+        rank: The rank, which did not fail.
+        digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
+        summary_of_class: How many hosts gave each result, in the rank's class (same device model and libraries).
+        right: The result of the majority, and who gave it in words.
+
+    Returns:
+        Ok if all its repetitions gave that result. If more than half gave one wrong result, it is fatal if no other
+        host
+        gave that result. Otherwise it is fatal if at least one of its wrong results came from its host alone. Else it
+        is
+        unknown.
     """
     is_always_right = not rank.results_other_than(right.name)
     if is_always_right:
@@ -311,10 +369,17 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank that gave wrong results in some repetitions, but none of them in more than half.
+    """Judge a rank that gave wrong results in some repetitions, but no wrong one in more than half of them.
 
-    - Fatal: at least one of the wrong results came from its host alone. A fault of hardware gives bits of its own.
-    - Unknown: other hosts gave each of the wrong results, too. Then the kernels seem to sum in a random order.
+    Args:
+        rank: The rank. At least one of its results is not the right one.
+        digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
+        summary_of_class: How many hosts gave each result, in the rank's class (same device model and libraries).
+        right: The result that counts as right, and who gave it in words.
+
+    Returns:
+        Fatal if at least one wrong result came from the rank's host alone: a fault of hardware gives bits of its own.
+        Unknown if other hosts gave each of the wrong results, too: the kernels then seem to sum in a random order.
     """
     wrong_results = rank.results_other_than(right.name)
     # How many hosts gave the rarest of them. The rank's own host is one.
@@ -330,6 +395,12 @@ def _describe_fault(rank: Rank, digests: Digests, right: RightResult) -> str:
 
     For example "rank 2 on n2 (GPU0, A100) computes wrongly: 1 of 20 repetitions differ from 3 of 4 ranks of its class,
     first in step 7 in the gradient fc.w@GRAD".
+
+    Args:
+        rank: The rank. At least one of its results is not the right one.
+        digests: The entry "digests" of fleet.json: names of tensors, and the digests (hashes of tensors) of some
+            results.
+        right: The result that counts as right, and who gave it in words.
     """
     wrong_results = rank.results_other_than(right.name)
     wrong_count = sum(rank.count_by_result[result] for result in wrong_results)
@@ -346,8 +417,14 @@ def _first_fault(
 ) -> Position | None:
     """Return the first step, and the first tensor in it, in which a wrong result differs from the right one.
 
-    `table_by_result` has the digests of those results that the record holds. None if it lacks the right result or all
-    wrong ones.
+    Args:
+        wrong_results: Names of the wrong results. The name of a result is a hash of all its digests.
+        right_result: The name of the right result.
+        table_by_result: The digests of the results that the record holds, by name: for each step a list with the digest
+            (hash) of each tensor.
+
+    Returns:
+        The earliest position over all wrong results. None if the record lacks the right result or all wrong ones.
     """
     if right_result not in table_by_result:
         return None
@@ -383,9 +460,15 @@ def described(tensor: str) -> str:
 
 
 def summary(record: Record) -> str:
-    """Return in one line what was compared, without the ranks that failed; "not measured" if no rank is left.
+    """Return in one line what was compared to find ranks that compute wrongly.
 
     For example "16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step".
+
+    Args:
+        record: What was measured on the fleet, as fleet.json holds it.
+
+    Returns:
+        The line, in which ranks that failed do not count; "not measured" if no rank is left.
     """
     ranks = [rank for rank in ranks_of(record) if rank.failure is None]
     if not ranks:
@@ -399,7 +482,11 @@ def summary(record: Record) -> str:
 
 
 def _ranks_and_classes(ranks: Sequence[Rank]) -> str:
-    """Return how many ranks there are of how many classes: "16 ranks of 2 classes and 1 rank of unknown class"."""
+    """Return how many ranks there are of how many classes: "16 ranks of 2 classes and 1 rank of unknown class".
+
+    Args:
+        ranks: At least one rank. A class is a device model with the same driver and libraries.
+    """
     known_classes = [rank.class_name for rank in ranks if rank.class_name is not None]
     class_count = len(set(known_classes))
     unknown_count = len(ranks) - len(known_classes)

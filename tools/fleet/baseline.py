@@ -32,10 +32,16 @@ class NodeChange(NamedTuple):
 
 
 def changes(now: Record, then: Record) -> list[Change]:
-    """Return how each metric of the nodes changed from the earlier record `then` to the record `now`.
+    """Return how each metric of a fleet's nodes changed since an earlier record of the same job.
 
-    Each node is compared with itself, so that differences between the nodes' hardware cancel. A metric is left out if
-    no node has it in both records.
+    Each node is compared with itself, so that differences between the nodes' hardware cancel.
+
+    Args:
+        now: The new record of the fleet (fleet.json).
+        then: The earlier one.
+
+    Returns:
+        A change for each metric that at least one node has in both records.
     """
     changes_of_metrics = []
     for metric, title in NODE_METRICS.items():

@@ -74,10 +74,16 @@ class RepeatableTraining:
     """
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Copy the present weights and other state of the program `main`: the start of every repetition.
+        """Copy the present weights and other state of a training program: the start of every repetition.
 
-        `main` has no all-reduces, so that each rank computes by itself. The variable `rate_variable`, its learning
-        rate, is RATE in every repetition, whatever it is now.
+        Args:
+            executor: Paddle's executor, which runs the program.
+            main: The program, without all-reduces, so that each rank computes by itself. Its variables must have
+                values.
+            model: The model of the program, for a synthetic batch that is the same on every rank.
+            rate_variable: The name of the program's variable that holds the learning rate. It is RATE in every
+                repetition,
+                whatever it is now.
         """
         self._executor = executor
         self._main = main
@@ -154,9 +160,14 @@ def result_name(table: Table) -> str:
 
 
 def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
-    """Set the training back to its start, take this many steps, and return their digests.
+    """Set a training back to its start, take some steps, and return the digests (hashes) of what they computed.
 
-    A row of the table has the digests in the order of `training.tensors`.
+    Args:
+        training: The training, which gives the same results in each repetition on a healthy device.
+        steps: How many steps to take.
+
+    Returns:
+        A row for each step, with a digest of each tensor in the order of `training.tensors`.
     """
     training.restart()
     table = []
@@ -181,9 +192,15 @@ def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsO
 
 
 def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
-    """Repeat the training as often as `amount` says; return its results, and how often each came.
+    """Repeat a training as often as asked for; return its results, and how often each came.
 
-    All digests of a repetition are its result. They are large, so only the first MOST_TABLES_KEPT results keep theirs.
+    All digests (hashes of tensors) of a repetition are its result. They are large, so only the first MOST_TABLES_KEPT
+    (4)
+    results keep theirs.
+
+    Args:
+        training: The training, which gives the same results in each repetition on a healthy device.
+        amount: The steps of a repetition, and the least number of repetitions and seconds. Both are reached.
     """
     mine = DigestsOfRank(tensors=training.tensors)
     least_end_s = time.monotonic() + amount.least_s
@@ -217,10 +234,16 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
 
 
 def _gpu_of(local_rank: int) -> Device:
-    """Return the title and the class of a rank's GPU. `local_rank` is its number among the GPUs that NVML shows.
+    """Return the name by which a person finds a rank's GPU, and the class of GPUs that it may be compared with.
 
-    The title has the GPU's number in nvidia-smi and, where they are known, its model, UUID and serial number. A GPU
-    that NVML does not show has no class, and a title by `local_rank`.
+    Args:
+        local_rank: The rank's number on its node, which is the GPU's number among those that NVML shows.
+
+    Returns:
+        The title has the GPU's number in nvidia-smi and, where they are known, its model, UUID and serial number. The
+        class
+        is None if a part of it is unknown. A GPU that NVML does not show has no class, and a title such as
+        "GPU 3 of the job".
     """
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
@@ -255,8 +278,18 @@ def measure_all_ranks(
 ) -> JsonObject:
     """Repeat the same training steps on all ranks at the same time; return the digests of all ranks' results.
 
-    `host_index` is the number of this rank's host among the compared hosts. The result is an entry of the fleet's
-    record. All ranks must call this together.
+    All ranks must call this together.
+
+    Args:
+        cluster: Settings of the nodes and ranks. On GPUs the repetitions take at least a minute.
+        me: This rank, with its MPI communicator of all ranks.
+        training: The training to repeat.
+        host_index: The number of this rank's host among the compared hosts, from 0.
+
+    Returns:
+        The entry "digests" of fleet.json, as `gather_digests` makes it, with "took_s": the seconds of the repetitions
+        on
+        this rank.
     """
     amount = ON_GPU if cluster.on_gpu else ON_CPU
     ranks.wait(me.comm)  # so that all ranks begin at the same time
@@ -269,10 +302,21 @@ def measure_all_ranks(
 
 
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
-    """Return the digests of all ranks as an entry of the fleet's record; all ranks must call this together.
+    """Gather the digests (hashes of computed tensors) of all ranks into one entry of fleet.json.
 
-    `mine` are this rank's, and `steps` is the number of steps in a repetition. The entry has the digests of the most
-    common results ("tables"), and how often each rank gave which result ("ranks").
+    All ranks must call this together.
+
+    Args:
+        me: This rank, with its MPI communicator of all ranks.
+        host_index: The number of this rank's host among the compared hosts, from 0.
+        device: The title and the class of this rank's device.
+        mine: The digests of this rank.
+        steps: The number of training steps in a repetition.
+
+    Returns:
+        On each rank an object with "steps", "tensors" (the names of this rank's tensors), "tables" (the digests of the
+        most
+        common results) and "ranks" (how often each rank gave which result, or why it failed).
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -302,8 +346,17 @@ def _gather_tables(
 ) -> dict[str, Table]:
     """Return on each rank the tables of digests of the most common results of all ranks, by the results' names.
 
-    There are at most MOST_TABLES_RECORDED. `my_tables` are those that this rank has kept, and `most_common_first` are
-    the names of all results, of which some may have no table on any rank. All ranks must call this together.
+    A table is large, so the ranks first exchange only the names, and one rank sends each table. All ranks must call
+    this
+    together.
+
+    Args:
+        me: This rank, with its MPI communicator of all ranks.
+        my_tables: The tables that this rank has kept, by the names of the results.
+        most_common_first: The names of the results of all ranks. Some may have no table on any rank.
+
+    Returns:
+        At most MOST_TABLES_RECORDED (64) tables: for each step a list with the digest of each tensor.
     """
     # First the ranks exchange only the names, because a table is large.
     results_by_rank = me.comm.allgather(list(my_tables))

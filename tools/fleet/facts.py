@@ -112,10 +112,18 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of this node's hardware, system and code, from `probed` and from /proc and /sys.
+    """Return the facts of this node's hardware, system and code that may decide how fast it is.
 
-    `probed` is what the doctor found on this node (tools/doctor/node.py). A fact is empty if the node has no such
-    devices or files, and says "unknown" or "not readable" if it is not known.
+    Args:
+        job: The settings of the job, for the data set's folder, whose mount is a fact.
+        probed: What the health check found on this node (tools/doctor/node.py). The other facts are from /proc, /sys
+            and
+            libraries.
+
+    Returns:
+        The facts by name, such as {"CPU": "AMD EPYC 7742", "MTU": "9000"}. A fact is empty if the node has no such
+        devices
+        or files, and says "unknown" or "not readable" if it is not known.
     """
     gpus = probed["gpus"]
     source = probed["source"]
@@ -160,7 +168,13 @@ def _sort_key(fact: str) -> int:
 def differences(record: Record) -> list[Difference]:
     """Return the facts that differ between the nodes of a fleet, first those that change speed most (ORDER).
 
-    A fact that a node does not have is "not set" there.
+    Args:
+        record: What was measured on the fleet, as fleet.json holds it. Its nodes have facts such as {"MTU": "9000"}.
+
+    Returns:
+        For each such fact the usual value, and the nodes with other values. A fact that a node does not have is "not
+        set"
+        there. One more fact is "clock": how far the node's clock is from the first node's.
     """
     facts_by_host = _facts_by_host(record)
     # A dict is an ordered set: it has each name once, in the order in which the nodes have them.

@@ -55,14 +55,19 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 
 
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
-    """Measure the links between nodes, each LINK_TURNS times; return all links on each rank of `comm`.
+    """Measure the latency and the transfer time of links between pairs of nodes, each LINK_TURNS (5) times.
 
-    `comm` has one rank of each node, and `groups` each node's switch group. A link has the numbers of its two nodes,
-    whether their groups differ, and its times, a value for each turn:
+    All ranks of `comm` must call this together. Not every pair of nodes is measured: each node meets a few others.
 
-        {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}
+    Args:
+        comm: An MPI communicator with one rank of each node.
+        groups: The switch group of each node (the nodes at one network switch), such as ["s1", "s1", "s2"].
 
-    All ranks of `comm` must call this together.
+    Returns:
+        The same list of all measured links on each rank. A link has the numbers of its two nodes, whether their groups
+        differ, and its seconds, a value for each turn:
+
+            {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}
     """
     planned_rounds = rounds(groups)
     _take_turn(comm, planned_rounds)  # the warm-up, which does not count
@@ -77,10 +82,16 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
 
 
 def _take_turn(comm: MPI.Comm, planned_rounds: list[list[Pair]]) -> dict[Pair, ExchangeTimes]:
-    """Exchange data with this rank's partner of each round; return the times by pair.
+    """Exchange data once with this rank's partner of each round, and measure how long that takes.
 
-    Of the two ranks of a pair, only the one with the lower number, `pair.a`, returns the times. All ranks of `comm`
-    must call this together.
+    All ranks of `comm` must call this together.
+
+    Args:
+        comm: An MPI communicator with one rank of each node.
+        planned_rounds: For each round the pairs of nodes that exchange data at the same time.
+
+    Returns:
+        The seconds by pair. Of the two ranks of a pair only the one with the lower number, `pair.a`, returns them.
     """
     my_number = comm.Get_rank()
     my_times: dict[Pair, ExchangeTimes] = {}

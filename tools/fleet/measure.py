@@ -46,10 +46,20 @@ JOB_SETTINGS = ("workload", "recipe", "precision", "layout", "batchsize", "image
 
 
 def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
-    """Check this node by the doctor (tools/doctor); return the result on each rank of the node.
+    """Check the health of this node, and collect the facts that decide its speed; return both on each of its ranks.
 
-    It is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}. Only the first rank of the node runs the
-    doctor. All ranks must call this together, before any of them uses its GPU: the doctor reports a GPU that is in use.
+    Only the first rank of the node runs the checks (tools/doctor). All ranks must call this together, before any of
+    them
+    uses its GPU, because a GPU in use is reported.
+
+    Args:
+        job: The settings of the job.
+        me: This rank, with its MPI communicator of all ranks.
+
+    Returns:
+        {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {"CPU": "AMD EPYC 7742", ...}}. "failed" has the
+        checks
+        of fatal status.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
@@ -76,10 +86,18 @@ def _run_doctor(job: Job, cores_of_ranks: list[list[int]], *, node_number: int) 
 
 
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
-    """Return the results of `examine_node` of all nodes on the first rank of `representatives`, and None on the others.
+    """Gather what `examine_node` found on each node, and add how far each clock is from the first node's.
 
-    `mine` is that of this rank's node. "clock_offset_s" is added to each: how many seconds its clock is ahead of the
-    first node's. All ranks of `representatives` must call this together.
+    All ranks of `representatives` must call this together.
+
+    Args:
+        representatives: An MPI communicator with one rank of each compared node.
+        mine: The result for this rank's node: {"failed": [...], "facts": {...}}.
+
+    Returns:
+        On the first rank the results of all nodes, each with "clock_offset_s": how many seconds its clock is ahead of
+        the
+        first node's. None on the other ranks.
     """
     offsets_s = [0.0]  # of the first node from itself
     for other in range(1, representatives.Get_size()):
@@ -95,8 +113,17 @@ def time_steps_together(
 ) -> list[float]:
     """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
 
-    `times_alone_by_rank` has for each rank the seconds of the steps that it took alone. If a rank took none, no step is
-    taken, and the list is empty. All ranks must call this together.
+    About TOGETHER_S (5) seconds of steps are taken, at least LEAST_STEPS (3) and at most MOST_STEPS (200). All ranks
+    must
+    call this together.
+
+    Args:
+        me: This rank, with its MPI communicator of all ranks.
+        take_step_of_all: Takes one step with all ranks, and returns its seconds on this rank.
+        times_alone_by_rank: For each rank the seconds of the steps that it took alone.
+
+    Returns:
+        The seconds of each step. If a rank took no step alone, none is taken, and the list is empty.
     """
     if not all(times_alone_by_rank):
         return []
@@ -125,9 +152,18 @@ class ComparedHosts(NamedTuple):
 
 
 def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
-    """Return the hosts of the job that are compared: its nodes, or its ranks as "node:rank" if it has one node.
+    """Return the hosts of a job whose speed is compared: its nodes or, if it has one node, its ranks.
 
-    Raises ValueError if SWITCH_GROUPS is set and does not name one group for each node.
+    Args:
+        job: The settings of the job.
+        me: This rank.
+
+    Returns:
+        Their names (a rank's is "node:rank"), the switch group of each, which of them this rank belongs to, and whether
+        this rank is the one that represents it.
+
+    Raises:
+        ValueError: SWITCH_GROUPS is set and does not name one group for each node.
     """
     groups_of_nodes = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)  # refuses a wrong SWITCH_GROUPS
     if job.cluster.dgxnnodes == 1:
@@ -143,10 +179,17 @@ def compared_hosts(job: Job, me: ranks.Ranks) -> ComparedHosts:
 
 
 def main(job: Job, origins: Origins) -> None:
-    """Take this rank's part in a fleet's measurements. Rank 0 writes the record of all: RESULT_FILE with suffix .json.
+    """Take this rank's part in the measurements of a fleet; rank 0 writes the record of all ranks.
 
-    Every rank of the job must call this. Raises ValueError for a job of HRNet, or if SWITCH_GROUPS is set and does not
-    name one group for each node.
+    Every rank of the job must call this.
+
+    Args:
+        job: The settings of the job. The record is written to its RESULT_FILE with the suffix .json.
+        origins: Each setting's value with who set it.
+
+    Raises:
+        ValueError: The job is not one of ResNet-50, SWITCH_GROUPS is set and does not name one group for each node, or
+            mpirun started another number of ranks than the settings say.
     """
     if job.model.workload != "rn50":
         raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")
@@ -183,10 +226,18 @@ class TrainingResults(NamedTuple):
 
 
 def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> JsonObject:
-    """Measure the fleet: each rank alone, then the links between hosts, then a training of all ranks.
+    """Measure a fleet: each rank alone, then the links between hosts, then a training of all ranks.
 
-    Returns the record (fleet.json) without "took_s", the seconds of the whole measurement. `node_result` is the result
-    of `examine_node`. All ranks must call this together; only rank 0 gets the complete record.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+        hosts: The hosts to compare: the job's nodes or, if it has one node, its ranks.
+        node_result: What `examine_node` found on this rank's node: {"failed": [...], "facts": {...}}.
+
+    Returns:
+        The record (fleet.json) without "took_s", the seconds of the whole measurement. It is complete on rank 0 only:
+        elsewhere "nodes" is None, and "links" may be empty.
     """
     me = machine.me
     training_programs = _programs_if_possible(machine)
@@ -256,11 +307,19 @@ def _measure_training(
     hosts: ComparedHosts,
     times_alone_by_rank: Sequence[Sequence[float]],
 ) -> TrainingResults:
-    """Train on all ranks at the same time; return the digests of what they computed, and the times of steps.
+    """Train on all ranks at the same time, to find ranks that compute wrongly and to time steps of all together.
 
-    First each rank repeats the same steps without all-reduces. The digests, short hashes of its tensors, show whether
-    it computes as the others do. Then all ranks take steps together, which are timed. `times_alone_by_rank` has the
-    seconds of the steps that each rank took alone. All ranks must call this together.
+    First each rank repeats the same steps without all-reduces. Digests (short hashes of its tensors) show whether it
+    computes as the others do. Then all ranks take steps together. All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+        training_programs: The programs of these steps, which have run before.
+        hosts: The hosts to compare, and which of them this rank belongs to.
+        times_alone_by_rank: For each rank the seconds of the steps that it took alone.
+
+    Returns:
+        The digests of all ranks, and the seconds of the steps together (an empty list if a rank took none alone).
     """
     me = machine.me
     repeated = training_programs.repeatable_training

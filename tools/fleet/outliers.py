@@ -57,10 +57,17 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
 
 
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
-    """Return the names of the nodes or links that are slow compared with the others, in the order of `log_ratios`.
+    """Return the names of the nodes or links that are slow compared with the others.
 
-    A log ratio is log(time / usual time): 0.05 is about 5 % slower. `noise` is its standard error, and `alpha` the
-    chance of a false alarm in a healthy fleet. The list is empty for fewer than LEAST_NODES.
+    Args:
+        log_ratios: For each name log(time / usual time): 0.05 is about 5 % slower.
+        noise: The standard error of a log ratio.
+        alpha: The accepted chance of a false alarm in a healthy fleet.
+
+    Returns:
+        The names in the order of `log_ratios`. The list is empty for fewer than LEAST_NODES (4), because it is then
+        unclear
+        what is usual.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []
@@ -71,10 +78,14 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 
 
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of the slow outliers by Rosner's test (Technometrics 25, 1983); empty if there are none.
+    """Return the names of those that are outliers on the slow side by Rosner's test (Technometrics 25, 1983).
 
-    `distances` are logarithms of times minus their median: above 0 if slower. `noise` is the standard error of a
-    distance, and `alpha` the chance of a false alarm in a healthy fleet.
+    An outlier that is slower by no more than healthy machines differ is left out.
+
+    Args:
+        distances: For each node or link the logarithm of its time minus the median of these: above 0 if slower.
+        noise: The standard error of a distance.
+        alpha: The accepted chance of a false alarm in a healthy fleet.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
     values = np.array([distances[name] for name in from_near_to_far])
@@ -106,7 +117,14 @@ def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: flo
     """Return whether the farthest of several values is an outlier above the others, by a one-sided t-test.
 
     It must lie more than LEAST_T standard errors above the mean of the others. If all are healthy, the chance that one
-    of them lies so far above must be at most `alpha`. `noise` is the standard error of a value.
+    of
+    them lies so far above must be at most `alpha`.
+
+    Args:
+        farthest: The value that is farthest from the median; the logarithm of a time, minus the median.
+        others: All values that are nearer to the median.
+        noise: The standard error of a value.
+        alpha: The accepted chance of a false alarm.
     """
     t = _standard_errors_above_mean(farthest, others, noise=noise)
     degrees_of_freedom = len(others) - 1
@@ -125,10 +143,17 @@ def _standard_errors_above_mean(value: float, others: Array, *, noise: float) ->
 
 
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
-    """Return the largest minority of which each takes far longer than each of the others; empty if there is none.
+    """Return the largest minority of nodes or links of which each takes far longer than each of the others.
 
-    Far longer is over LEAST_MINORITY_RATIO times as long, and by more than the noise explains. `distances` has for each
-    name the logarithm of its time over the median time, and `noise` is the standard error of a distance.
+    Far longer is over LEAST_MINORITY_RATIO (2) times as long, and by more than the noise explains. Unlike a test for
+    outliers, this works for a few nodes, too.
+
+    Args:
+        distances: For each name the logarithm of its time over the median time.
+        noise: The standard error of a distance.
+
+    Returns:
+        The names, which are fewer than half; empty if there is no such minority.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
     # A ratio of two times is a difference of their logarithms. The noise may add some standard errors to it.

@@ -17,9 +17,18 @@ EXCHANGE_MIB = 4  # of an all-reduce between two nodes
 
 
 def read(path: Path) -> Judged:
-    """Read a fleet's record, the file fleet.json that --fleet wrote; return it with the verdicts on nodes and links.
+    """Read the record of a fleet's measurements from a file, and judge its nodes and links.
 
-    Raises ValueError if the file is not a whole record of this version. The message names the file and says what to do.
+    Args:
+        path: The file fleet.json that the option --fleet of a launcher wrote.
+
+    Returns:
+        The record with the verdicts on it.
+
+    Raises:
+        ValueError: The file cannot be read, or is not a whole record of this version. The message names the file and
+            says
+            what to do.
     """
     record = _read_format(path)
     try:
@@ -33,9 +42,13 @@ def read(path: Path) -> Judged:
 
 
 def _read_format(path: Path) -> dict[str, Any]:
-    """Return the record in a file, of which only the format and its version are checked.
+    """Read the record of a fleet from a file; of its content only the format and its version are checked.
 
-    Raises ValueError if the file cannot be read, is not JSON, or is not a record of this version.
+    Args:
+        path: The file fleet.json that the option --fleet of a launcher wrote.
+
+    Raises:
+        ValueError: The file cannot be read, is not JSON, or is not a record of this version.
     """
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -50,9 +63,16 @@ def _read_format(path: Path) -> dict[str, Any]:
 
 
 def _check(record: Record) -> None:
-    """Raise ValueError unless the values in a record (fleet.json) are right, and its parts fit together.
+    """Check that the values in the record of a fleet are right, and that its parts fit together.
 
-    Raises LookupError, TypeError or AttributeError if a field is missing or of another type.
+    Args:
+        record: The content of fleet.json, of which only format and version are known to be right.
+
+    Raises:
+        ValueError: A value is wrong, or two parts do not fit together.
+        LookupError: A field is missing.
+        TypeError: A field is of another type.
+        AttributeError: A field is of another type.
     """
     hosts = record["hosts"]
     _raise_unless_texts((record["system"], record["time"], *hosts))
@@ -95,10 +115,17 @@ def _check_links(links: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> No
 
 
 def _check_times(record: Record) -> None:
-    """Raise ValueError unless every series of times is right: of the metrics, of the links and of the whole fleet.
+    """Check every series of times in a record: of the metrics, of the links, and of the whole fleet.
 
-    A series is right if `_check_series` accepts it. A link must also have times, because only links that were measured
-    are listed, while a node may have measured nothing.
+    A link must have times, because only links that were measured are listed, while a node may have measured nothing.
+
+    Args:
+        record: The content of fleet.json. The lengths of its lists and the numbers of its links have been checked.
+
+    Raises:
+        ValueError: A time is not above 0 and finite, a series has no times or not as many as the others of its metric,
+            or a
+            link has none.
     """
     for metric in record["metrics"]:
         _check_series(metric, of_hosts(record, metric))
@@ -133,10 +160,16 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 
 
 def _check_series(metric: str, series: Series) -> None:
-    """Raise ValueError unless each measured node or link has one time of each turn, by one metric.
+    """Check that each measured node or link has one time of each turn, by one metric.
 
-    All were measured in the same turns, so their numbers of times must be equal, and at least 1. A time must be finite
-    and above 0. Nodes or links that were not measured (None) are skipped.
+    All were measured in the same turns, so they must have equally many times, and at least one.
+
+    Args:
+        metric: The metric's name, for messages.
+        series: For each node or link its times, one a turn. None: not measured, so there is nothing to check.
+
+    Raises:
+        ValueError: A series is empty or of another length, or a time is not above 0 and finite.
     """
     measured = {name: values for name, values in series.items() if values is not None}
     turns_of_first = len(next(iter(measured.values()), ()))  # 0 if nothing was measured
@@ -164,9 +197,14 @@ def _check_digests(record: Record) -> None:
 
 
 def _check_repetitions(rank: arithmetic.Rank) -> None:
-    """Raise ValueError unless a rank has either positive counts of repetitions or a failure, and not both.
+    """Check that a rank has either repetitions of the same training steps or a failure, and not both.
 
-    Raises TypeError if one of its texts is not a text.
+    Args:
+        rank: The rank, as the record has it.
+
+    Raises:
+        ValueError: It has neither or both, or the count of a result is not a whole number above 0.
+        TypeError: Its node, device, class or failure is not a text.
     """
     _raise_unless_texts((rank.node, rank.device, rank.class_name or "", rank.failure or ""))
     for count in rank.count_by_result.values():
@@ -180,9 +218,14 @@ def _check_repetitions(rank: arithmetic.Rank) -> None:
 
 
 def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
-    """Raise ValueError unless the ranks are numbered 0, 1, 2, ... in their order, and each host has a rank.
+    """Check that the ranks of a record are numbered 0, 1, 2, ... in their order, and that each host has a rank.
 
-    `entries` are the ranks as the record has them. Their "unit" must be the index of the rank's host in `hosts`.
+    Args:
+        entries: The ranks as the record has them. "rank" is a rank's number, and "unit" the index of its host.
+        hosts: The names of the compared hosts.
+
+    Raises:
+        ValueError: The numbers are others, a host has no rank, or a rank's host is none of `hosts`.
     """
     rank_numbers = [entry["rank"] for entry in entries]
     if rank_numbers != list(range(len(entries))):
@@ -197,9 +240,14 @@ def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> 
 
 
 def _check_tables(digests: arithmetic.Digests) -> None:
-    """Raise ValueError unless each table of digests has a row for each step, and each row a digest of each tensor.
+    """Check that each table of digests has a row for each training step, and each row a digest of each tensor.
 
-    Raises TypeError if the name of a tensor or a digest is not a text.
+    Args:
+        digests: The entry "digests" of fleet.json. A digest is a hash of a tensor.
+
+    Raises:
+        ValueError: A table has another number of rows, or a row another number of digests.
+        TypeError: The name of a tensor or a digest is not a text.
     """
     steps = digests["steps"]
     tensors = digests["tensors"]
@@ -213,9 +261,13 @@ def _check_tables(digests: arithmetic.Digests) -> None:
 
 
 def why_no_baseline(now: Record, then: Record) -> str:
-    """Return why the earlier record `then` cannot be the baseline of the record `now`; empty if it can.
+    """Return why an earlier record cannot be the baseline of a new one; empty if it can.
 
     The two must have at least one host in common, and their jobs must have the same settings.
+
+    Args:
+        now: The new record of a fleet (fleet.json).
+        then: The earlier one.
     """
     if not set(now["hosts"]) & set(then["hosts"]):
         return "has none of these hosts: give an earlier record of the same ones"

@@ -32,11 +32,15 @@ def round_count(nodes: int) -> int:
 def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of one round of a tournament in which each node meets each other node once.
 
-    Rounds count from 0. For the nodes 0 to 3 there are three; after the last one the list is empty:
+    For the nodes 0 to 3 there are three rounds; after the last one the list is empty:
 
         0: (3, 2) (0, 1)
         1: (3, 0) (1, 2)
         2: (3, 1) (2, 0)
+
+    Args:
+        nodes: The numbers of the nodes. If they are odd in number, one of them has no pair in each round.
+        round_index: Which round; counts from 0.
     """
     # The circle method: the nodes sit in two facing rows. One stays, and the others move on by one seat each round.
     seats: list[int | None] = [*nodes]
@@ -53,7 +57,8 @@ def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, 
 def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
     """Return the pairs of the nodes that face each other: the first and the last, the second and the last but one, ...
 
-    A node that faces an empty seat (None) has no pair.
+    Args:
+        seats: The number of the node on each seat. A node that faces an empty seat (None) has no pair.
     """
     pairs = []
     for index in range(len(seats) // 2):
@@ -65,10 +70,17 @@ def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
-    """Return the rounds in which nodes exchange data in pairs: a list for each round, with its pairs.
+    """Plan the rounds in which the nodes of a fleet exchange data in pairs.
 
-    `groups` has the switch group of each node. In a round a node is in at most one pair, and no pair comes twice: pairs
-    that the plan repeats are left out, and rounds that have no other pairs.
+    In a round a node is in at most one pair, and no pair comes twice in all rounds.
+
+    Args:
+        groups: The switch group of each node (the nodes at one network switch), such as ["s1", "s1", "s2"].
+
+    Returns:
+        The pairs of each round. Rounds inside the groups come first, then those across them. Pairs that the plan
+        repeats
+        are left out, and rounds that have no other pairs.
     """
     met: set[Pair] = set()
     rounds_without_repeats = []
@@ -89,7 +101,13 @@ def _pair_of(first: int, second: int, groups: Sequence[str]) -> Pair:
 def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Return the pairs of each round: first rounds inside the switch groups, then about as many across them.
 
-    `groups` has the name of each node's group. The rounds across groups may repeat pairs of earlier rounds.
+    There are about log2 of the number of nodes rounds. With one group, all are inside it.
+
+    Args:
+        groups: The name of each node's switch group.
+
+    Returns:
+        For each round its pairs of numbers of nodes. The rounds across groups may repeat pairs of earlier rounds.
     """
     members: dict[str, list[int]] = {}  # {name of a group: numbers of its nodes}
     for node, group in enumerate(groups):
@@ -118,10 +136,18 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
     The halves are those of all nodes, ordered by group. The second half is rotated further in each round. With the
-    groups 01 23 45 67 the first two rounds are
+    groups
+    01 23 45 67 the first two rounds are
 
         (0, 4) (1, 5) (2, 6) (3, 7)
         (0, 7) (1, 4) (2, 5) (3, 6)
+
+    Args:
+        members: The numbers of the nodes in each switch group, by the group's name. There are at least two nodes.
+        round_index: Which of the rounds across groups; counts from 0.
+
+    Returns:
+        The pairs. If the number of nodes is odd, one node of the second half has none.
     """
     ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2

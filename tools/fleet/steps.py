@@ -43,8 +43,14 @@ class Programs(NamedTuple):
 def programs(machine: Machine) -> Programs:
     """Build the job's training program; return steps to time, and a training that finds ranks that compute wrongly.
 
-    `step_of_all` runs the program itself. `step_alone` and `repeatable_training` run a copy without all-reduces, so
-    that a rank does not wait for the others. All ranks must call this together.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine, with the settings of the job.
+
+    Returns:
+        `step_of_all` runs the program itself. `step_alone` and `repeatable_training` run a copy without all-reduces, so
+        that a rank does not wait for the others.
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)

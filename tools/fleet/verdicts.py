@@ -71,11 +71,19 @@ class Slowness(NamedTuple):
 def judge_slowness(
     where: str, metric: str, slowness: Slowness, *, value: float | None = None, suffix: str = ""
 ) -> Verdict:
-    """Return the verdict on the node or link `where` by one metric: a warning if it is called slow, else ok.
+    """Return the verdict on a node or link by one metric: a warning if it is called slow, else ok.
 
-    Its text is "5.0% (4.0% to 6.0%) slower than the fleet's median", without the brackets if there is no interval, and
-    then `suffix`. Its figures are the slowness, the interval and, if it is given, `value`: the median time in the
-    metric's unit.
+    Its text is "5.0% (4.0% to 6.0%) slower than the fleet's median", without the brackets if there is no interval.
+
+    Args:
+        where: The name of the node or link.
+        metric: The name of the check, such as "step".
+        slowness: How much slower it is than the fleet's median, and whether that counts as slow.
+        value: The median of its times, in the unit of the metric, for the figures of the verdict. None leaves it out.
+        suffix: Words to add at the end of the text.
+
+    Returns:
+        The verdict. Its figures have `slower` (0.05 is 5 %), `interval_95` and, if it is given, `value`.
     """
     interval_text = ""
     if slowness.interval_95 is not None:
@@ -119,13 +127,18 @@ def judge_metric(
     across_links: Container[str] = (),
     reasons: Mapping[str, str] = {},
 ) -> list[Verdict]:
-    """Return a verdict on each node or link by one metric, in the order of `series`.
+    """Return a verdict on each node or link of a fleet by one metric: whether it is slower than the others.
 
-    - Measured: it is compared with the others; if fewer than LEAST_NODES are measured, the verdict is "unknown".
-    - Not measured, so that `series` has None: "unknown", or fatal if `reasons` names an error.
+    Args:
+        metric: The name of the check, such as "step".
+        series: The times of each node or link in each turn (a repetition on all at the same time); None: not measured.
+        alpha: The accepted chance of a false alarm in a healthy fleet.
+        across_links: Names of the links between switch groups. They are usually slower, so they have their own median.
+        reasons: Why a node or link was not measured, by its name.
 
-    `alpha` is the chance of a false alarm in a healthy fleet. `across_links` names the links from one switch group to
-    another. They are usually slower, so they have a median of their own.
+    Returns:
+        The verdicts in the order of `series`: a warning if slow, else ok; "unknown" if fewer than LEAST_NODES (4) are
+        measured. What was not measured is "unknown", or fatal if an error is the reason.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
     if len(log_ratios_by_name) >= LEAST_NODES:
@@ -172,8 +185,14 @@ def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, 
 def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float) -> dict[str, Slowness]:
     """Compare the nodes of a fleet, or its links, with each other; return by name how much slower each one is.
 
-    `log_ratios_by_name` has log(time / the fleet's median time) for each turn. The level of a node or link sums up its
-    turns, and the levels are compared. `alpha` is the chance of a false alarm in a healthy fleet.
+    Args:
+        log_ratios_by_name: For each node or link its log ratio in each turn: log(time / the fleet's median time of the
+            turn), so 0.05 is about 5 % slower. A robust mean over the turns, its level, is compared.
+        alpha: The accepted chance of a false alarm in a healthy fleet.
+
+    Returns:
+        By name, how much slower it is than the median of all levels, with the 95 % interval, and whether it counts as
+        slow.
     """
     levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
     typical_error = statistics.median(error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values())
@@ -196,10 +215,16 @@ def extra_time_of(log_ratio: float) -> float:
 def _interval_of_extra_time(
     log_ratios: Sequence[float], level: float, level_of_fleet: float, *, compared: int
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of a node's extra time; None if the node has fewer than five turns.
+    """Return the 95 % interval of how much slower than the fleet a node or link is, as shares: 0.05 is 5 % slower.
 
-    `log_ratios` has the node's value for each turn, and `level` sums them up. The fleet's level is the median of the
-    levels of `compared` nodes.
+    Args:
+        log_ratios: Its log(time / the fleet's median time) in each turn.
+        level: Its level, a robust mean of `log_ratios`.
+        level_of_fleet: The median of the levels of all compared nodes or links.
+        compared: The number of these. The interval is widened for few, because their median has an error, too.
+
+    Returns:
+        The bounds (low, high). None if there are fewer than five turns.
     """
     interval_of_level = medians.median_interval(log_ratios)
     if interval_of_level is None:
@@ -250,10 +275,15 @@ class LinkTimes(NamedTuple):
 
 
 def _judge_links_by(metric: str, record: Record) -> NetworkVerdicts:
-    """Return the verdicts on a fleet's nodes and links by one of LINK_METRICS.
+    """Return the verdicts on a fleet's nodes and links by one metric of the network.
 
     First each node is judged by the median slowness of its links. Then the links are judged, but not those of slow
-    nodes: they are slow because the node is.
+    nodes:
+    they are slow because the node is.
+
+    Args:
+        metric: "latency_s" or "transfer_s".
+        record: What was measured on the fleet, as fleet.json holds it.
     """
     title = LINK_METRICS[metric]
     links = _times_of_links(record, metric)
@@ -316,10 +346,17 @@ class StallCount(NamedTuple):
 def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
     """Return a verdict on each measured node by its stalls: training steps that take far longer than usual.
 
-    The two series have the median and the mean time of a node's steps in each turn. A stall raises the mean and hardly
-    the median, so mean / median tells how much time stalls cost. A node is slow if it has more stalls than chance
-    explains and loses noticeably more time than is usual in the fleet. The list is empty if fewer than LEAST_NODES are
-    measured.
+    A stall raises the mean of a turn's steps and hardly the median, so mean / median tells how much time stalls cost.
+
+    Args:
+        median_steps: For each node the median seconds of its steps in each turn (a repetition on all nodes at the same
+            time); None: not measured.
+        mean_steps: For each of these nodes the mean seconds, in the same form.
+
+    Returns:
+        A warning for a node that has more stalls than chance explains and loses noticeably more time than is usual in
+        the
+        fleet; ok for the others. The list is empty if fewer than LEAST_NODES (4) are measured.
     """
     ratios_by_host = _mean_over_median(median_steps, mean_steps)
     if len(ratios_by_host) < LEAST_NODES:
@@ -370,6 +407,10 @@ def _hosts_with_more_stalls_than_by_chance(count_by_host: Mapping[str, StallCoun
     """Return the hosts that have more stalled turns than chance explains.
 
     The chance that any host of a healthy fleet has so many of the fleet's stalls must be at most OTHERS_ALPHA.
+
+    Args:
+        count_by_host: For each host the number of its turns, and of those in which a training step took far longer than
+            the others.
     """
     of_fleet = StallCount(
         stalled_turns=sum(count.stalled_turns for count in count_by_host.values()),
