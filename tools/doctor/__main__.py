@@ -30,7 +30,15 @@ TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hand
 
 
 def _clock_offsets_s(comm: "MPI.Comm", *, is_leader: bool) -> list[float]:
-    """Return on rank 0 by how many seconds each leader's clock is ahead of rank 0's. Every rank must call this."""
+    """Return on rank 0 by how many seconds the clock of each node is ahead of rank 0's. Every rank must call this.
+
+    Args:
+        comm: MPI's communicator of all ranks.
+        is_leader: Whether this rank is the first rank of its node, whose clock stands for the node's. True on rank 0.
+
+    Returns:
+        A number for each node; the first, of rank 0's own node, is 0. On any other rank the numbers have no meaning.
+    """
     offsets_s = [0.0]  # the first leader is rank 0 itself
     for rank, leads_its_node in enumerate(comm.allgather(is_leader)):
         if leads_its_node and rank != 0:
@@ -40,10 +48,15 @@ def _clock_offsets_s(comm: "MPI.Comm", *, is_leader: bool) -> list[float]:
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
-    """Look at every node of the job. Return the verdicts on rank 0, and None on every other rank.
+    """Look at every node of the job, and return what the checks found. Every rank must call this.
 
-    Each node has a leader, its first rank, which looks at the node. Rank 0 judges what the leaders found. Every rank
-    must call this, because all of them exchange messages.
+    Each node has a leader, its first rank, which looks at the node. Rank 0 judges what the leaders found.
+
+    Args:
+        job: Settings of the training job.
+
+    Returns:
+        The verdicts on rank 0, and None on every other rank.
     """
     network.export_for_mpi(job.cluster)
     from mpi4py import MPI
@@ -64,7 +77,13 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
 
 
 def _facts_if_leader(ranks_of_node: "MPI.Comm", node_number: int, job: env.Job) -> Facts | None:
-    """Return what this rank finds on its node if it leads the node, else None. Every rank must call this."""
+    """Return what this rank finds on its node if it leads the node, else None. Every rank must call this.
+
+    Args:
+        ranks_of_node: MPI's communicator of the ranks on this node. The first one leads the node.
+        node_number: Number of this node in HOSTS, from 0.
+        job: Settings of the training job.
+    """
     cores_of_ranks = ranks_of_node.gather(provenance.own_cores())  # the leader gets a list, the other ranks None
     if cores_of_ranks is None:
         return None
@@ -82,8 +101,9 @@ def alone(job: env.Job) -> list[Verdict]:
 def mpirun_failure() -> str:
     """Return why mpirun cannot start two ranks on this node that add a number over MPI; empty if it can.
 
-    The reason is "no answer in 8 s" (MPIRUN_S), or the beginning of mpirun's own message, or "mpirun failed" if it
-    printed none.
+    Returns:
+        "no answer in 8 s" (MPIRUN_S), or the beginning of mpirun's own message, or "mpirun failed" if mpirun printed
+        none.
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []  # without it mpirun refuses to run as root

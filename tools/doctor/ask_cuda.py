@@ -28,7 +28,12 @@ CONTEXT_CALLS = (
 
 
 def name_of(driver: ctypes.CDLL, code: int) -> str:
-    """Return the driver's name of a result, such as CUDA_ERROR_NO_DEVICE; empty if the driver has no name for it."""
+    """Return the driver's name of a result, such as CUDA_ERROR_NO_DEVICE; empty if the driver has no name for it.
+
+    Args:
+        driver: CUDA's driver, the loaded libcuda.so.1.
+        code: The result of a call (cuda.h: CUresult).
+    """
     name = ctypes.c_char_p()
     try:
         driver.cuGetErrorName(code, ctypes.byref(name))
@@ -47,7 +52,11 @@ def library_path() -> str:
 
 
 def version_of(driver: ctypes.CDLL) -> int | None:
-    """Return the version of CUDA that a driver supports, 12020 for 12.2; None if the driver does not report it."""
+    """Return the version of CUDA that a driver supports, 12020 for 12.2; None if the driver does not report it.
+
+    Args:
+        driver: CUDA's driver, the loaded libcuda.so.1.
+    """
     version = ctypes.c_int()
     if hasattr(driver, "cuDriverGetVersion") and driver.cuDriverGetVersion(ctypes.byref(version)) == CUDA_SUCCESS:
         return version.value
@@ -60,10 +69,16 @@ def print_line(**answer: object) -> None:
 
 
 def call_and_print(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bool:
-    """Call a function of CUDA's driver, print a JSON line before and after the call, and return whether it succeeded.
+    """Call a function of CUDA's driver, print a JSON line before and after it, and return whether it succeeded.
 
-    `step` names what the call is for, such as "gpu 0". Raises AttributeError, after the first line, if the driver has
-    no such function.
+    Args:
+        driver: CUDA's driver, the loaded libcuda.so.1.
+        step: What the call is for, such as "gpu 0". Both lines have it.
+        function: Name of the driver's function, such as "cuInit".
+        *arguments: Arguments of the function, as ctypes takes them.
+
+    Raises:
+        AttributeError: The driver has no such function. The first line is printed by then.
     """
     print_line(begin=step, call=function)
     code = getattr(driver, function)(*arguments)
@@ -75,8 +90,14 @@ def call_and_print(driver: ctypes.CDLL, step: str, function: str, *arguments: ob
 def try_gpu(driver: ctypes.CDLL, number: int) -> None:
     """Make a context on a GPU, and destroy it again. A process needs a context to compute on a GPU.
 
-    `number` counts the GPUs from 0 in CUDA's order. If a call fails, the calls after it are left out. Raises
-    AttributeError if the driver does not have a function that is called.
+    A JSON line is printed before and after each call. If a call fails, the calls after it are left out.
+
+    Args:
+        driver: CUDA's driver, already started.
+        number: The GPU, counted from 0 in CUDA's order.
+
+    Raises:
+        AttributeError: The driver lacks a function that is called.
     """
     step = f"gpu {number}"
     device = ctypes.c_int()
@@ -92,7 +113,11 @@ def try_gpu(driver: ctypes.CDLL, number: int) -> None:
 
 
 def load_driver() -> ctypes.CDLL:
-    """Load CUDA's driver, and print a line before that and one after. Raises OSError if there is no driver."""
+    """Load CUDA's driver, libcuda.so.1, and print a JSON line before that and one after.
+
+    Raises:
+        OSError: There is no driver.
+    """
     print_line(begin="load", call="dlopen")
     driver = ctypes.CDLL("libcuda.so.1")
     print_line(end="load", code=CUDA_SUCCESS, path=library_path())
@@ -102,7 +127,11 @@ def load_driver() -> ctypes.CDLL:
 def start_driver(driver: ctypes.CDLL) -> bool:
     """Start CUDA's driver, and return whether it started. Its version is printed as {"version": 12020}, for 12.2.
 
-    Raises AttributeError if the driver has no function cuInit.
+    Args:
+        driver: CUDA's driver, the loaded libcuda.so.1.
+
+    Raises:
+        AttributeError: The driver has no function cuInit.
     """
     if not call_and_print(driver, "start", "cuInit", 0):
         return False
@@ -113,9 +142,17 @@ def start_driver(driver: ctypes.CDLL) -> bool:
 
 
 def try_gpus(driver: ctypes.CDLL, first: int, end: int) -> None:
-    """Try each GPU from `first` to `end`, `end` excluded, that the driver has. If one fails, the next is still tried.
+    """Try to make a context on each GPU of a range. If one GPU fails, the next is still tried.
 
-    The driver must have been started. Raises AttributeError if it does not have a function that is called.
+    The number of GPUs that the driver has is printed as {"count": 8}. GPUs beyond it are left out.
+
+    Args:
+        driver: CUDA's driver, already started.
+        first: The first GPU to try, counted from 0 in CUDA's order.
+        end: The GPU after the last one to try.
+
+    Raises:
+        AttributeError: The driver lacks a function that is called.
     """
     count = ctypes.c_int()
     if not call_and_print(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):

@@ -16,7 +16,12 @@ def say(**answer: object) -> None:
 
 
 def message_of(library: ctypes.CDLL, code: int) -> str:
-    """Return NCCL's message on the result of its last call; empty if this NCCL has none."""
+    """Return NCCL's message on the result of its last call; empty if this NCCL has none.
+
+    Args:
+        library: NCCL, the loaded libnccl.so.2.
+        code: The result of the call (nccl.h: ncclResult_t).
+    """
     message = ""
     if hasattr(library, "ncclGetLastError"):
         communicator = None  # of any communicator
@@ -27,7 +32,12 @@ def message_of(library: ctypes.CDLL, code: int) -> str:
 
 
 def text_of(function: Any, argument: int | None) -> str:
-    """Call a function of NCCL that returns a text, and return the text; empty if it returns a null pointer."""
+    """Call a function of NCCL that returns a text, and return the text; empty if it returns a null pointer.
+
+    Args:
+        function: The function of the loaded library.
+        argument: Its only argument; None: a null pointer.
+    """
     function.restype = ctypes.c_char_p
     return (function(argument) or b"").decode(errors="replace")
 

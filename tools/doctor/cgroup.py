@@ -29,7 +29,14 @@ MEMORY_FILES = (
 
 
 def free_memory_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
-    """Return how many bytes this process may still take by the limits of its cgroups; None if they set none."""
+    """Return how many bytes this process may still take by the limits of its cgroups; None if no limit is known.
+
+    Memory of cached files counts as free, because Linux takes it back. Of several limits the tightest counts.
+
+    Args:
+        root: The folder where the cgroups are mounted.
+        membership: The file that names this process's cgroups.
+    """
     free: list[int] = []
     for folder in _folders("memory", root, membership):
         for files in MEMORY_FILES:
@@ -41,9 +48,13 @@ def free_memory_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int |
 
 
 def cpus(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
-    """Return the time of how many CPUs this process may use by the limits of its cgroups; None if they set none.
+    """Return how many CPUs' worth of time this process may use by its cgroups; None if no limit is known.
 
-    1.5 means 1.5 s of CPU time a second, on whichever cores.
+    1.5 means 1.5 s of CPU time a second, on whichever cores. Of several limits the tightest counts.
+
+    Args:
+        root: The folder where the cgroups are mounted.
+        membership: The file that names this process's cgroups.
     """
     limits: list[float] = []
     for folder in _folders("cpu", root, membership):
@@ -56,15 +67,26 @@ def cpus(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
 
 
 def _texts_of_version_1(folder: Path) -> list[str]:
-    """Return the texts of the two files by which version 1 limits CPU time: quota and period."""
+    """Return the texts of the two files by which version 1 of cgroups limits CPU time: quota and period.
+
+    Args:
+        folder: Folder of a cgroup. A file that is missing or empty is left out of the result.
+    """
     texts = (_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
     return [text for text in texts if text]
 
 
 def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folders of the cgroups that may limit this process's use of memory or cpu (`controller`).
+    """Yield the folders of the cgroups that may limit this process, its own cgroup and all above it.
 
-    `membership` has lines such as "0::/kubepods/pod1" of version 2 and "4:cpu,cpuacct:/docker/1f" of version 1.
+    Args:
+        controller: The limited resource, "memory" or "cpu".
+        root: The folder where the cgroups are mounted. Version 1 has a folder for each controller in it.
+        membership: File with a line for each cgroup of this process, such as "0::/kubepods/pod1" of version 2 and
+            "4:cpu,cpuacct:/docker/1f" of version 1.
+
+    Yields:
+        Paths, which need not exist.
     """
     for line in _text(membership).splitlines():
         _, _, names_and_path = line.partition(":")
@@ -81,7 +103,11 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
 def _folders_up(mount: Path, path: PurePosixPath) -> Iterator[Path]:
     """Yield the folder of a cgroup and of each one above it, up to the folder where the cgroups are mounted.
 
-    In a container the path may be the host's, and is not there: then the mounted folder is the container's own cgroup.
+    In a container the path may be the host's, and is not there. Then the mounted folder is the container's own cgroup.
+
+    Args:
+        mount: The folder where the cgroups are mounted.
+        path: Path of the cgroup below it. If it holds "..", only the mounted folder is yielded.
     """
     leads_out_of_mount = ".." in path.parts
     if leads_out_of_mount:
@@ -92,7 +118,12 @@ def _folders_up(mount: Path, path: PurePosixPath) -> Iterator[Path]:
 
 
 def _cached_bytes(folder: Path, rows: tuple[str, ...]) -> int:
-    """Return the sum of some rows of a cgroup's memory.stat, such as "inactive_file 4096"."""
+    """Return the sum of some rows of a cgroup's file memory.stat, in bytes; 0 if the file cannot be read.
+
+    Args:
+        folder: Folder of the cgroup.
+        rows: Names of the rows to add up, such as "inactive_file".
+    """
     total = 0
     for line in _text(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")

@@ -34,9 +34,13 @@ CLOCK_QUESTIONS = 5
 
 
 def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdicts on one node: its packages, the machine, its network and its data.
+    """Yield the verdicts on one node: its packages, cores, memory, disks, network and data.
 
-    For a job on GPUs the verdicts on the GPUs and their libraries come first.
+    For a job on GPUs the verdicts on the GPUs and on their libraries come first.
+
+    Args:
+        facts: What was seen of the node, as `node.probe` returns it.
+        job: Settings of the training job, such as how many ranks run on a node.
     """
     if job.cluster.device == "gpu":
         yield from judge_gpus(facts, job)
@@ -50,10 +54,15 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on whether each CUDA library loads, and one on the version of NCCL if it loads.
+    """Yield a verdict on whether each CUDA library loads, and one on the version of NCCL if NCCL loads.
 
-    `libraries` has "loads" or "error: REASON" by the library's file name. NCCL and cuDNN have their version in place of
-    "loads": {"libnccl.so.2": "22105"}.
+    A library that does not load is fatal. Only libnvcuvid is optional and leads to a warning: without it an A100
+    decodes JPEGs more slowly.
+
+    Args:
+        libraries: What came of loading each library, by file name: "loads" or "error: REASON". NCCL and cuDNN have
+            their version in place of "loads", as in {"libnccl.so.2": "22105"}.
+        job: Settings of the training job, for the texts of the verdicts.
     """
     for file_name, answer in libraries.items():
         name, _, _ = file_name.partition(".")  # "libnccl"
@@ -76,7 +85,14 @@ def _judge_nccl_version(version: int, job: env.Job) -> Verdict:
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on whether a node has the cores, memory, limits and disk space that the job's ranks need."""
+    """Yield verdicts on whether a node has the cores, memory, limits and disk space that the job's ranks need.
+
+    The limit on locked memory is judged only on a node with InfiniBand ports.
+
+    Args:
+        facts: What was seen of the node, as `node.probe` returns it.
+        job: Settings of the training job, such as how many ranks run on a node and how many checkpoints are kept.
+    """
     yield _judge_cores(facts, job)
     yield _judge_free_memory(facts, job)
     yield _judge_shared_memory(facts["shm_mib"], job)
@@ -90,9 +106,15 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_cores(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether a node's ranks may use at least as many cores as there are ranks.
+    """Return the verdict on whether a node has at least one CPU core for each of its ranks; if not, a warning.
 
-    A container or batch job may have been given all cores, and the time of some.
+    A container or batch job may see all cores and still get only the CPU time of some, by the quota of its cgroup. The
+    smaller of the two numbers counts.
+
+    Args:
+        facts: What was seen of the node: "rank_cores" has the cores that each rank may use, "cgroup_cpus" the quota in
+            CPUs (None: no quota is known), "numa" the cores of each NUMA node.
+        job: Settings of the training job, with the number of ranks on a node (DGXNGPU).
     """
     cores = sorted(set().union(*facts["rank_cores"]))
     numa = ", ".join(facts["numa"].values()) or "unknown"
@@ -106,10 +128,15 @@ def _judge_cores(facts: Facts, job: env.Job) -> Verdict:
 
 
 def _judge_free_memory(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether a node has enough free memory for all its ranks.
+    """Return the verdict on whether a node has enough free memory for all its ranks; if not, a warning.
 
-    It is what the machine has free or, if that is less, what the limit of the job's cgroup leaves. A rank needs
-    MEMORY_PER_RANK_GIB, and the pinned memory of the decoders if a GPU decodes its images.
+    A rank needs MEMORY_PER_RANK_GIB, and more if a GPU decodes its images: the decoders pin memory of the host. Free is
+    what the machine has available or, if that is less, what the limit of the job's cgroup leaves.
+
+    Args:
+        facts: What was seen of the node: "memory_gib" is available on the machine, "cgroup_memory_gib" is left by the
+            cgroup (None: no limit is known).
+        job: Settings of the training job, with the number of ranks on a node (DGXNGPU).
     """
     pinned_gib = memory.input_memory(job).pinned_mib / 1024
     rank_gib = MEMORY_PER_RANK_GIB + pinned_gib
@@ -129,7 +156,14 @@ def _judge_free_memory(facts: Facts, job: env.Job) -> Verdict:
 
 
 def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:
-    """Return the verdict on the free space in /dev/shm, through which the ranks of a node exchange data."""
+    """Return the verdict on the free space in /dev/shm, through which the ranks of a node exchange data.
+
+    It is fatal below FATAL_SHM_PER_RANK_MIB for each rank, and a warning below WANTED_SHM_PER_RANK_MIB.
+
+    Args:
+        free_mib: Free space in /dev/shm in MiB; 0 if there is no such folder.
+        job: Settings of the training job, with the number of ranks on a node (DGXNGPU).
+    """
     ranks = job.cluster.dgxngpu
     if free_mib < FATAL_SHM_PER_RANK_MIB * ranks:
         status = FATAL
@@ -142,7 +176,14 @@ def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:
 
 
 def _judge_open_files(limit: int, job: env.Job) -> Verdict:
-    """Return the verdict on how many files a process may have open at a time, its `limit`."""
+    """Return the verdict on how many files a process may have open at a time.
+
+    Fewer than FATAL_OPEN_FILES are fatal, and fewer than WANTED_OPEN_FILES are a warning.
+
+    Args:
+        limit: The soft limit of this process (ulimit -n); -1 means unlimited.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     is_unlimited = limit == resource.RLIM_INFINITY  # -1, so it needs its own comparison
     if is_unlimited or limit >= WANTED_OPEN_FILES:
         status = OK
@@ -156,7 +197,10 @@ def _judge_open_files(limit: int, job: env.Job) -> Verdict:
 def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
     """Return the verdict on how much memory a process may lock. It must be unlimited: InfiniBand locks its buffers.
 
-    A job of one node does not use InfiniBand, so a limit is only a warning there.
+    Args:
+        limit_bytes: The soft limit of this process (ulimit -l) in bytes; -1 means unlimited.
+        job: Settings of the training job. With one node, which does not use InfiniBand, a limit is only a warning; with
+            several it is fatal.
     """
     is_unlimited = limit_bytes == resource.RLIM_INFINITY
     found = "unlimited" if is_unlimited else f"{limit_bytes // 1024} KiB"
@@ -165,9 +209,16 @@ def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
 
 
 def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job, *, if_too_small: str) -> Verdict:
-    """Return the verdict of the given `check` on a folder: whether it is writable and its disk has `need_gib` free.
+    """Return the verdict on whether a folder is writable and its disk has enough free space.
 
-    `disk` has the facts of the folder. `if_too_small` is the status if too little space is free.
+    A folder that is not writable is fatal.
+
+    Args:
+        check: Name of the check, "disk.logs" or "disk.checkpoints".
+        disk: Facts of the folder, as {"folder": "results", "free_gib": 412.3, "writable": True}.
+        need_gib: The space in GiB that must be free.
+        job: Settings of the training job, for the texts of the verdict.
+        if_too_small: The status if too little space is free: FATAL or WARNING.
     """
     found = f"{disk['folder']}: {disk['free_gib']:.1f} GiB free"
     if not disk["writable"]:
@@ -179,7 +230,12 @@ def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job, *, if_to
 def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on what links this node to others: its network interfaces and its InfiniBand ports.
 
-    A job of one node needs neither: both verdicts are ok, and only say what is there.
+    A job of one node needs neither. Both verdicts are then ok, and only say what is there.
+
+    Args:
+        facts: What was seen of the node: "interfaces" has the interfaces that are up, as
+            {"eth0": "10.0.0.1 10000 Mbit/s"}; "infiniband" has the state of each port.
+        job: Settings of the training job, with the number of nodes.
     """
     interfaces: dict[str, str] = facts["interfaces"]
     found = ", ".join(f"{name} {address}" for name, address in interfaces.items()) or "none up"
@@ -204,8 +260,14 @@ def _judge_infiniband_ports(
 ) -> Verdict:
     """Return the verdict on a node's InfiniBand ports: a warning if it has none or some cannot be used, else ok.
 
-    `ports` has the state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}. `inactive_ports` are
-    those that NCCL would use but that are not ACTIVE. Whether NCCL uses any port is judged by the check "nccl.ports".
+    Whether NCCL uses any port at all is judged by another check, "nccl.ports".
+
+    Args:
+        ports: The state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+        inactive_ports: Names of the ports that NCCL would use by its setting NCCL_IB_HCA, but that are not ACTIVE.
+        job: Settings of the training job, for the texts of the verdict.
+        can_open_devices: Whether this process can open at least one device file of InfiniBand. A container may lack
+            them.
     """
     found = _port_states(ports)
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"
@@ -222,9 +284,15 @@ def _judge_infiniband_ports(
 
 
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on a node's InfiniBand ports, and for a job on GPUs one on whether they can read a GPU's memory.
+    """Yield verdicts on a node's InfiniBand ports, and on whether they can read a GPU's memory.
 
-    The second is left out if NCCL uses no ACTIVE port.
+    The second verdict is given only for a job on GPUs, and is left out if NCCL uses no ACTIVE port.
+
+    Args:
+        facts: What was seen of the node: "infiniband" has the state of each port, "nccl_settings" the variables of
+            NCCL's network (missing for a job on CPUs), "can_open_infiniband" whether a port's device can be opened, and
+            "peermem" what lets a port read a GPU's memory (empty: nothing).
+        job: Settings of the training job, with the device ("gpu" or "cpu").
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
@@ -244,6 +312,11 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
     If the job reads no data set of the user, one verdict takes the place of those on the parts: it is ok, and names the
     data that the job uses.
+
+    Args:
+        facts: What was seen of the node: "drop_caches" says whether this user can flush the page cache; "data"
+            describes the parts "train" and "val" of the data set, and is None without a data set of the user.
+        job: Settings of the training job.
     """
     yield _judge_page_cache(facts["drop_caches"], job)
     if facts["data"] is None:
@@ -255,9 +328,14 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
-    """Return the verdict on whether the page cache can be flushed before a timed run.
+    """Return the verdict on whether the page cache of Linux can be flushed before a timed run.
 
-    It is a warning if the job asks for that, the launcher has not flushed the cache already, and this user cannot.
+    It is a warning if the job asks for a flush, the launcher has not flushed the cache already, and this user cannot.
+
+    Args:
+        can_be_flushed_here: Whether this user may write to the file of Linux that flushes the cache.
+        job: Settings of the training job: whether a flush is asked for (CLEAR_CACHES), and how the launcher flushed the
+            cache (empty: it did not).
     """
     is_asked_for = job.data.clear_caches
     flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
@@ -268,9 +346,14 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 
 
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on one part of a data set, `train` or `val`. `part` is what harness/data_check.py found.
+    """Yield verdicts on one part of a data set, "train" or "val".
 
     A part that could not be read has only a fatal verdict on its list. The labels have a verdict only if one is wrong.
+
+    Args:
+        part: What `describe_data_set` of harness/data_check.py found in the part, or {"error": "why"} if the part could
+            not be read.
+        job: Settings of the training job, for the texts of the verdicts.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -293,9 +376,15 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
-    """Return the verdicts on each node, on what must be the same on all nodes, and on whether the code is as committed.
+    """Return the verdicts on each node, on what must be equal on all nodes, and on whether the code is as committed.
 
-    Equal verdicts on a node appear once. With several nodes, what was found on a node begins with the host's name.
+    Equal verdicts on a node appear once: its eight GPUs have one driver. With several nodes, the text on what was found
+    on a node begins with the host's name.
+
+    Args:
+        nodes: Facts of each node, as `node.probe` returns them; at least one. The first node decides whether the code
+            counts as unchanged.
+        job: Settings of the training job.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -317,7 +406,16 @@ def _with_host(verdict: Verdict, host: str) -> Verdict:
 
 
 def _judge_equality(check: str, value_of_hosts: list[str | None], hosts: list[str], job: env.Job) -> Verdict:
-    """Return the verdict of `check` on whether a fact is the same on all hosts; if not, it shows the value of each."""
+    """Return the verdict on whether a fact is the same on all hosts.
+
+    If not, the verdict is fatal and shows the value of each host.
+
+    Args:
+        check: Name of the check, such as "code.commit".
+        value_of_hosts: The fact's value on each host; None or empty: unknown. Hosts that all have None count as equal.
+        hosts: Names of the hosts, in the same order.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     are_equal = len(set(value_of_hosts)) == 1
     shown_values = [value or "unknown" for value in value_of_hosts]
     found = shown_values[0]
@@ -327,7 +425,12 @@ def _judge_equality(check: str, value_of_hosts: list[str | None], hosts: list[st
 
 
 def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
-    """Return the verdict on whether the code is unchanged since its commit. None means unknown, which is not good."""
+    """Return the verdict on whether the code is unchanged since its commit. If it is changed or unknown, a warning.
+
+    Args:
+        is_changed: Whether files differ from the commit. None means unknown: there is no git and no container image.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     if is_changed is None:
         found = "unknown: no git and no image"
     else:
@@ -336,9 +439,15 @@ def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
 
 
 def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
-    """Return the facts that must be the same on all nodes, by the names of their checks, with a value for each node.
+    """Return the facts that must be the same on all nodes: the code, its packages, its image and the data set.
 
-    A value that a node does not know is None or empty. The digests of the data set are left out if no node has one.
+    Args:
+        nodes: Facts of each node, as `node.probe` returns them.
+
+    Returns:
+        A list with one value for each node, by the name of the check: {"code.commit": ["1a2b3c4", "1a2b3c4"], ...}. A
+        value that a node does not know is None or empty. "data.same", the digests of the data set, is left out if no
+        node has a data set.
     """
     values_by_check: dict[str, list[str | None]] = {
         "code.commit": [node["source"]["commit"] for node in nodes],
@@ -352,17 +461,29 @@ def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
 
 
 def _data_digests(node: Facts) -> str:
-    """Return the shortened digests of a node's data set, joined by spaces: one of each part that could be read."""
+    """Return the shortened digests of a node's data set, joined by spaces: one of each part that could be read.
+
+    Args:
+        node: Facts of the node. Its "data" describes the parts "train" and "val", and may be None.
+
+    Returns:
+        Text such as "1f0c8a27be91 77d0a1c3e5f2"; empty if there is no data set or no part could be read.
+    """
     parts = (node["data"] or {}).values()
     digests = [part["passport"]["sha256"] for part in parts if "passport" in part]
     return " ".join(digest[:12] for digest in digests)
 
 
 def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[Verdict]:
-    """Return the verdicts on whether MPI started as many ranks as the job has, and on whether the nodes' clocks agree.
+    """Return two verdicts: whether MPI started as many ranks as the job has, and whether the nodes' clocks agree.
 
-    `hosts` has the host of each rank. `offsets_s` has for each node how many seconds its clock is ahead of the first
-    node's.
+    A wrong number of ranks is fatal. Clocks that are more than CLOCK_S seconds from that of the first node are a
+    warning.
+
+    Args:
+        hosts: The host of each rank that was started, in the order of the ranks.
+        offsets_s: For each node, by how many seconds its clock is ahead of the first node's. The first is 0.
+        job: Settings of the training job, with the number of its ranks.
     """
     distinct_hosts = dict.fromkeys(hosts)  # in the order of their first rank
     ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in distinct_hosts)
@@ -378,9 +499,13 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 
 
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
-    """Return the verdict on the start of two ranks by mpirun on this node, the only one that was looked at.
+    """Return the verdicts on whether mpirun can start ranks on this node, the only node that was looked at.
 
-    `error` says why the start failed; empty if it did not. A job of several nodes also gets a warning.
+    A job of several nodes also gets a warning that the other nodes were not looked at.
+
+    Args:
+        error: Why mpirun could not start two ranks that add a number; empty if it could.
+        job: Settings of the training job, with the number of nodes.
     """
     verdicts = [
         judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")
@@ -392,9 +517,14 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
 
 
 def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
-    """Return on rank 0 how many seconds the clock of rank `other` is ahead of its own; any other rank gets 0.
+    """Return on rank 0 how many seconds the clock of another rank is ahead of its own; any other rank gets 0.
 
-    Rank 0 and rank `other`, which must not be 0, must both call this, because they exchange messages.
+    Rank 0 and rank `other` must both call this, because they exchange messages. Rank 0 asks CLOCK_QUESTIONS times, and
+    takes the answer that came back fastest as the most exact.
+
+    Args:
+        comm: MPI's communicator of all ranks.
+        other: Number of the rank whose clock is asked for. It must not be 0.
     """
     if comm.Get_rank() == other:
         _answer_with_clock(comm)

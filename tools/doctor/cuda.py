@@ -72,7 +72,14 @@ class CudaStart:
         return self.failed_driver_step is None and bool(self.step_by_gpu) and not self.failed_steps_of_gpus
 
     def runs(self, version: int) -> bool:
-        """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was tried."""
+        """Return whether CUDA of at least some version has given a context on every GPU that was tried.
+
+        Args:
+            version: The version as an integer, such as 12010 for 12.1.
+
+        Returns:
+            False also if no GPU was tried, or the version that started is unknown.
+        """
         return self.is_sound and self.version is not None and self.version >= version
 
     @property
@@ -91,11 +98,17 @@ class System:
 
 
 def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
-    """Try to start CUDA in a rank's environment, and to make a context on each of the first `gpu_count` GPUs.
+    """Try to start CUDA as a rank would, and to make a context on each of the first GPUs.
 
-    A call of CUDA may hang or kill its process, so a child process makes the calls. If it hangs or dies on a GPU,
-    another child goes on with the next GPU, unless ALL_S seconds have passed. The result has the last step on each GPU
-    that was tried; the rest of it is what the last child found.
+    A process needs a context to compute on a GPU. A call of CUDA may hang or kill its process, so a child process makes
+    the calls. If it hangs or dies on a GPU, another child goes on with the next GPU, unless ALL_S seconds have passed.
+
+    Args:
+        environ: Environment variables of a rank.
+        gpu_count: How many GPUs to try, in CUDA's order.
+
+    Returns:
+        The last step on each GPU that was tried, by all children. The rest of the result is what the last child found.
     """
     until_s = time.monotonic() + ALL_S
     step_by_gpu: dict[int, Step] = {}
@@ -113,9 +126,16 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
 
 
 def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
-    """Return the GPU with which another child process must go on, after this one hung or died; None if none must.
+    """Return the GPU with which another child process must go on, after this one hung or died on a GPU.
 
-    `start` is what this child found, and `gpu_count` how many GPUs the job uses.
+    Args:
+        child: The child process that tried the GPUs in ascending order, with how it hung or died.
+        start: What this child found.
+        gpu_count: How many GPUs the job uses on a node.
+
+    Returns:
+        CUDA's number of the GPU. None if no other child is needed: this child ended by itself, it stopped in a step of
+        the driver itself, or no GPU is left.
     """
     if not child.hang_or_death:  # the child has ended by itself
         return None
@@ -128,9 +148,12 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
 
 
 def _read_answers(child: Talk) -> CudaStart:
-    """Return the result of starting CUDA, from the lines that the child process, ask_cuda.py, printed.
+    """Return the result of starting CUDA, from the lines that a child process, ask_cuda.py, printed.
 
     If the child hung or died, the call that was running then has failed.
+
+    Args:
+        child: The lines that the child printed, and how it hung or died.
     """
     answers = child.answers()
     step_by_name = _last_ended_calls(answers)
@@ -150,6 +173,10 @@ def _failed_driver_step(step_by_name: Mapping[str, Step]) -> Step | None:
     """Return the step of the driver itself that failed; None if none did.
 
     The last one counts: after a failed step of the driver the child's exit may fail, too.
+
+    Args:
+        step_by_name: The steps of CUDA's start in their order, by name: "load", "start", "count", "gpu 0" and so on.
+            Those with "gpu" are not of the driver itself.
     """
     failed = None
     for name, step in step_by_name.items():
@@ -159,7 +186,11 @@ def _failed_driver_step(step_by_name: Mapping[str, Step]) -> Step | None:
 
 
 def _step_by_gpu(step_by_name: Mapping[str, Step]) -> dict[int, Step]:
-    """Return the steps on GPUs, by CUDA's number of the GPU."""
+    """Return the steps of CUDA's start that are on GPUs, by CUDA's number of the GPU.
+
+    Args:
+        step_by_name: All steps by name. Those on GPUs are named "gpu 0", "gpu 1" and so on.
+    """
     step_by_gpu = {}
     for name, step in step_by_name.items():
         gpu = _gpu_of_step(name)
@@ -176,14 +207,20 @@ def _gpu_of_step(step_name: str) -> int | None:
 
 
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
-    """Return for each step, by its name, the last of its calls that has ended, with the result of the call.
+    """Return for each step of CUDA's start the last of its calls that has ended, with the result of the call.
 
-    Each call that has ended has two of the `answers`, and both name its step:
+    Each ended call has two answers, a "begin" and an "end", and both name its step:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
 
     The earlier calls of a step have succeeded, because a step ends with the first call that fails.
+
+    Args:
+        answers: The JSON lines of the child process, in their order.
+
+    Returns:
+        Steps by name. A step of which no call has ended is missing.
     """
     begun_call_by_step: dict[str, str] = {}
     ended_call_by_step: dict[str, Step] = {}
@@ -213,7 +250,11 @@ _EXIT = _Call("end", "exit")  # of the child's process, which then unloads its l
 
 
 def _running_call(answers: list[JsonObject]) -> _Call:
-    """Return the call that has begun and not ended, such as ("gpu 0", "cuCtxCreate_v2"); _EXIT if all have ended."""
+    """Return the call that has begun and not ended, such as ("gpu 0", "cuCtxCreate_v2"); _EXIT if all have ended.
+
+    Args:
+        answers: The JSON lines of the child process, in their order; a "begin" and an "end" for each call.
+    """
     running = _EXIT
     for answer in answers:
         if "begin" in answer:
@@ -224,7 +265,12 @@ def _running_call(answers: list[JsonObject]) -> _Call:
 
 
 def _last_value(answers: list[JsonObject], key: str) -> Any:
-    """Return the value of a key in the last answer that has the key; None if no answer has it."""
+    """Return the value of a key in the last answer that has the key; None if no answer has it.
+
+    Args:
+        answers: The JSON lines of the child process, in their order.
+        key: The key, such as "version".
+    """
     value = None
     for answer in answers:
         value = answer.get(key, value)

@@ -46,10 +46,15 @@ COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
 
 
 def code_for(capability: int | None) -> list[int]:
-    """Return which machine codes of this Paddle a GPU of this compute capability runs: 86 -> [80, 86].
+    """Return which machine codes of this Paddle a GPU of some compute capability runs: 86 -> [80, 86].
 
-    They are those for the same major version, and for the same or an earlier minor one. Empty for an unknown
-    capability (None).
+    They are those for the same major version, and for the same or an earlier minor one.
+
+    Args:
+        capability: The GPU's compute capability as an integer, 86 for 8.6; None if it is unknown.
+
+    Returns:
+        Capabilities that code was compiled for, ascending; empty if the GPU runs none, or for None.
     """
     if capability is None:
         return []
@@ -60,6 +65,10 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdicts on a node's GPUs: their number, each GPU of the job by itself, and how they are linked.
 
     The job uses the first DGXNGPU GPUs in CUDA's order.
+
+    Args:
+        facts: What was seen of the node, as `node.probe` returns it. "gpus" has the GPUs in CUDA's order.
+        job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     yield _judge_count(facts, job)
@@ -74,10 +83,15 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether NVML shows as many GPUs as the job needs.
+    """Return the verdict on whether NVML, NVIDIA's library for monitoring, shows as many GPUs as the job needs.
 
-    If not, it is fatal, even if CUDA shows enough of them: a container can be started with CUDA and without NVML, and a
+    Too few are fatal, even if CUDA shows enough of them: a container can be started with CUDA and without NVML, and a
     run counts its GPUs by NVML.
+
+    Args:
+        facts: What was seen of the node: "gpus" has those that NVML shows, "gpu_absence" says why it does not show some
+            (empty: it shows all), "cuda_start" has CUDA's own count.
+        job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
     needed_gpus = job.cluster.dgxngpu
     shown_by_nvml = len(facts["gpus"])
@@ -106,7 +120,11 @@ def _count_by_cuda(facts: Facts) -> int:
 
 
 def _advice_on_nvml(reason: str) -> str:
-    """Return what faults.yaml advises for NVML's reason for missing GPUs; empty if it has no advice for the reason."""
+    """Return what faults.yaml advises for NVML's reason for missing GPUs; empty if it has no advice for the reason.
+
+    Args:
+        reason: Why NVML does not show some GPUs, as text; empty if it shows all.
+    """
     for words, fix in FAULTS["nvml"].items():
         if words in reason:
             return str(fix)
@@ -121,8 +139,12 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
     - OK: Paddle has code for the GPU's own compute capability.
     - WARNING: it only has code for an earlier capability, which does not run at the GPU's best, or the capability is
-      unknown.
+    unknown.
     - FATAL: it has no code that the GPU runs.
+
+    Args:
+        gpu: Properties of the GPU by NVML; the field `capability` is 80 for compute capability 8.0.
+        job: Settings of the training job, for the texts of the verdict.
     """
     verdict = functools.partial(
         judge_check,
@@ -148,6 +170,12 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     - OK: the driver is new enough (DRIVERS), or CUDA has started on this node with an older or unknown one.
     - WARNING: its version is unknown, and CUDA has not started.
     - FATAL: it is too old, and CUDA has not started.
+
+    Args:
+        gpu: Properties of the GPU by NVML, with the driver's version.
+        facts: What was seen of the node: "cuda_start" is the result of starting CUDA, and "cuda_system" has the version
+            of the driver's kernel module, used if NVML does not tell the driver's.
+        job: Settings of the training job, for the texts of the verdict.
     """
     driver = _driver_version(gpu, facts)
     shown_driver = driver or "unknown"
@@ -164,7 +192,13 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
 
 def _start_in_words(driver: str | None, start: CudaStart) -> str:
-    """Return which library runs CUDA on a driver that is old or unknown (None): "libcuda.so.1 runs CUDA 12.0 on it"."""
+    """Return which library runs CUDA on an old or unknown driver, as text: "libcuda.so.1 runs CUDA 12.0 on it".
+
+    Args:
+        driver: Version of the driver; None if it is unknown. On a known old one CUDA runs by NVIDIA's package
+            cuda-compat, which the text then names.
+        start: The result of starting CUDA, with the library and the version.
+    """
     # On an old driver CUDA runs by a newer libcuda, that of NVIDIA's package cuda-compat. An unknown driver may be new,
     # and then its own libcuda runs.
     library = start.library if driver is None else f"{start.library} (cuda-compat)"
@@ -172,7 +206,13 @@ def _start_in_words(driver: str | None, start: CudaStart) -> str:
 
 
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
-    """Return the version of the GPU's driver: NVML's answer, else that of the loaded kernel module; None if unknown."""
+    """Return the version of the GPU's driver, such as "535.104.05"; None if it is unknown.
+
+    Args:
+        gpu: Properties of the GPU by NVML, whose answer comes first.
+        facts: What was seen of the node: "cuda_system" has the version of the loaded kernel module, used without NVML's
+            answer.
+    """
     system: System | None = facts.get("cuda_system")
     if gpu.driver is None and system is not None:
         return system.kernel_module
@@ -229,6 +269,10 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on the memory errors that ECC has counted since the driver was loaded.
 
     Uncorrected errors are fatal, and corrected ones a warning. ECC that is off has no count, which is a warning, too.
+
+    Args:
+        gpu: Properties of the GPU by NVML. Its counts `ecc_uncorrected` and `ecc_corrected` are None if unknown.
+        job: Settings of the training job, for the texts of the verdict.
     """
     uncorrected = gpu.ecc_uncorrected
     if uncorrected is None:
@@ -248,6 +292,11 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
     GPUs from Ampere on replace broken rows of memory, and earlier ones retire broken pages, both at the next reset. An
     earlier GPU without a page to retire has no verdict.
+
+    Args:
+        gpu: Properties of the GPU by NVML: `remapped_rows` has the counts of replaced rows (None: no answer), and
+            `retired_pages_pending` says whether a page waits for the next reset.
+        job: Settings of the training job, for the texts of the verdicts.
     """
     should_report_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
     if gpu.remapped_rows is not None:
@@ -261,7 +310,15 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job) -> Verdict:
-    """Return the verdict on a GPU's broken rows of memory, which it replaces by spare ones at the next reset."""
+    """Return the verdict on a GPU's broken rows of memory, which the GPU replaces by spare ones at the next reset.
+
+    It is fatal if a row could not be replaced, and a warning if a row waits for the next reset.
+
+    Args:
+        gpu_name: Name of the GPU, such as "GPU0".
+        rows: Counts of the replaced rows, and whether a row waits for replacement or could not be replaced.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     found = f"{gpu_name}: {rows.correctable} after corrected errors, {rows.uncorrectable} after uncorrected ones"
     if rows.failed:
         found += ", one could not be replaced"
@@ -275,7 +332,12 @@ def _judge_remapped_rows(gpu_name: str, rows: nvidia.RemappedRows, job: env.Job)
 def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether somebody has set the GPU's application clock below the card's default.
 
-    Some cards have no application clocks. What slows these down is a matter of another check, "gpu.throttling".
+    A lower clock is a warning. It is ok if no application clock is known, as some cards have none. What slows a GPU
+    down is a matter of another check, "gpu.throttling".
+
+    Args:
+        gpu: Properties of the GPU by NVML, with both clocks in MHz; None: no answer.
+        job: Settings of the training job, for the texts of the verdict.
     """
     set_mhz = gpu.application_clock_mhz
     default_mhz = gpu.default_application_clock_mhz
@@ -294,7 +356,14 @@ def _judge_modes(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_mig(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU's MIG mode, which divides a GPU into several, is off and stays off."""
+    """Return the verdict on whether the GPU's MIG mode, which divides a GPU into several, is off and stays off.
+
+    It is fatal if the mode is on, and a warning if it is on after the next reset.
+
+    Args:
+        gpu: Properties of the GPU by NVML.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     state = "on" if gpu.mig else "off"
     state_after_reset = "on" if gpu.mig_after_reset else "off"
     found = f"{gpu_name(gpu)}: MIG {state}"
@@ -306,7 +375,15 @@ def _judge_mig(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_compute_mode(gpu_name: str, mode: int, job: env.Job) -> Verdict:
-    """Return the verdict on a GPU's compute mode: how many processes may use the GPU. By default, any number may."""
+    """Return the verdict on a GPU's compute mode: how many processes may use the GPU.
+
+    By default any number may, which is ok. A mode that lets no process in is fatal, and any other a warning.
+
+    Args:
+        gpu_name: Name of the GPU, such as "GPU0".
+        mode: The mode by NVML (NVML_COMPUTEMODE_*).
+        job: Settings of the training job, for the texts of the verdict.
+    """
     found = f"{gpu_name}: {COMPUTE_MODES.get(mode, mode)}"
     if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
         return judge_check(job, "gpu.compute_mode", FATAL, found=found)
@@ -315,10 +392,18 @@ def _judge_compute_mode(gpu_name: str, mode: int, job: env.Job) -> Verdict:
 
 
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdict on whether the job's training fits into the GPU's memory, else a warning.
+    """Yield the verdict on whether the job's training fits into the GPU's memory; if not, a warning.
 
-    It fits if its estimated need leaves a margin (MARGIN) of the memory free. There is no verdict if the size of the
-    memory is unknown, or if nothing is known to estimate the program's need by.
+    It fits if its estimated need leaves a margin free: MARGIN of harness/memory.py, a share of the memory. The need is
+    that of the training program, cuDNN's workspace, the input pipelines, and CUDA's context with its libraries.
+
+    Args:
+        gpu: Properties of the GPU by NVML, with the size of its memory in GiB.
+        job: Settings of the training job, which determine the need.
+
+    Yields:
+        One verdict. None is given if the size of the memory is unknown, or if no measurement tells what the
+        program takes.
     """
     program_mib = memory.program_mib(job)
     if gpu.memory_gib is None or program_mib is None:
@@ -374,7 +459,11 @@ class _MemoryNeed(NamedTuple):
 def _workspace_mib(memory_gib: float, job: env.Job) -> int:
     """Return the MiB that cuDNN may take for its workspace.
 
-    The first that is set counts: the knob of STRATEGY, the user's environment variable, the project's own limit.
+    The first that is set counts: the setting in STRATEGY, the user's environment variable, the project's own limit.
+
+    Args:
+        memory_gib: Size of the GPU's memory in GiB, by which the project's own limit is chosen.
+        job: Settings of the training job, with those of STRATEGY.
     """
     by_strategy = job.model.knobs.conv_workspace_size_limit
     if by_strategy is not None:

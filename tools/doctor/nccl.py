@@ -26,13 +26,27 @@ class NcclStart:
 
 
 def try_start(environ: Mapping[str, str]) -> NcclStart:
-    """Make the id of a communicator in the environment of a rank, in a child process, and return what came of it."""
+    """Make the id of an NCCL communicator in the environment of a rank, and return what came of it.
+
+    A child process makes the call, because the call may hang or kill its process. It needs the network, and no GPU.
+
+    Args:
+        environ: Environment variables of a rank. Those that would redirect or filter NCCL's messages are
+            left out.
+    """
     kept = {name: value for name, value in environ.items() if name not in OTHER_MESSAGES}
     return _read_answer(talk(Path(__file__).with_name("ask_nccl.py"), environ=kept | MESSAGES, silent_s=SILENT_S))
 
 
 def _read_answer(child: Talk) -> NcclStart:
-    """Return the result that the child, ask_nccl.py, printed, and the network interface that NCCL chose."""
+    """Return the result of NCCL's start that a child process, ask_nccl.py, printed.
+
+    Args:
+        child: The lines that the child printed, with NCCL's own messages among them, and how it hung or died.
+
+    Returns:
+        The result, with the network interface that NCCL said it uses.
+    """
     results = [answer for answer in child.answers() if "end" in answer]  # empty if the call did not return
     bootstrap = re.search(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):(\S+?)<\d+>", "\n".join(child.lines))
     return NcclStart(
@@ -57,7 +71,11 @@ class Choice:
 
 
 def choice_of(value: str) -> Choice:
-    """Parse a setting as NCCL does: an optional `^`, an optional `=`, then names, as in "^=mlx5_0,mlx5_1:1"."""
+    """Parse a setting as NCCL does: an optional `^`, an optional `=`, then names, as in "^=mlx5_0,mlx5_1:1".
+
+    Args:
+        value: A value of NCCL_IB_HCA or NCCL_SOCKET_IFNAME; may be empty.
+    """
     leaves_out = value.startswith("^")
     rest = value.removeprefix("^")
     is_exact = rest.startswith("=")
@@ -66,14 +84,18 @@ def choice_of(value: str) -> Choice:
 
 
 def names_taken(setting: str, names: Sequence[str]) -> list[str]:
-    """Return those of `names`, interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"), that NCCL uses by a setting:
+    """Return those of some interfaces or InfiniBand ports that NCCL uses by a setting.
+
+    These are the rules in NCCL's files socket.cc and net_ib.cc:
 
         "mlx5,ib" -> every name that begins with mlx5 or ib
         "=mlx5_0" -> only the device mlx5_0
         "^mlx5"   -> every name that does not begin with mlx5
         ""        -> all names
 
-    These are the rules in NCCL's files socket.cc and net_ib.cc.
+    Args:
+        setting: A value of NCCL_IB_HCA or NCCL_SOCKET_IFNAME.
+        names: Names of interfaces ("eth0") or InfiniBand ports ("mlx5_0:1").
     """
     choice = choice_of(setting)
     matched_names = _names_matched(choice, names)
@@ -83,7 +105,12 @@ def names_taken(setting: str, names: Sequence[str]) -> list[str]:
 
 
 def _names_matched(choice: Choice, names: Sequence[str]) -> list[str]:
-    """Return the names that an entry of a setting matches; all names if the setting has no entries."""
+    """Return the names that an entry of a setting matches; all names if the setting has no entries.
+
+    Args:
+        choice: The parsed setting. Whether it begins with ^ makes no difference here.
+        names: Names of interfaces ("eth0") or InfiniBand ports ("mlx5_0:1").
+    """
     if not choice.entries:
         return list(names)
     matched_names = []
@@ -94,9 +121,14 @@ def _names_matched(choice: Choice, names: Sequence[str]) -> list[str]:
 
 
 def _matches(entry: str, name: str, choice: Choice) -> bool:
-    """Return whether an entry of a setting matches the name of an interface or a port, such as "mlx5_0:1".
+    """Return whether an entry of a setting matches the name of an interface or a port.
 
     The numbers of ports are compared only if both have one.
+
+    Args:
+        entry: A device with or without a port, such as "mlx5_0" or "mlx5_0:1".
+        name: Name of an interface ("eth0") or an InfiniBand port ("mlx5_0:1").
+        choice: The parsed setting, which says whether a device must equal the entry's or only begin with it.
     """
     wanted_device, _, wanted_port = entry.partition(":")
     device, _, port = name.partition(":")
@@ -106,7 +138,7 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 
 
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
-    """Return the devices of `ports` that `setting`, a value of NCCL_IB_HCA, matches by accident, sorted.
+    """Return the devices that a value of NCCL_IB_HCA matches by accident, sorted.
 
     Whoever writes the full name of a device means that device alone, but NCCL matches all devices whose names begin
     with it. On a node with the devices mlx5_1 and mlx5_10:
@@ -114,6 +146,10 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         "mlx5_1"  -> ["mlx5_10"]
         "mlx5"    -> [], because it is no full name, and meant for both
         "=mlx5_1" -> [], because = compares full names
+
+    Args:
+        setting: The value of NCCL_IB_HCA.
+        ports: Names of all InfiniBand ports of the node, such as "mlx5_0:1".
     """
     choice = choice_of(setting)
     if choice.is_exact:

@@ -58,9 +58,16 @@ class _NvmlGpus(NamedTuple):
 
 @contextlib.contextmanager
 def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
-    """Give the GPUs that NVML shows, and its reason for missing ones; keep NVML open until the context ends.
+    """Give the GPUs that NVML, NVIDIA's library for monitoring, shows; keep NVML open until the context ends.
 
-    For a job on CPUs there are no GPUs, and NVML is not opened.
+    A child process tries NVML first, because a call of NVML may hang. For a job on CPUs there are no GPUs, and NVML is
+    not opened.
+
+    Args:
+        job: Settings of the training job, with the device ("gpu" or "cpu").
+
+    Yields:
+        (gpus, absence). `absence` says why GPUs are missing; it is empty if none are.
     """
     if job.cluster.device != "gpu":
         yield _NvmlGpus([], "")
@@ -74,9 +81,18 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 
 
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
-    """Return the facts of this node that the doctor judges, by name, such as "gpus", "numa" and "cuda_start".
+    """Return the facts of this node that the doctor, a check of the machine before a run, judges.
 
-    `rank_cores` has for each rank of this node the cores that it may use. `node` is the node's number in HOSTS.
+    The packages are imported, and CUDA and NCCL started, in child processes while the other facts are gathered.
+
+    Args:
+        job: Settings of the training job.
+        rank_cores: For each rank of this node the numbers of the CPU cores that it may use, as [[0, 1], [2, 3]].
+        node: Number of this node in HOSTS, from 0.
+
+    Returns:
+        Facts by name, such as "host", "gpus", "numa", "imports" and "data". Those of the starts, such as "cuda_start",
+        are missing for a job on CPUs.
     """
     # NVML, NVIDIA's library for monitoring, is asked first: later its memory in use would include what CUDA takes. NVML
     # stays open until CUDA's start has ended, because on a driver without persistence closing NVML unloads the driver.
@@ -95,7 +111,11 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
 
 
 def _software(job: env.Job) -> JsonObject:
-    """Return how each CUDA library loads, and which code of this project runs, by the facts' names."""
+    """Return how each CUDA library loads, and which code of this project runs, by the facts' names.
+
+    Args:
+        job: Settings of the training job. On CPUs no library is loaded, and "libraries" is empty.
+    """
     return {
         "libraries": _libraries() if job.cluster.device == "gpu" else {},
         "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
@@ -104,7 +124,15 @@ def _software(job: env.Job) -> JsonObject:
 
 
 def _resources(job: env.Job) -> JsonObject:
-    """Return what memory, open files and disk space this process may still take, and whether it may flush the cache."""
+    """Return which memory, CPU time, open files and disk space this process may still take.
+
+    Args:
+        job: Settings of the training job, with its folders of logs and checkpoints.
+
+    Returns:
+        Facts by name. "cgroup_memory_gib" and "cgroup_cpus" are None if no cgroup is known to set a limit; "open_files"
+        and "locked_memory" are limits, -1 for none; "drop_caches" says whether this process may flush the page cache.
+    """
     left_by_cgroup = cgroup.free_memory_bytes()
     return {
         "memory_gib": psutil.virtual_memory().available / GIB,  # of the machine, whatever this process may use
@@ -140,8 +168,13 @@ def _topology() -> JsonObject:
 def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     """Start CUDA and NCCL in the environment that the ranks of this node will have; return facts on these starts.
 
-    The facts, by name, are what came of the starts and what may explain a failure. `node` is this node's number in
-    HOSTS. For a job on CPUs nothing is started, and the result is empty.
+    Args:
+        job: Settings of the training job. On CPUs nothing is started.
+        node: Number of this node in HOSTS, from 0.
+
+    Returns:
+        Facts by name: the results of both starts, and what may explain a failure, such as NCCL's settings. Empty for a
+        job on CPUs.
     """
     if job.cluster.device != "gpu":
         return {}
@@ -162,7 +195,14 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
 
 
 def _address_in_hosts(job: env.Job, node: int) -> str:
-    """Return the address of a node by its number in HOSTS; empty if HOSTS names no such node or the name is unknown."""
+    """Return the address at which other nodes of the job reach this node; empty if it is unknown.
+
+    For a job of one node it is 127.0.0.1.
+
+    Args:
+        job: Settings of the training job. HOSTS has the names of its nodes.
+        node: Number of this node in HOSTS, from 0.
+    """
     try:
         return network.node_address(job.cluster, node)
     except (RunError, IndexError):  # RunError: the name leads to no address
@@ -173,8 +213,12 @@ def _peermem(modules: Path, kernel: str, driver: str) -> str:
     """Return in words what lets InfiniBand read a GPU's memory (GPUDirect RDMA); empty if nothing does.
 
     It is a kernel module, "nvidia_peermem" or "nv_peer_mem", or Linux's DMA-BUF together with NVIDIA's open kernel
-    module. `modules` is the folder /sys/module, `kernel` the release of Linux ("5.15.0-91-generic"), and `driver` what
-    NVIDIA's kernel module says about itself.
+    module.
+
+    Args:
+        modules: The folder /sys/module, with a folder for each loaded kernel module.
+        kernel: Release of the Linux kernel, such as "5.15.0-91-generic".
+        driver: What NVIDIA's kernel module says about itself; empty if it is not loaded.
     """
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():
@@ -195,10 +239,16 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
 
 
 def _try_import(name: str) -> _ImportFailure:
-    """Import a package in a child process, and return why that failed and what to do; both are empty if it worked.
+    """Import a package in a child process, and return why that failed and what to do.
 
     If the import raises an error, the advice says what to install. If a broken library kills or hangs the child, the
     advice is a command that shows where.
+
+    Args:
+        name: Name of the module, such as "nvidia.dali.fn".
+
+    Returns:
+        (error, fix), both texts; both are empty if the import worked.
     """
     command = [sys.executable, "-c", f"import {name}"]
     # If Python hangs, `timeout` ends it by ABRT. At this signal faulthandler prints the traceback, as at SEGV and ILL.
@@ -230,9 +280,14 @@ _LIBRARY_IN_ERROR = re.compile(
 
 
 def install_advice(error: str) -> str:
-    """Return a sentence on how to install what an import could not find. `error` is the message of the import, such as:
+    """Return a sentence on how to install what an import could not find.
 
-    libGL.so.1: cannot open shared object file -> apt-get install libgl1, or by dnf, yum or zypper 'libGL.so.1()(64bit)'
+    For "libGL.so.1: cannot open shared object file" it is "apt-get install libgl1, or by dnf, yum or zypper
+    'libGL.so.1()(64bit)'".
+
+    Args:
+        error: The message of the import's error. If it names no shared library, the advice is to install the project's
+            own packages.
     """
     library = _LIBRARY_IN_ERROR.search(error)
     if library is None:
@@ -244,8 +299,11 @@ def install_advice(error: str) -> str:
 def _debian_package(library: str, version: str) -> str:
     """Return the Debian package that has a shared library, by Debian's policy, section 8.1.
 
-    - libgcc_s.so.1 -> libgcc-s1
-    - libfoo2.so.3, whose name ends with a digit -> libfoo2-3
+    For libgcc_s.so.1 it is libgcc-s1. For libfoo2.so.3, whose name ends with a digit, it is libfoo2-3.
+
+    Args:
+        library: Name of the library without its version, such as "libgcc_s".
+        version: First number after ".so", such as "1"; empty if there is none.
     """
     package = library.lower().replace("_", "-")
     if package[-1].isdigit():
@@ -254,11 +312,17 @@ def _debian_package(library: str, version: str) -> str:
 
 
 def cores_by_launcher(job: env.Job) -> list[list[int]]:
-    """Return for each local rank the cores that launch/bind.sh would give it, by the setting RANK_NUMA.
+    """Return for each local rank the CPU cores that the launcher, launch/bind.sh, would give it.
 
-    RANK_NUMA has the number of a NUMA node for each rank: "0,0,1,1". If it has too few numbers, the last ranks are
-    missing in the result. Without RANK_NUMA each rank may use all cores of this process, and never any others: call
-    this in a process that is not bound to the cores of one rank.
+    Call this in a process that is not bound to the cores of one rank: only cores that this process may use are
+    returned.
+
+    Args:
+        job: Settings of the training job. RANK_NUMA has the number of a NUMA node for each rank, as "0,0,1,1"; without
+            it each rank may use all cores of this process.
+
+    Returns:
+        A list of core numbers for each rank. If RANK_NUMA has too few numbers, the last ranks are missing.
     """
     own_cores = provenance.own_cores()
     if not job.cluster.rank_numa:
@@ -269,18 +333,28 @@ def cores_by_launcher(job: env.Job) -> list[list[int]]:
 
 
 def _cores_of_numa_node(number: str, cores_of_nodes: dict[str, str], own_cores: list[int]) -> list[int]:
-    """Return those of `own_cores` that a NUMA node has, by its number; an empty list if there is no such node.
+    """Return those of some CPU cores that belong to a NUMA node, sorted.
 
-    A container or a batch job may have been given some of a node's cores.
+    A container or a batch job may have been given only some of a node's cores.
+
+    Args:
+        number: Number of the NUMA node as text, such as "1".
+        cores_of_nodes: Cores of each NUMA node as Linux lists them: {"node0": "0-15,32-47"}.
+        own_cores: Numbers of the cores that this process may use.
+
+    Returns:
+        Core numbers; empty if there is no such NUMA node.
     """
     cpu_list = cores_of_nodes.get(f"node{number}", "")  # "0-15,32-47"
     return sorted(nvidia_smi.cpu_list(cpu_list) & set(own_cores)) if cpu_list else []
 
 
 def _libraries() -> dict[str, str]:
-    """Load each CUDA library into this process. Return "loads" or "error: REASON" by the library's file name.
+    """Load each library in CUDA_LIBRARIES into this process, and return what came of it.
 
-    NCCL and cuDNN have their version in place of "loads", such as "22105".
+    Returns:
+        "loads" or "error: REASON" by the library's file name. NCCL and cuDNN have their version in place of "loads", as
+        in {"libnccl.so.2": "22105"}.
     """
     answers = {}
     for name in CUDA_LIBRARIES:
@@ -293,7 +367,15 @@ def _libraries() -> dict[str, str]:
 
 
 def _version_if_known(name: str, library: ctypes.CDLL) -> str:
-    """Return the version of NCCL or cuDNN, as its own function gives it: "22105"; empty for another library."""
+    """Return the version of NCCL or cuDNN as its own function gives it, such as "22105"; empty for another library.
+
+    Args:
+        name: File name of the library, such as "libnccl.so.2".
+        library: The loaded library.
+
+    Raises:
+        AttributeError: The library lacks the function that gives its version.
+    """
     if name.startswith("libnccl"):
         version = ctypes.c_int()
         library.ncclGetVersion(ctypes.byref(version))
@@ -315,10 +397,15 @@ def _numa() -> dict[str, str]:
 
 
 def _disk(folder: Path) -> JsonObject:
-    """Return the free space for `folder`, and whether this user may write there.
+    """Return the free space for a folder, and whether this user may write there.
 
-    An example is {"folder": "results", "free_gib": 412.3, "writable": True}. If the folder does not exist yet, the
-    nearest path above it that does is looked at.
+    If the folder does not exist yet, the nearest existing path above it is looked at.
+
+    Args:
+        folder: The folder, which need not exist.
+
+    Returns:
+        Facts such as {"folder": "results", "free_gib": 412.3, "writable": True}.
     """
     wanted = folder.absolute()
     nearest = next(path for path in (wanted, *wanted.parents) if path.exists())
@@ -330,9 +417,11 @@ def _disk(folder: Path) -> JsonObject:
 
 
 def _interfaces() -> dict[str, str]:
-    """Return the network interfaces that are up and have an IPv4 address, by name: {"eth0": "10.0.0.1 10000 Mbit/s"}.
+    """Return the network interfaces that are up and have an IPv4 address, without the loopback.
 
-    The loopback is left out, and so is the speed if the driver does not report one.
+    Returns:
+        The first address and the speed by the interface's name, as {"eth0": "10.0.0.1 10000 Mbit/s"}. The speed is left
+        out if the driver does not report one.
     """
     addresses_by_name = psutil.net_if_addrs()
     interfaces = {}
@@ -345,10 +434,14 @@ def _interfaces() -> dict[str, str]:
 
 
 def _infiniband(root: Path) -> dict[str, str]:
-    """Return the state and the rate of each InfiniBand port under `root`, which is /sys/class/infiniband.
+    """Return the state and the rate of each InfiniBand port of this node, by the port's name.
 
-    An example is {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}. A port of Ethernet (RoCE) has ", Ethernet" at the end. A
-    port that cannot be read has the error in place of its state: "unreadable (Permission denied)".
+    Args:
+        root: The folder in which Linux describes the ports, /sys/class/infiniband. It may be missing.
+
+    Returns:
+        States such as {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}; empty without ports. A port of Ethernet (RoCE) has ",
+        Ethernet" at the end. A port that cannot be read has the error: "unreadable (Permission denied)".
     """
     state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):  # folders such as mlx5_0/ports/1
@@ -362,9 +455,15 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def _state_of_port(port: Path) -> str:
-    """Return the state and the rate of the InfiniBand port that a folder describes.
+    """Return the state and the rate of an InfiniBand port, such as "ACTIVE 100 Gb/sec (4X EDR)".
 
-    Raises OSError if a file of the folder cannot be read.
+    A port of Ethernet (RoCE) has ", Ethernet" at the end.
+
+    Args:
+        port: Folder of the port, such as /sys/class/infiniband/mlx5_0/ports/1.
+
+    Raises:
+        OSError: A file of the folder cannot be read.
     """
     _, _, state = (port / "state").read_text().partition(":")  # the file has "4: ACTIVE"
     rate = (port / "rate").read_text()

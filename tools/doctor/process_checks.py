@@ -19,7 +19,11 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
     - FATAL: another job computes on the GPU, or too much of its memory is in use and no display explains it.
     - WARNING: too much memory is in use and a display runs on the GPU, a service holds the GPU, or the memory in use is
-      unknown.
+    unknown.
+
+    Args:
+        gpu: Properties of the GPU by NVML, with its memory in use and the ids of the processes on it.
+        job: Settings of the training job, for the texts of the verdict.
     """
     # The memory in use shows a process even where none is listed: a container lists no process outside it.
     memory_in_use = _memory_in_use(gpu)
@@ -43,7 +47,12 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _processes_in_words(gpu: nvidia.Gpu, computing: list[int]) -> str:
-    """Return the processes on a GPU: "pids 4711, of a display 815". `computing` are those that are not of a display."""
+    """Return the processes on a GPU as text: "pids 4711, of a display 815".
+
+    Args:
+        gpu: Properties of the GPU by NVML. Its `processes` are None if unknown, and its `displays` are those that draw.
+        computing: Ids of the processes that compute on the GPU and are not of a display.
+    """
     words = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
     if gpu.displays:
         words += f", of a display {_pids(gpu.displays)}"
@@ -67,8 +76,14 @@ class _MemoryInUse:
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
     """Return how much of a GPU's memory is in use before a run, and the most that is tolerated: FOREIGN_MIB.
 
-    Some drivers report only a sum that includes the memory that they keep for themselves, so RESERVE_MIB more are
-    tolerated. If the driver reports neither, the memory in use is unknown.
+    Some drivers report only a sum that includes the memory that they keep for themselves. RESERVE_MIB more are then
+    tolerated.
+
+    Args:
+        gpu: Properties of the GPU by NVML.
+
+    Returns:
+        The memory in MiB and in words. If the driver reports neither number, `mib` is None.
     """
     used_mib = gpu.memory_used_mib
     if used_mib is not None:

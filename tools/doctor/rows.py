@@ -28,10 +28,16 @@ def ok_if(good: bool, *, otherwise: str) -> str:
 
 
 def judge_check(job: env.Job, check: str, status: str, *, found: str, fix: str = "", **values: Any) -> Verdict:
-    """Return the verdict on a check. `found` says what was seen; what is wanted is in the check's row of checks.yaml.
+    """Return the verdict on a check, with the texts that the table checks.yaml has for it.
 
-    The job and `values` fill the placeholders of the row: most=500 fills "under {most} MiB". A verdict other than ok
-    also has a fix: `fix` if it is given, else the fix of the row.
+    Args:
+        job: Settings of the training job. The texts may hold placeholders for them, such as {job.cluster.dgxngpu}.
+        check: Name of the check, such as "gpu.count". Without a row of its own it has that of its group, the name up to
+            the dot.
+        status: "ok", "warning" or "fatal".
+        found: What was seen, as text.
+        fix: What to do; empty: the fix of the table's row. A verdict that is ok has no fix.
+        **values: More values for the placeholders: most=500 fills "under {most} MiB".
     """
     group, _, _ = check.partition(".")  # "python" for "python.dali"
     row = ROWS.get(check) or ROWS[group]  # a check without a row of its own has that of its group

@@ -31,9 +31,14 @@ LINK_LOCAL = ("169.254.", "fe80:")  # addresses that an interface gave itself, a
 
 
 def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on whether CUDA and NCCL start on this node, and whether NCCL chose a network to the other nodes.
+    """Yield verdicts on whether CUDA and NCCL start on a node, and whether NCCL chose a network to the other nodes.
 
-    There are none on a library that was not started.
+    A library that was not started has no verdict.
+
+    Args:
+        facts: What was seen of the node, as `node.probe` returns it. "cuda_start" and "nccl_start" are missing for a
+            job on CPUs.
+        job: Settings of the training job, with the number of nodes.
     """
     if facts.get("cuda_start") is not None:
         yield from _judge_cuda(facts, job)
@@ -47,7 +52,12 @@ def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a fatal verdict on each failure of CUDA's start, of the driver itself or of one GPU.
 
-    If nothing failed, the only verdict is on the number of GPUs: CUDA may show too few.
+    If nothing failed, the only verdict is on the number of GPUs, because CUDA may show too few.
+
+    Args:
+        facts: What was seen of the node: "cuda_start" is the result of starting CUDA, and "gpus" has the GPUs that NVML
+            shows.
+        job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
     start: CudaStart = facts["cuda_start"]
     failed_driver_step = start.failed_driver_step
@@ -62,10 +72,15 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether CUDA gave a context on each GPU of the job: without one a process cannot compute.
+    """Return the verdict on whether CUDA gave a context on each GPU of the job.
 
-    It is fatal if CUDA shows too few GPUs, and a warning if some were not tried in time. `start` is a start in which no
-    step failed, so each GPU that was tried has its context.
+    Without a context a process cannot compute. It is fatal if CUDA shows too few GPUs, and a warning if some were not
+    tried in time.
+
+    Args:
+        start: The result of a start of CUDA in which no step failed, so that each GPU that was tried has its context.
+        facts: What was seen of the node, for the cause if there are too few GPUs.
+        job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
     needed_gpus = job.cluster.dgxngpu
     shown_gpus = start.shown_gpus or 0
@@ -80,7 +95,16 @@ def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdic
 
 
 def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
-    """Return the `cause` and the `fix` of faults.yaml if CUDA shows too few GPUs: a lost one, MIG mode, or unknown."""
+    """Return why CUDA shows too few GPUs, and what to do about it, from faults.yaml.
+
+    The cause is a GPU that NVML has lost, a GPU in MIG mode, or unknown.
+
+    Args:
+        facts: What was seen of the node.
+
+    Returns:
+        {"cause": "...", "fix": "..."}. The texts may hold placeholders, such as {driver}.
+    """
     evidence = _evidence(facts)
     if evidence["lost"]:
         name = "lost"
@@ -93,7 +117,14 @@ def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
 
 
 def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
-    """Return the name of a GPU by CUDA's number: nvidia-smi's name, "GPU3", if NVML knows it; else "CUDA's GPU 3"."""
+    """Return the name of a GPU for a message: "GPU3" by its number in nvidia-smi, or "CUDA's GPU 3".
+
+    The second form is for a GPU whose number NVML does not tell.
+
+    Args:
+        number: CUDA's number of the GPU, from 0, which may differ from that of nvidia-smi.
+        facts: What was seen of the node: "gpus" has the GPUs that NVML shows, in CUDA's order.
+    """
     gpus: list[nvidia.Gpu] = facts["gpus"]  # in CUDA's order, which is that of the ranks
     if number < len(gpus) and gpus[number].index is not None:
         return gpu_name(gpus[number])
@@ -103,8 +134,13 @@ def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
 def _judge_failed_cuda_step(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
     """Return the fatal verdict on a step of CUDA's start that failed: the failure, its cause and what to do.
 
-    `subject` begins the text, such as "GPU3: " in "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"; it is empty for
-    a step of the driver itself.
+    Its text reads, for example, "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)", followed by the cause.
+
+    Args:
+        subject: How the text begins, such as "GPU3: "; empty for a step of the driver itself.
+        step: The call of CUDA's driver that failed, hung, killed its process, or could not be made.
+        facts: What was seen of the node, which may tell the cause.
+        job: Settings of the training job, for the texts of the verdict.
     """
     if step.hang_or_death:
         failure = f"{step.call} {step.hang_or_death}"  # "cuCtxCreate_v2 no answer in 20 s"
@@ -116,9 +152,17 @@ def _judge_failed_cuda_step(subject: str, step: Step, facts: Facts, job: env.Job
 
 
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
-    """Return the `cause` and the `fix` that faults.yaml has for a failed step of CUDA's start.
+    """Return the likely cause of a failed step of CUDA's start, and what to do about it, from faults.yaml.
 
-    One error code of CUDA has many causes, so other evidence, such as a hang or a GPU in MIG mode, is more telling.
+    One error code of CUDA has many causes. So other evidence, such as a hang or a GPU in MIG mode, counts before the
+    code.
+
+    Args:
+        step: The step that failed.
+        facts: What was seen of the node.
+
+    Returns:
+        {"cause": "...", "fix": "..."}. The texts may hold placeholders, such as {driver}.
     """
     name = _name_of_evidence(step, _evidence(facts))
     if name:
@@ -129,9 +173,18 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 
 
 def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
-    """Return the key under "evidence" in faults.yaml that explains a failed step of CUDA's start; empty if none does.
+    """Return the key under "evidence" in faults.yaml that explains a failed step of CUDA's start.
 
-    `evidence` has a text for each sign of a fault, which is empty if the sign was not found.
+    A hang, a death of the process and a function that could not be called explain the step by themselves ("hang",
+    "death", "load"). Else a sign counts only if it can cause the step's error code.
+
+    Args:
+        step: The step that failed.
+        evidence: A text for each sign of a fault, as {"mig": "GPU0, GPU3", "lost": ""}. It is empty if the sign was not
+            found.
+
+    Returns:
+        The key, such as "mig"; empty if no evidence explains the step.
     """
     if step.has_hung:
         return "hang"
@@ -147,7 +200,17 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
-    """Return what may explain a fault of CUDA, as texts by name for faults.yaml: the driver, and signs of a fault."""
+    """Return what may explain a fault of CUDA, as texts by name: what is known of the driver, and signs of a fault.
+
+    The texts fill the placeholders of faults.yaml, such as {driver}.
+
+    Args:
+        facts: What was seen of the node: "gpus" and "gpu_absence" by NVML, "cuda_system" and "cuda_start".
+
+    Returns:
+        {"driver": "535.104.05", "library": ..., "mig": "GPU0, GPU3", ...}. An unknown fact of the driver has a text
+        that says so or a usual name; a sign that was not found is empty.
+    """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
     start: CudaStart = facts["cuda_start"]
@@ -164,7 +227,13 @@ def _evidence(facts: Facts) -> dict[str, str]:
 def _signs_of_a_fault(gpus: Sequence[nvidia.Gpu], system: System, *, absence: str) -> dict[str, str]:
     """Return a text for each sign of a fault of CUDA, such as {"mig": "GPU0, GPU3"}; empty if a sign was not found.
 
-    `absence` says why NVML does not show some GPUs.
+    The signs are "lost" (a GPU that NVML has lost), "mig" (a GPU divided into several), "prohibited" (its compute mode
+    lets no process in) and "device" (a device file that cannot be opened).
+
+    Args:
+        gpus: The GPUs that NVML shows.
+        system: The driver's device files and why one cannot be opened.
+        absence: Why NVML does not show some GPUs; empty if it shows all.
     """
     in_mig_mode = [gpu_name(gpu) for gpu in gpus if gpu.mig]
     prohibited = [gpu_name(gpu) for gpu in gpus if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED]
@@ -178,7 +247,14 @@ def _signs_of_a_fault(gpus: Sequence[nvidia.Gpu], system: System, *, absence: st
 
 
 def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.Job) -> Verdict:
-    """Return the fatal verdict on a fault of CUDA's start. `cause` is an entry of faults.yaml: a cause and a fix."""
+    """Return the fatal verdict on a fault of CUDA's start.
+
+    Args:
+        failure: What happened, such as "CUDA shows 3 GPUs". The text of the cause follows it.
+        cause: An entry of faults.yaml with the texts "cause" and "fix", which may hold placeholders.
+        facts: What was seen of the node, to fill the placeholders.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     evidence = _evidence(facts)
     found = f"{failure}: {cause['cause'].format(**evidence)}"
     return judge_check(job, "cuda.start", FATAL, found=found, fix=cause["fix"].format(**evidence))
@@ -192,6 +268,11 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
     For a job of several nodes, verdicts follow on the interface, if NCCL named one, and on the node's InfiniBand ports,
     if it has any.
+
+    Args:
+        facts: What was seen of the node: "nccl_start" is the result of starting NCCL, "nccl_settings" has the variables
+            of its network, "address" is the node's address by HOSTS, "infiniband" the state of each port.
+        job: Settings of the training job, with the number of nodes.
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
@@ -215,7 +296,12 @@ def _meeting_in_words(start: NcclStart) -> str:
 
 
 def _settings_in_words(variables: dict[str, str], files: Sequence[str]) -> str:
-    """Return NCCL's variables as text, and which files set more: "NCCL_IB_HCA=mlx5, and those of /etc/nccl.conf"."""
+    """Return NCCL's variables as text, and which files set more: "NCCL_IB_HCA=mlx5, and those of /etc/nccl.conf".
+
+    Args:
+        variables: NCCL's variables that choose a network, with their values; may be empty.
+        files: Existing files in which NCCL may find more variables.
+    """
     settings = " ".join(f"{name}={value}" for name, value in variables.items()) or "none is set"
     for path in files:
         settings += f", and those of {path}"
@@ -225,7 +311,10 @@ def _settings_in_words(variables: dict[str, str], files: Sequence[str]) -> str:
 def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     """Return the fatal verdict on a failed call of ncclGetUniqueId, which needs the network but no GPU.
 
-    `settings` is a text with NCCL's variables. The fix comes from faults.yaml.
+    Args:
+        start: What came of the call: an error code of NCCL, a hang or death of the process, or no call at all.
+        settings: NCCL's variables as text, such as "NCCL_IB_HCA=mlx5".
+        job: Settings of the training job, for the texts of the verdict.
     """
     if start.hang_or_death:
         found = f"ncclGetUniqueId {start.hang_or_death}"
@@ -240,13 +329,19 @@ def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> V
 
 
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
-    """Return the verdict on whether the interface that NCCL chose leads to other nodes.
+    """Return the verdict on whether the network interface that NCCL chose leads to other nodes.
+
+    The first of these that holds decides:
 
     - FATAL: it is the loopback.
-    - OK: it has `hosts_address`, the address by which HOSTS names this node; this is empty if it is unknown.
-    - WARNING: it has another address, and is one of containers or virtual machines, or gave itself that address.
+    - OK: it has the address by which HOSTS names this node.
+    - WARNING: it is one of containers or virtual machines, or it gave itself its address.
+    - OK: it is any other interface.
 
-    Any other interface is OK, too.
+    Args:
+        start: The result of starting NCCL, with the interface ("eth0") and its address.
+        hosts_address: The address by which HOSTS names this node; empty if it is unknown.
+        job: Settings of the training job, for the texts of the verdict.
     """
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {hosts_address or 'unknown'}"
     verdict = functools.partial(judge_check, job, "nccl.interface", found=found)
@@ -261,9 +356,16 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
 
 
 def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
-    """Return which devices `setting` matches by accident, and how to mend the setting.
+    """Return which devices a value of NCCL_IB_HCA matches by accident, in words, and how to mend the value.
 
-    NCCL compares beginnings of names, so "mlx5_1" also matches mlx5_10. "=mlx5_1" makes it compare full names.
+    NCCL compares beginnings of names, so "mlx5_1" also matches mlx5_10. "=mlx5_1" makes NCCL compare full names.
+
+    Args:
+        setting: The value of NCCL_IB_HCA, such as "mlx5_1" or "^mlx5_1".
+        names: The devices that are matched by accident, as text: "mlx5_10, mlx5_11".
+
+    Returns:
+        (accident, fix), both as text.
     """
     if choice_of(setting).leaves_out:  # the setting begins with ^
         fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
@@ -273,11 +375,15 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 
 
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
-    """Return the verdict on the InfiniBand ports that NCCL uses by `setting`, the value of NCCL_IB_HCA.
+    """Return the verdict on the InfiniBand ports that NCCL uses by its setting NCCL_IB_HCA.
 
     It is a warning if the setting matches a device by accident, if no port that it takes is ACTIVE, or if of the ACTIVE
-    ones some are of Ethernet and others of InfiniBand. `ports` has the state of each port of the node:
-    {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    ones some are of Ethernet and others of InfiniBand.
+
+    Args:
+        setting: The value of NCCL_IB_HCA, such as "mlx5_0,mlx5_1"; empty takes every port.
+        ports: The state of each port of the node: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+        job: Settings of the training job, for the texts of the verdict.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"

@@ -12,9 +12,14 @@ from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check, ok_if
 
 
 def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield two verdicts: on the links between the job's GPUs, and on whether each rank may run on cores near its GPU.
+    """Yield verdicts on the links between the job's GPUs, and on whether each rank may run on cores near its GPU.
 
     If nvidia-smi does not show how the GPUs are linked, there is one verdict, which says why.
+
+    Args:
+        facts: What was seen of the node: "topology" is the table of links (None: unknown) and "topology_error" says why
+            it is unknown.
+        job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
     topology: Topology | None = facts["topology"]
     if topology is None:
@@ -27,9 +32,11 @@ def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _unknown_topology(error: str, job: env.Job) -> Verdict:
-    """Return the bad verdict if the links between GPUs are unknown.
+    """Return the verdict, a warning, for a node on which the links between GPUs are unknown.
 
-    `error` says why nvidia-smi did not show them; it is empty if there is no nvidia-smi.
+    Args:
+        error: Why nvidia-smi did not show them; empty if there is no nvidia-smi.
+        job: Settings of the training job, for the texts of the verdict.
     """
     found = error
     fix = "run nvidia-smi topo -m on the host, and mend what it says"
@@ -42,7 +49,10 @@ def _unknown_topology(error: str, job: env.Job) -> Verdict:
 def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     """Return the verdict on the links between the job's GPUs: a warning if some have an NVLink and others have none.
 
-    `names` are these GPUs, such as ["GPU0", "GPU1"].
+    Args:
+        topology: How the node's devices are linked, by nvidia-smi.
+        names: The job's GPUs, such as ["GPU0", "GPU1"].
+        job: Settings of the training job, for the texts of the verdict.
     """
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]  # rows of the topology's table
     found = f"pairs: {_kinds_in_words(topology, gpu_rows) or 'one GPU'}"
@@ -55,9 +65,14 @@ def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
 
 
 def _kinds_in_words(topology: Topology, rows: Sequence[int]) -> str:
-    """Return how many pairs of the devices of these rows have which kind of link: "2 x NV4, 4 x SYS".
+    """Return how many pairs of some devices have which kind of link, as text: "2 x NV4, 4 x SYS".
 
-    It is empty if there is no pair.
+    Args:
+        topology: How the node's devices are linked, by nvidia-smi.
+        rows: Rows of the topology's table, one for each device to pair.
+
+    Returns:
+        The text; empty if there is no pair.
     """
     kinds = [topology.links[row][other_row] for row, other_row in itertools.combinations(rows, 2)]
     return ", ".join(f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items()))
@@ -85,9 +100,15 @@ class _Binding:
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether each rank of this node may run on a core near its own GPU, else a warning.
+    """Return the verdict on whether each rank of this node may run on a CPU core near its own GPU.
 
-    Where the cores near a GPU are unknown, the rank counts as near.
+    If not, the verdict is a warning. Where the cores near a GPU are unknown, the rank counts as near.
+
+    Args:
+        topology: For each GPU the cores near it, by nvidia-smi.
+        facts: What was seen of the node: "rank_cores" has the cores that each rank may use, "gpus" the GPUs in CUDA's
+            order, which is that of the ranks.
+        job: Settings of the training job, for the texts of the verdict.
     """
     bindings = _bindings(topology, facts)
     far_bindings = [binding for binding in bindings if binding.is_far]
@@ -109,6 +130,10 @@ def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[
     """Return which cores the ranks may use: "all ranks 0-47" if these are equal, else "rank 0 0-23, rank 1 24-47".
 
     Ranks that may use no core have "none" in place of the cores.
+
+    Args:
+        bindings: The cores of each rank that has a GPU.
+        cores_of_ranks: The cores of every rank of the node, at least one. They decide whether all are equal.
     """
     first_cores = cores_of_ranks[0]
     if all(cores == first_cores for cores in cores_of_ranks):
@@ -117,7 +142,14 @@ def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[
 
 
 def _bindings(topology: Topology, facts: Facts) -> list[_Binding]:
-    """Return the binding of each local rank. Ranks without a GPU and GPUs without a rank are left out."""
+    """Return, for each rank of this node, the cores that the rank may use and those near its GPU.
+
+    Ranks without a GPU and GPUs without a rank are left out.
+
+    Args:
+        topology: For each GPU the cores near it, by nvidia-smi.
+        facts: What was seen of the node: "gpus", "rank_cores", and "numa" with the cores of each NUMA node.
+    """
     bindings = []
     for rank, (gpu, cores) in enumerate(zip(facts["gpus"], facts["rank_cores"], strict=False)):
         name = gpu_name(gpu)
@@ -128,9 +160,13 @@ def _bindings(topology: Topology, facts: Facts) -> list[_Binding]:
 
 
 def _numa_node(cores: str, cores_of_nodes: dict[str, str]) -> str:
-    """Return the number of the first NUMA node that has one of these cores; "?" if it is unknown.
+    """Return the number of the first NUMA node that has one of some cores; "?" if it is unknown.
 
     For the cores "16-31" and the nodes {"node0": "0-15", "node1": "16-31"} this is "1".
+
+    Args:
+        cores: The cores as a list of ranges; empty if they are unknown.
+        cores_of_nodes: The cores of each NUMA node, by the node's name.
     """
     if cores:
         for node_name, node_cores in cores_of_nodes.items():
