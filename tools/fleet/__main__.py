@@ -34,9 +34,17 @@ from tools.fleet.verdicts import Record
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
-    """Write the hostfile `path` with the first `nodes` good nodes, and `<path>.spares` with the other good ones.
+    """Write the good nodes of a fleet into a hostfile, one name a line, and spare ones into a second file beside it.
 
-    If `nodes` is None, all good nodes are in the hostfile. The bad nodes follow there as comments: "# node3: warning".
+    Bad nodes follow in the hostfile as comments: "# node3: warning".
+
+    Args:
+        path: The hostfile. The other good nodes are written to `<path>.spares`, which may be empty.
+        judged: The verdicts on the fleet.
+        nodes: How many of the good nodes are written to the hostfile, the first ones. None: all of them.
+
+    Raises:
+        OSError: A file cannot be written.
     """
     good_hosts = judged.good_hosts
     needed_count = len(good_hosts) if nodes is None else nodes
@@ -56,10 +64,13 @@ def _spares_file(hostfile: Path) -> Path:
 
 
 def report_as_text(judged: Judged, changes_since: Sequence[Change]) -> str:
-    """Return the report as text for a terminal, from the metrics to the good nodes.
+    """Return the report on a fleet as text for a terminal, from the metrics to the list of good nodes.
 
-    Each line begins with its subject, such as `step` or `left out`; those on bad verdicts begin with the status.
-    `changes_since` are the changes since a baseline; empty without one.
+    Each line begins with its subject, such as `step` or `left out`; those on bad nodes or links begin with the status.
+
+    Args:
+        judged: The verdicts on the fleet, with the record of its measurements.
+        changes_since: How each metric changed since an earlier record (the baseline); empty without a baseline.
     """
     record = judged.record
     lines = [f"fleet     {len(judged.statuses)} compared, measured in {six_digits(record['took_s'])} s"]
@@ -85,12 +96,15 @@ def _first_column(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return the report's lines on the metrics: the range of the nodes or links, and how many are unknown, by reason.
+    """Return the report's lines on the metrics: the range of nodes or links, and how many are unknown, by reason.
 
     For example:
 
         step              from -1.2% to +5.0% of the fleet's median
         disk              unknown for 4: no DATADIR
+
+    Args:
+        judged: The verdicts on the fleet. Those on whether nodes compute the same bits are left out here.
     """
     verdicts_by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.node_verdicts, *judged.link_verdicts):
@@ -124,6 +138,9 @@ def _arithmetic_lines(judged: Judged) -> list[str]:
 
         arithmetic        16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step
         arithmetic        unknown for 2 (node3, node4): not decided: 2 of its class, 3 are needed to tell who is wrong
+
+    Args:
+        judged: The verdicts on the fleet, with the record of its measurements.
     """
     column = _first_column(arithmetic.CHECK)
     lines = [f"{column}{arithmetic.summary(judged.record)}"]
@@ -145,11 +162,17 @@ def _names_of(hosts: Sequence[str], *, all_hosts: Collection[str]) -> str:
 
 
 def _lines_on_step_of_all(record: Record) -> list[str]:
-    """Return a line with the median seconds of a step of all ranks, and of a step of one rank alone.
+    """Return a line with the median seconds of a training step of all ranks together, and of one rank alone.
 
-    The list is empty if one of the two was not measured. For example:
+    For example:
 
         whole             a step of all takes 1.1500 s, alone 0.9987 s
+
+    Args:
+        record: What was measured on the fleet, as fleet.json holds it.
+
+    Returns:
+        A list of this line. It is empty if one of the two was not measured.
     """
     times_alone_s: list[float] = []  # of all nodes
     for times_of_node in record["metrics"]["step_s"]["series"]:
@@ -177,8 +200,11 @@ def _change_lines(change: Change) -> list[str]:
 def report_as_json(judged: Judged, changes_since: Sequence[Change] | None) -> JsonObject:
     """Return the object that --json prints: the status of each node, the good nodes, all verdicts and what differs.
 
-    `changes_since` are the changes since the baseline. Without a baseline it is None, and so is "changes" in the
-    result.
+    Args:
+        judged: The verdicts on the fleet.
+        changes_since: How each metric changed since an earlier record (the baseline). None without a baseline, and so
+            is
+            "changes" in the result.
     """
     changes_as_json = None
     if changes_since is not None:
@@ -210,9 +236,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def refuse_misuse(args: argparse.Namespace) -> None:
-    """Raise ValueError for options that do not go together, or files of which one would overwrite another.
+    """Check that the options of the command line go together, and that it would overwrite none of its own files.
 
-    The same goes for FILE.spares of --write-hosts if it is a pipe, a socket, a device or a link to itself.
+    Args:
+        args: The parsed command line.
+
+    Raises:
+        ValueError: Options do not go together, two outputs are the same file, or an output is a record that is read.
+        Also if
+            FILE.spares of --write-hosts is a pipe, a socket, a device or a link to itself.
     """
     if args.nodes and not args.write_hosts:
         raise ValueError("--nodes goes with --write-hosts")
@@ -252,11 +284,19 @@ def _is_same_file(path: Path, other: Path) -> bool:
 
 
 def report(args: argparse.Namespace) -> int:
-    """Judge a record, print the verdicts, and write the files that the options ask for.
+    """Judge what was measured on a fleet, print the verdicts, and write the files that the options ask for.
 
-    Returns the exit status: 1 if a node or link is bad, else 0. Raises ValueError if a file is not a whole record or
-    cannot be written. After the report it raises ValueError if the baseline is of other hosts or of another job, and
-    RunError if fewer nodes are good than are wanted.
+    Args:
+        args: The parsed command line, which `refuse_misuse` has accepted.
+
+    Returns:
+        The exit status: 1 if a node or link is bad, else 0.
+
+    Raises:
+        ValueError: A file is not a whole record, or cannot be written. After the report also if the baseline is of
+            other
+            hosts or of another job.
+        RunError: Fewer nodes are good than are wanted. This also comes after the report.
     """
     judged = read(args.record)
     why_not_comparable = ""

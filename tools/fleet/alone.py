@@ -122,9 +122,9 @@ class RankMeasurements:
                 are left out.
 
         Returns:
-            The value of each metric that was measured, why each other one that was tried was not, and the seconds of
-            each
-            training step. These are empty if the steps failed or were left out.
+            The value of each metric that was measured, the reason for each metric whose measurement failed now, and the
+            seconds
+            of each training step (an empty list if the steps failed or were left out).
         """
         values: dict[str, float] = {}
         failures: dict[str, str] = {}
@@ -194,8 +194,8 @@ class RankMeasurements:
         """Read files of the data set from the disk; return the seconds that reading a GiB takes at that speed.
 
         Each call goes on with the files after those of the last call; after the last file the first one follows. It
-        reads
-        DISK_MIB (32) or more, or what DISK_S (1) seconds allow.
+        stops once
+        DISK_MIB (32) are read or DISK_S (1) seconds are over, or after MOST_FILES (5000) files.
 
         Raises:
             NotPossible: The setting DATADIR is empty, or the folder that it names holds no data.

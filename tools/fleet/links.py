@@ -57,7 +57,8 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the latency and the transfer time of links between pairs of nodes, each LINK_TURNS (5) times.
 
-    All ranks of `comm` must call this together. Not every pair of nodes is measured: each node meets a few others.
+    In a large fleet not every pair is measured, because a node meets only about log2(nodes) others. All ranks of `comm`
+    must call this together.
 
     Args:
         comm: An MPI communicator with one rank of each node.

@@ -104,10 +104,14 @@ def _cells_of_links(judged: Judged, metric: str) -> dict[str, Cell]:
 
 
 def _cells_of_kind(links: Mapping[str, Mapping[str, Any]], metric: str, statuses: Mapping[str, str]) -> dict[str, Cell]:
-    """Return the cell of each link by name; `links` are all of one kind, inside switch groups or across them.
+    """Return the cells of a map of a fleet's network for links of one kind: a figure and a shade for each link.
 
-    A cell's shade shows the link's time over the median time of these links. `statuses` has the status of each link
-    that has a verdict, by name.
+    A cell's shade shows the link's time over the median time of these links.
+
+    Args:
+        links: The links by name, as fleet.json has them. All are inside switch groups, or all lead across them.
+        metric: "latency_s" or "transfer_s".
+        statuses: The status of each link that has a verdict, by name.
     """
     times_s = {name: statistics.median(link[metric]) for name, link in links.items()}  # over the turns of each link
     if not times_s:
@@ -129,9 +133,15 @@ def _table_of_bad(verdicts: Sequence[Verdict]) -> Table:
 
 
 def _row_of_bad(verdict: Verdict) -> list[str]:
-    """Return the cells of a bad node or link: its name, the check, how much slower, the interval, median and status.
+    """Return the cells of a table's row on a bad node or link.
 
     The cell of a figure that the verdict does not have is empty.
+
+    Args:
+        verdict: The verdict that it is slow or fails.
+
+    Returns:
+        Its name, the check, how much slower it is, the 95 % interval, the median of its times, and the status.
     """
     return [
         verdict.where,
@@ -170,8 +180,12 @@ def _status_in_words(verdict: Verdict) -> str:
 def _table_of_nodes(judged: Judged) -> Table:
     """Return the table of all nodes: a row for each, with its number, name and status, and a cell for each check.
 
-    The cell of a check says how much slower than the fleet's median the node is. If it was not compared, the cell has
-    the status of its verdict; without a verdict by this check it is empty.
+    A cell says how much slower than the fleet's median the node is: "+5.0%". If the node was not compared, the cell has
+    the
+    status of its verdict; without a verdict by this check it is empty.
+
+    Args:
+        judged: The verdicts on the fleet.
     """
     # The doctor has no column: only a node that fails has a verdict by the doctor, and its status shows that.
     verdicts = [verdict for verdict in judged.node_verdicts if verdict.check != "doctor"]
@@ -199,7 +213,13 @@ def _table_of_differences(differences: Sequence[Difference]) -> Table:
 def _conclusion(judged: Judged) -> tuple[str, str]:
     """Return the status of the whole fleet, and sentences that say it in words and name the doubts.
 
-    It is fatal if a node or a link is bad. Else it is unknown if all nodes are, or if there is a doubt; otherwise ok.
+    Args:
+        judged: The verdicts on the fleet.
+
+    Returns:
+        The status "fatal" if a node or a link is bad, even if only slow. Otherwise it is "unknown" if all nodes are, or
+        if
+        there is a doubt about the verdicts, else "ok". The sentences follow it.
     """
     all_are_unknown = set(judged.statuses.values()) == {UNKNOWN}
     if judged.bad_verdicts:
@@ -225,10 +245,14 @@ def _sentence_on_bad(judged: Judged) -> str:
 
 
 def report_as_page(judged: Judged) -> str:
-    """Return the report as an HTML page, rendered from the template page.html.
+    """Return the report on a fleet as an HTML page, rendered from the template page.html.
 
     The page begins with the conclusion. It has tables of the bad nodes and links, of what differs between the nodes,
-    and of all nodes, and a map of the links for each of MAP_TITLES. Empty tables and maps are left out.
+    and of
+    all nodes, and a map of the links by bandwidth and one by latency. Empty tables and maps are left out.
+
+    Args:
+        judged: The verdicts on the fleet, with the record of its measurements.
     """
     status, sentence = _conclusion(judged)
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []

@@ -55,10 +55,12 @@ def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, 
 
 
 def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
-    """Return the pairs of the nodes that face each other: the first and the last, the second and the last but one, ...
+    """Pair the nodes that face each other: the first and the last, the second and the last but one, and so on.
 
     Args:
-        seats: The number of the node on each seat. A node that faces an empty seat (None) has no pair.
+        seats: The number of the node on each seat. A node that faces an empty seat (None) has no pair. With an odd
+            number
+            of seats the middle one faces none.
     """
     pairs = []
     for index in range(len(seats) // 2):

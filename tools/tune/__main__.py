@@ -38,8 +38,18 @@ LEAST_REPEATS = 3
 def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the strategies that are worth trying, print a table, and write the config file of the fastest.
 
-    Returns the exit status, 0. Raises ValueError for wrong options, before anything runs, and RunError if the base does
-    not run.
+    A strategy is a set of options (knobs) of the setting STRATEGY, or of other variables of the job.
+
+    Args:
+        args: The parsed command line. With `dry_run` only the plan is printed.
+        job: The user's own job, described by the environment. Every strategy is a change of it.
+
+    Returns:
+        The exit status, 0.
+
+    Raises:
+        ValueError: An option or the job's STRATEGY cannot be used. This comes before anything runs.
+        RunError: The job without changes (the base), or the control run, fails.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -84,10 +94,24 @@ def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Pat
 
 
 def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) -> tuple[Verdicts, list[str]]:
-    """Measure the candidates, then the best of them again. Return the last verdicts, and the lines of all tables.
+    """Measure the candidates, then the best of them again; return verdicts and the lines of all tables.
 
-    Among many candidates, the best may have been faster only by luck, so the verdicts on them come from new runs. If
-    none was faster than the base, nothing is measured again.
+    Among many candidates, the best may have been faster only by luck, so the verdicts on them come from new runs.
+
+    Args:
+        runner: Starts the runs of the job.
+        chosen: The candidates: changes to the user's own job. That job without changes (the base) and a control, with
+            an
+            input changed by rounding, run beside them.
+        repeats: How often each candidate runs, in each of the two measurements.
+
+    Returns:
+        The verdicts of the second measurement, or of the first if no candidate was faster than the base; and the lines
+        of
+        text.
+
+    Raises:
+        RunError: The base or the control fails.
     """
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
     base_runs = screened.runs.pop(BASE)  # taken out, so that `screened` has only the candidates to judge
@@ -108,9 +132,16 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
 
 
 def _new_config_file(folder: Path, name: str) -> Path:
-    """Return the path of the config file to be written, config_<name>.sh in `folder`; it is not created yet.
+    """Return the path of the config file to be written, after a check that it can be created; it is not created yet.
 
-    Raises ValueError if it exists or cannot be created. So call this before hours of measuring.
+    This is for the start of a search, before hours of measuring.
+
+    Args:
+        folder: The folder of the file.
+        name: The name of the new system: the file is config_<name>.sh.
+
+    Raises:
+        ValueError: The file exists, or the folder cannot be written to.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():
@@ -124,9 +155,17 @@ def _new_config_file(folder: Path, name: str) -> Path:
 
 
 def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
-    """Return the candidates that --only names, separated by commas; all of them if `only` is empty.
+    """Return the candidates that the option --only names.
 
-    Raises ValueError if a name is not a candidate's.
+    Args:
+        all_candidates: All candidates of the search: changes to the job.
+        only: Names with commas between, such as "cuda_graph=1,merged_optimizer=0". If it is empty, all are chosen.
+
+    Returns:
+        The chosen candidates, in the order of `all_candidates`.
+
+    Raises:
+        ValueError: No candidate has one of the names.
     """
     if not only:
         return all_candidates
@@ -139,14 +178,19 @@ def _chosen(all_candidates: list[Candidate], only: str) -> list[Candidate]:
 
 
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
-    """Return the text of `config_<name>.sh`, which sets the winner's variables and then sources the base's config file.
+    """Return the text of `config_<name>.sh`, which sets the fastest candidate's variables for later jobs.
 
     A variable is set only for the workload and the precision that were measured, and a value that the user has set
-    remains:
+    remains.
+    At its end the file sources the config file of the job's own system.
 
         export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
 
-    The lines of `evidence` stand above, as comments.
+    Args:
+        name: The name of the new system.
+        job: The user's own job, which was measured.
+        winner: The fastest candidate. The unchanged job (BASE) sets no variable.
+        evidence: Lines about the measurements, which stand above as comments.
     """
     system = job.cluster.dgxsystem
     prefix = prefix_of(job.model.workload, job.model.precision)  # "RN50_AMP_O2_"
@@ -172,8 +216,10 @@ def _export_unless_set(variable: str, value: str) -> str:
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Return five lines of text for the config file: where a search's figures come from, and how to read them.
 
-    `job` is the user's own job (the base), and `repeats` the number of turns. `record` is that of any run: all have the
-    same machine and code.
+    Args:
+        job: The user's own job (the base), which the candidates change.
+        repeats: The number of turns; in a turn each candidate runs once.
+        record: What the log of any run says. All runs have the same machine and code.
     """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
@@ -212,7 +258,15 @@ def _verdict_on_batch(candidate: Candidate, measured: Measured) -> Verdict:
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
-    Returns the exit status: 1 if every size failed, else 0. Raises ValueError if --batches is not a list of sizes.
+    Args:
+        args: The parsed command line. With `dry_run` only the commands are printed.
+        job: The user's own job, described by the environment.
+
+    Returns:
+        The exit status: 1 if every size failed, else 0.
+
+    Raises:
+        ValueError: --batches is not a list of different sizes.
     """
     batches = _batches(args.batches)
     runner = Runner(job)
@@ -231,9 +285,13 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
 
 
 def _batches(listed: str) -> list[Candidate]:
-    """Return a candidate for each batch size in a list such as "32,64".
+    """Return a candidate (a change to the job) for each batch size in a list.
 
-    Raises ValueError if one of them is not a whole number above 0, or is there twice.
+    Args:
+        listed: Sizes with commas between, such as "32,64".
+
+    Raises:
+        ValueError: One of them is not a whole number above 0, or is there twice.
     """
     sizes = listed.split(",")
     if not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):
@@ -265,7 +323,14 @@ def _parse() -> argparse.Namespace:
 
 
 def _refuse_options_of_a_search(args: argparse.Namespace) -> None:
-    """Raise ValueError if --batches comes with an option that only a search of strategies reads."""
+    """Check that --batches comes without the options of a search of strategies: --only, --name and --folder.
+
+    Args:
+        args: The parsed command line.
+
+    Raises:
+        ValueError: It comes with one of these options.
+    """
     given = []
     if args.only:
         given.append(f"--only {args.only}")

@@ -39,9 +39,17 @@ class Candidate:
     def exports(self, base_strategy: str) -> dict[str, str]:
         """Return the environment variables with which the user's own job (the base) runs as this candidate.
 
-        `base_strategy` is the base's STRATEGY. With "enable_inplace=0", a candidate of the knob "cuda_graph=1" gives
-        {"STRATEGY": "enable_inplace=0,cuda_graph=1"}. If both set the same knob, the candidate's value wins. Without
-        knobs the result has no STRATEGY, so that the base's remains.
+        With the base's STRATEGY "enable_inplace=0", a candidate of the knob "cuda_graph=1" gives {"STRATEGY":
+        "enable_inplace=0,cuda_graph=1"}. If both set the same knob, the candidate's value wins.
+
+        Args:
+            base_strategy: The setting STRATEGY of the base: options (knobs) of the training program.
+
+        Returns:
+            The variables by name. Without knobs there is no STRATEGY among them, so that the base's remains.
+
+        Raises:
+            ValueError: A knob is unknown, or cannot have its value.
         """
         variables = dict(self.variables)
         if self.is_auto:  # this mode takes no other knobs
@@ -58,13 +66,19 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 
 def candidates(job: Job) -> list[Candidate]:
-    """Return the changes to the job that are worth trying on its device: the candidates of the search.
+    """Return the changes to a job that are worth trying on its device, to find the fastest.
 
-    - Most set one knob of STRATEGY that may make the job faster, such as `enable_inplace`.
-    - One takes the other mode of Paddle's executor.
-    - On GPUs, one is Paddle's automatic mode if it can run. On a CPU, some have fewer ranks, if the job has several.
+    Most set one knob (an option of STRATEGY) that may make the job faster, such as `enable_inplace`. One takes the
+    other
+    mode of Paddle's executor. On GPUs, one is Paddle's automatic mode if it can run; on a CPU, some have fewer ranks,
+    if
+    the job has several.
 
-    Raises ValueError if the job's own strategy is the automatic mode, to which no knob can be added.
+    Args:
+        job: The user's own job, described by the environment.
+
+    Raises:
+        ValueError: The job's own strategy is the automatic mode, to which no knob can be added.
     """
     if job.model.knobs.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
@@ -97,9 +111,12 @@ def _other_executor(*, on_gpu: bool) -> Candidate:
 
 
 def _knobs_to_try(job: Job) -> Iterator[str]:
-    """Yield the knobs of STRATEGY that may make a job faster, such as "cuda_graph=1". Each is tried alone.
+    """Yield the options (knobs) of STRATEGY that may make a job faster, such as "cuda_graph=1". Each is tried alone.
 
     A knob that is on or off is yielded with the value that is not its default.
+
+    Args:
+        job: The user's own job. Its device, recipe, precision and number of ranks decide which knobs can help.
     """
     on_gpu = job.cluster.device == "gpu"
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"  # on by default for GPUs only
@@ -148,11 +165,18 @@ def _can_capture_a_step(job: Job) -> bool:
 def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
-    A rank of a candidate does the work of several ranks of the job: it computes their batches one after the other
-    (gradient_merge), as parts of one larger batch. For a job of 4 ranks with BATCHSIZE=32:
+    A rank of a candidate computes the batches of several ranks of the job one after the other (gradient_merge), as
+    parts of
+    one larger batch. For a job of 4 ranks with BATCHSIZE=32:
 
         DGXNGPU=1, BATCHSIZE=128, gradient_merge=4
         DGXNGPU=2, BATCHSIZE=64, gradient_merge=2
+
+    Args:
+        job: The user's own job, which runs on CPUs.
+
+    Yields:
+        A candidate for each divisor of the number of ranks that is below it; nothing for one rank.
     """
     ranks = job.cluster.dgxngpu
     smaller_divisors = [divisor for divisor in range(1, ranks) if ranks % divisor == 0]

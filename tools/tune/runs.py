@@ -28,7 +28,10 @@ class Runner:
     def __init__(self, job: env.Job) -> None:
         """Prepare the runs of a search: their folder, and the variables that all of them set. Nothing is started yet.
 
-        `job` is the user's own job. Each run is this job with the changes of one candidate.
+        Args:
+            job: The user's own job. Each run is this job with the changes of one candidate. If it has no fixed seed
+                (SEED below
+                0), the seed of all runs is 1, because their losses are compared.
         """
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         self.folder = Path(job.trials.logdir).resolve() / "tune" / now
@@ -52,10 +55,14 @@ class Runner:
         return ["env", *assignments, str(env.ROOT / "run_and_time.sh")]
 
     def run(self, candidate: Candidate, turn: str) -> Record:
-        """Run the job once with the changes of a candidate, by ./run_and_time.sh, and return the record of its log.
+        """Run the job once with the changes of a candidate, by ./run_and_time.sh; return what its log says.
 
-        `turn`, such as "screen_1", is a part of the path of the run's folder. Raises RunError, with the reason that the
-        run printed, if the run fails.
+        Args:
+            candidate: The changes to the job. BASE has none.
+            turn: The name of the repetition, such as "screen_1", which is a part of the path of the run's folder.
+
+        Raises:
+            RunError: The run fails. The message is the reason that the run printed.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
@@ -73,11 +80,22 @@ class Runner:
         return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
-        """Run each candidate once in each turn, and return the runs of each candidate, or why it failed.
+        """Run each candidate once in each turn, so that slow changes of the machine affect all alike.
 
-        The control runs in the first turn only, and a candidate that has failed does not run again. With the `title`
-        "screen" the folders of the turns are "screen_1", "screen_2" and so on. Raises RunError if the user's own
-        strategy (BASE) or the control fails.
+        The control runs in the first turn only, and a candidate that has failed does not run again.
+
+        Args:
+            title: The first part of the names of the turns' folders: "screen" gives "screen_1", "screen_2" and so on.
+            candidates: The changes to the user's own job, each run beside the others. BASE is that job without changes,
+                CONTROL
+                has an input changed by rounding.
+            turns: How often each candidate runs.
+
+        Returns:
+            The runs of each candidate in the order of the turns, or why it failed.
+
+        Raises:
+            RunError: BASE or CONTROL fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         try:
@@ -97,10 +115,17 @@ class Runner:
                 self._measure_once(measured, candidate, f"{title}_{turn}")
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
-        """Run a candidate once, add its run to `measured.runs`, and print its images/s on stderr.
+        """Run a candidate once, add its run to the measurement, and print its images/s on stderr.
 
-        If the run fails, the reason is noted in `measured.failures` and printed instead, and the candidate's earlier
-        runs are removed. If the base or the control fails, RunError is raised.
+        If the run fails, the reason is noted and printed instead, and the candidate's earlier runs are removed.
+
+        Args:
+            measured: The measurement so far: the runs of each candidate, and why others failed. It is changed.
+            candidate: The changes to the job.
+            turn: The name of the repetition, such as "screen_1".
+
+        Raises:
+            RunError: The run of BASE (the job without changes) or of CONTROL fails.
         """
         try:
             record = self.run(candidate, turn)
@@ -134,7 +159,9 @@ def _order_of_turn(candidates: Sequence[Candidate], turn: int) -> list[Candidate
 def _wait_for(process: subprocess.Popen[str]) -> str:
     """Wait until a run ends, and return what it printed on stderr.
 
-    If an exception ends the wait, such as that of Ctrl-C, the run is terminated. It would go on without this process.
+    Args:
+        process: The run, whose stderr is a pipe. If an exception ends the wait, such as that of Ctrl-C, the run is
+            terminated; it would go on without this process.
     """
     try:
         _, stderr = process.communicate()

@@ -31,11 +31,20 @@ def losses(runs: Sequence[Record]) -> Array:
 
 
 def allowed_loss(runs: Sequence[Record]) -> Array:
-    """Return for each window of steps how far a candidate's loss may be from that of the first base run.
+    """Return for each window of training steps how far a candidate's loss may be from the base's.
 
-    `runs` are those of the base, the user's own strategy, and then those of the control: the base with an input that
-    differs by a rounding error. How far their losses are apart shows how much rounding alone changes a loss. A
-    candidate may differ by CONTROL_FACTOR times as much, plus the share LOSS_ROUNDING of the loss.
+    How far the losses of these runs are apart shows how much rounding alone changes a loss. A candidate may differ by
+    CONTROL_FACTOR (10) times as much, plus the share LOSS_ROUNDING (1e-6) of the loss. A window never allows less
+    rounding
+    than an earlier one.
+
+    Args:
+        runs: At least two runs: first those of the base, the user's own job, then that of the control, which is the
+            base
+            with an input that differs by a rounding error.
+
+    Returns:
+        The allowed differences from the loss of the first run, shape [windows].
     """
     losses_by_run = losses(runs)  # a row for each run, a column for each window
     losses_of_first = losses_by_run[0]
@@ -46,10 +55,16 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return a verdict for each candidate of `measured`, and one of status ok for the base, the user's own strategy.
+    """Return a verdict for each change to the user's job that was tried, and one of ok for the unchanged job (BASE).
 
-    The verdict on a candidate that failed is fatal. `base_runs` has the base's run of each turn; `measured` must not
-    have these. `allowed` says for each window of steps how far a loss may be from the base's.
+    Args:
+        measured: The runs of each candidate (a change that was tried), or why it failed. It must not have the runs of
+        BASE and of the control.
+        base_runs: The unchanged job's run of each turn.
+        allowed: How far a loss may be from the unchanged job's, for each window of steps.
+
+    Returns:
+        The verdicts by candidate. The verdict on a candidate that failed is fatal.
     """
     base_rates = [rate(run) for run in base_runs]
     base_verdict = Verdict(
@@ -72,10 +87,20 @@ class _SpeedRatio(NamedTuple):
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> Verdict:
-    """Return the verdict on a candidate's losses and speed. Both are compared with those of the base.
+    """Return the verdict on a candidate by its losses and its speed, both compared with those of the base.
 
-    The base is the user's own strategy. `runs` and `base_runs` have a run of each turn. `allowed` says for each window
-    of steps how far a loss may be from the base's.
+    The base is the user's own job without changes.
+
+    Args:
+        name: The name of the candidate, for the verdict.
+        runs: The candidate's run of each turn, at least two.
+        base_runs: The base's run of each turn.
+        allowed: How far a loss may be from the base's, for each window of steps.
+
+    Returns:
+        Fatal if a loss is farther off than allowed. Otherwise ok if the candidate is faster, a warning if it is slower,
+        and
+        unknown if neither is shown.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -129,8 +154,11 @@ class _Outcome(NamedTuple):
 def _outcome(loss_excess: float, ratio: _SpeedRatio) -> _Outcome:
     """Return whether a candidate is refused, faster, slower or neither, as a status with words.
 
-    `loss_excess` is the largest difference of a loss from the base's, divided by the allowed one. `ratio` is the
-    candidate's speed over the base's.
+    Args:
+        loss_excess: The largest difference of a loss from the base's, divided by the allowed one. Above 1 it is
+            refused.
+        ratio: The candidate's speed over the base's, with the 95 % interval. It is faster or slower only if the whole
+            interval is above 1 or below 1.
     """
     if loss_excess > 1:
         words = f"refused: its losses differ by {significant(loss_excess, digits=3)} times what is allowed"
@@ -155,10 +183,15 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again: the fastest one, and a new one that has its changes and those of others.
+    """Return the candidates to measure again: the fastest, and a new one that joins its changes with those of others.
 
-    Only candidates that are faster than the base count. If the fastest can be joined with none of the others, it is
-    returned alone. If no candidate is faster than the base, the list is empty.
+    Args:
+        verdicts: The verdict on each candidate (a change to the user's job) and on the job without changes (BASE).
+
+    Returns:
+        Only candidates that are faster than BASE count. The list has the fastest alone if it can be joined with none of
+        the
+        others, for example because they set the same option. It is empty if no candidate is faster.
     """
     compatible = _compatible(better(verdicts))
     if not compatible:
@@ -192,7 +225,11 @@ def _joined(compatible: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return a verdict of status ok that states the speed and the GPU memory of a batch size.
 
-    The speed is the mean of the `runs`, one of each turn. The memory is the largest of all runs; a CPU reports none.
+    Args:
+        name: The name of the check, such as "BATCHSIZE=64".
+        runs: The run of each turn with that size. The speed is their mean, with a 95 % interval for two or more. The
+            memory
+            is the largest of all runs; a CPU reports none.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
