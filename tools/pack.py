@@ -62,7 +62,12 @@ class PackFiles:
 
     @classmethod
     def of_part(cls, target: Path, part: str) -> "PackFiles":
-        """Return the files of `part` in the folder `target`."""
+        """Return the files of one part of a packed data set; none of them need exist.
+
+        Args:
+            target: Folder of the packed data set.
+            part: "train" or "val".
+        """
         packed = target / recordio.FILE.format(part)
         return cls(
             packed=packed,
@@ -74,10 +79,18 @@ class PackFiles:
 
 
 def pack(source: Path, target: Path, part: str) -> str:
-    """Pack the images of `part`, train or val, into `target`. Return a line of text that says what was done.
+    """Pack the images of one part of a data set into a RecordIO file. Return a line of text that says what was done.
 
-    A pack that was stopped is continued, and one that is whole already is left as it is. Raises ValueError if the list,
-    an image or the target is wrong, and RunError if the disk returns wrong bytes.
+    A pack that was stopped is continued, and one that is whole already is left as it is.
+
+    Args:
+        source: Folder of the image files, with a list or class folders.
+        target: Folder for the packed files, such as train.rec. It is made if it is missing.
+        part: "train" or "val".
+
+    Raises:
+        ValueError: The list, an image or the target is wrong, or another process packs this part.
+        RunError: The disk returns other bytes than were written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)
@@ -101,7 +114,17 @@ def pack(source: Path, target: Path, part: str) -> str:
 
 
 def _raise_unless_packed_from(images: folder.ImageList, list_sha256: str, files: PackFiles) -> None:
-    """Raise ValueError unless a packed part was made from the list with this SHA-256, and of files of these sizes."""
+    """Raise an error unless a packed part was made from the same list and of files that have not changed since.
+
+    Args:
+        images: The image files of the part as they are now.
+        list_sha256: SHA-256 of the part's list as it is now.
+        files: The files of the packed part. Its file of sizes notes what the part was packed from.
+
+    Raises:
+        ValueError: The part was packed from another list, the names, sizes or labels of the files have changed, or the
+            file of sizes is damaged.
+    """
     noted = read_sizes(files.sizes)
     remedy = "remove it or take another TARGET"
     if noted.get("list_sha256") != list_sha256:
@@ -111,9 +134,19 @@ def _raise_unless_packed_from(images: folder.ImageList, list_sha256: str, files:
 
 
 def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, list_sha256: str) -> list[Entry]:
-    """Write the records of all images to the file `growing`, after those that a stopped pack left there.
+    """Write the records of all images to a file, after those that a stopped pack left there.
 
-    Returns the entries of all records, in the order of the images.
+    Args:
+        growing: The unfinished file of records, open for appending and locked.
+        journal: The file with an entry for each record, by which a stopped pack is continued.
+        images: The image files of the part, with their labels.
+        list_sha256: SHA-256 of the part's list. A stopped pack must have been begun from the same list.
+
+    Returns:
+        The entries of all records, in the order of the images.
+
+    Raises:
+        ValueError: An image cannot be packed, the pack was begun from another list, or the journal is damaged.
     """
     kept = _resume(growing, journal, list_sha256)
     if kept:
@@ -122,9 +155,17 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
 
 
 def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
-    """Write the index, check each record by it, and write the file of sizes.
+    """Write the index of the records, check each record by it, and write the file of sizes.
 
-    Raises RunError if the disk returns wrong bytes, and ValueError if a file was changed after it was packed.
+    Args:
+        files: The files of the part. All records are in `growing` already.
+        images: The image files of the part, with their labels.
+        entries: The entry of each record, in the order of the images.
+        list_sha256: SHA-256 of the part's list, which the file of sizes notes.
+
+    Raises:
+        RunError: The disk returns other bytes than were written.
+        ValueError: An image file was changed after it was packed.
     """
     files.index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
     packed = recordio.find(files.growing, files.index)
@@ -136,9 +177,16 @@ def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: 
 
 
 def _require_sizes(sizes_in_pack: Array, sizes_now: Array, images: folder.ImageList, files: PackFiles) -> None:
-    """Raise ValueError if a file has another size than its record: it was changed after a stopped pack had packed it.
+    """Raise an error if a file has another size than its record: it was changed after a stopped pack had packed it.
 
-    The sizes are in bytes, [samples] both.
+    Args:
+        sizes_in_pack: Bytes of each image in its record, [samples].
+        sizes_now: Bytes of each image file now, [samples].
+        images: The image files, for the name of a changed one.
+        files: The files of the part, for the message.
+
+    Raises:
+        ValueError: A size differs.
     """
     changed = np.flatnonzero(sizes_in_pack != sizes_now)
     if len(changed):
@@ -153,7 +201,14 @@ def _show_nothing(done: int, total: int) -> None:
 
 
 def _lock(file: BinaryIO) -> None:
-    """Lock a file of records until it is closed. Raises ValueError if another process has locked it."""
+    """Lock a file of records until it is closed.
+
+    Args:
+        file: The open file.
+
+    Raises:
+        ValueError: Another process has locked it.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -169,10 +224,19 @@ class PackedImage(NamedTuple):
 
 
 def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
-    """Append the records of all images but the first `done` to the file `growing`, and return their entries.
+    """Append the records of the images that are not packed yet to a file, and return their entries.
 
-    Each entry is also a line of the journal. At the end the file is moved out of the kernel's cache, so that
-    `_check_written` reads what is on the disk. Raises ValueError if an image cannot be packed.
+    Each entry is also written as a line of the journal. At the end the file is moved out of the kernel's cache, so that
+    `_check_written` reads what is on the disk.
+
+    Args:
+        growing: The unfinished file of records, open at its end.
+        journal: The file with an entry for each record.
+        images: The image files of the part, with their labels.
+        done: How many images, from the first one on, are packed already.
+
+    Raises:
+        ValueError: An image cannot be packed. The message names its file.
     """
     entries: list[Entry] = []
     with journal.open("a") as journal_lines, ThreadPoolExecutor(READERS) as readers:
@@ -188,7 +252,15 @@ def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, 
 
 
 def _append_record(growing: BinaryIO, made: PackedImage) -> Entry:
-    """Append the record of an image to the file `growing`, and return its entry."""
+    """Append the record of an image to a file, and return its entry for the journal.
+
+    Args:
+        growing: The unfinished file of records, open at its end.
+        made: The record, with the checksum and the size of the image.
+
+    Returns:
+        Where the record begins in the file, and the checksum, width and height of the image.
+    """
     width, height = made.size
     entry = Entry(offset=growing.tell(), crc32=made.crc32, width=width, height=height)
     growing.write(made.record)
@@ -196,7 +268,11 @@ def _append_record(growing: BinaryIO, made: PackedImage) -> Entry:
 
 
 def _move_to_disk(file: BinaryIO) -> None:
-    """Write a file's bytes to the disk, and drop them from the kernel's cache."""
+    """Write a file's bytes to the disk, and drop them from the kernel's cache, so that reading them reads the disk.
+
+    Args:
+        file: The open file, whose buffered bytes have been flushed.
+    """
     os.fsync(file.fileno())
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # drops only what fsync has written
 
@@ -207,7 +283,12 @@ def _passport_of(images: folder.ImageList) -> Any:
 
 
 def _list_sha256(source: Path, images: folder.ImageList) -> str:
-    """Return the SHA-256 of a part's list file; without a file that of the list that its class folders make."""
+    """Return the SHA-256 of the list of a part's images, as hexadecimal digits.
+
+    Args:
+        source: Folder of the image files. If it has a list file for the part, that file is hashed.
+        images: The image files of the part. Without a list file, the list that they make is hashed.
+    """
     list_file = source / folder.LIST.format(images.part)
     if list_file.is_file():
         return hashlib.sha256(list_file.read_bytes()).hexdigest()
@@ -215,10 +296,18 @@ def _list_sha256(source: Path, images: folder.ImageList) -> str:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Cut the file of a stopped pack after the records that are surely whole, and return the entries of these records.
+    """Cut the file of a stopped pack after the records that are surely whole, and return their entries.
 
     The journal is written anew with only these entries. Without a journal no record counts as whole, so the file is
-    emptied. Raises ValueError if the pack was begun from another list, or if the journal is damaged.
+    emptied.
+
+    Args:
+        growing: The unfinished file of records. It is left open at its new end.
+        journal: The file with an entry for each record; it may be missing.
+        list_sha256: SHA-256 of the list that the pack is made from.
+
+    Raises:
+        ValueError: The pack was begun from another list, or the journal is damaged.
     """
     entries = _journal_entries(growing, journal, list_sha256)
     file_size = growing.seek(0, os.SEEK_END)
@@ -240,9 +329,13 @@ class WholeRecords(NamedTuple):
 
 
 def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
-    """Return which records of a journal's entries are surely whole in a file of this size.
+    """Return which records of a journal's entries are surely whole in a file of some size.
 
     The last one that begins inside the file may be incomplete. Records after it, whose entries were written, are lost.
+
+    Args:
+        entries: The entries of the journal, in the order of the records.
+        file_size: Size of the file of records in bytes.
     """
     begun = [entry for entry in entries if entry.offset < file_size]
     if not begun:
@@ -254,8 +347,13 @@ def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
 def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
     """Return the entries of a pack's journal, one for each packed record; an empty list if there is no journal.
 
-    The first line of a journal is the SHA-256 of the list that the pack was begun from. Raises ValueError if it is not
-    `list_sha256`, or if another line is damaged. `growing`, the unfinished file of records, is named in the message.
+    Args:
+        growing: The unfinished file of records, which is named in messages.
+        journal: The journal. Its first line is the SHA-256 of the list that the pack was begun from.
+        list_sha256: SHA-256 of the list that the pack is made from now.
+
+    Raises:
+        ValueError: The pack was begun from another list, or a line of the journal is damaged.
     """
     journal_lines = _complete_lines(journal)
     if not journal_lines:
@@ -325,7 +423,17 @@ def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
 
 
 def _check_written(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
-    """Read each record back from the disk. Raises RunError if an image or a label is not what was to be written."""
+    """Read each record back from the disk, and raise an error if an image or a label is not what was to be written.
+
+    Args:
+        packed: The written records.
+        entries: The entry of each record, with the checksum of its image file.
+        labels: The label of each image, [samples].
+        part: "train" or "val", for the progress that is shown.
+
+    Raises:
+        RunError: A record differs.
+    """
     for ids in batches_with_progress(f"check {part}", len(packed)):
         read_images, read_labels = packed.read(ids)
         for i, image, label in zip(ids, read_images, read_labels, strict=True):
@@ -357,7 +465,9 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     """Return the options of the command line, which ask for one thing: to pack into TARGET, --sizes or --lists.
 
-    Options that do not go together end the process with a message on how to use them.
+    Raises:
+        SystemExit: Options do not go together, or are wrong. A message on how to use them is printed.
+        UnusableError: An option names a pipe, a socket or a device.
     """
     parser = Parser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
@@ -377,7 +487,16 @@ def _parse() -> argparse.Namespace:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Do for both parts, train and val, what the command line asks. Print a line of text for each part."""
+    """Do for both parts of a data set, train and val, what the command line asks. Print a line for each part.
+
+    Args:
+        args: Options of the command line, as `_parse` returns them.
+
+    Raises:
+        ValueError: The folder cannot be packed, or its lists or sizes cannot be made.
+        RunError: The disk returns other bytes than were written.
+        OSError: A file cannot be read or written.
+    """
     if args.lists:
         for line in write_lists(args.source, args.labels):
             print_to_reader(line)
@@ -395,10 +514,14 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _files_of_part(source: Path, part: str) -> passport.Contents:
-    """Return names, sizes and labels of a part's image files.
+    """Return names, sizes and labels of the image files of one part of a data set.
 
-    Raises ValueError if a part has no image files or a wrong list, or has only packed records, or if a file is absent
-    or empty.
+    Args:
+        source: Folder of the data set.
+        part: "train" or "val".
+
+    Raises:
+        ValueError: The part has no image files or a wrong list, has only packed records, or a file is absent or empty.
     """
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
     last_file = record_files[-1]

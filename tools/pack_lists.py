@@ -16,9 +16,15 @@ NEWLINE = b"\n"
 def write_lists(source: Path, labels: Path | None) -> list[str]:
     """Write train_list.txt and val_list.txt of an image folder, and return a line of text about each list.
 
-    The images lie in class folders, as train/n01440764/x.JPEG. If val/ has no class folders, the file `labels` has a
-    line `name label` for each of its images; otherwise `labels` is None. Raises ValueError, before anything is written,
-    if one of the lists exists already or cannot be made.
+    The images lie in class folders, as train/n01440764/x.JPEG.
+
+    Args:
+        source: The image folder.
+        labels: File with a line `name label` for each image of val/. It is given if val/ has no class folders; None
+            otherwise.
+
+    Raises:
+        ValueError: One of the lists exists already or cannot be made. Nothing has been written then.
     """
     text_by_file: dict[Path, bytes] = {}
     for part in PARTS:
@@ -35,9 +41,16 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 
 
 def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
-    """Return the content of the list of `part`, train or val. Only val's images can have their labels from `labels`.
+    """Return the content of the list of one part of a data set, a line `path label` for each image.
 
-    Raises ValueError if the list cannot be made.
+    Args:
+        source: The image folder.
+        part: "train" or "val".
+        labels: File with a line `name label` for each image of val/, or None. It is not used for train, whose images
+            always have class folders.
+
+    Raises:
+        ValueError: The list cannot be made, for example because the folder of the part is missing.
     """
     if not (source / part).is_dir():
         raise ValueError(f"{source / part}: no such folder: SOURCE must hold the class folders {part}/<class>/")
@@ -56,11 +69,17 @@ class _LabelledImage(NamedTuple):
 
 
 def _flat_list(source: Path, labels: Path) -> bytes:
-    """Return the content of a list of the images in the folder val/: the lines of the file `labels`, in its order.
+    """Return the content of a list of the images that lie directly in the folder val/, by a file of their labels.
 
-    Each line of the result begins with the folder's name: "val/x.JPEG 7". A warning tells of images without a line.
-    Raises ValueError if the file `labels` is missing, or if one of its lines has no label or one that no class folder
-    of train/ has, or names an image that the folder val/ does not have.
+    Each line of the result begins with the folder's name: "val/x.JPEG 7". A warning is printed if images have no line.
+
+    Args:
+        source: The image folder, with val/ and the class folders of train/.
+        labels: File with a line `name label` for each image. The result has its order.
+
+    Raises:
+        ValueError: The file is missing, or one of its lines has no label, a label that no class folder of train/ has,
+            or the name of an image that val/ does not have.
     """
     image_folder = source / "val"
     if not labels.is_file():
@@ -90,9 +109,14 @@ def _flat_list(source: Path, labels: Path) -> bytes:
 
 
 def _labelled_image(where: str, line: str) -> _LabelledImage:
-    """Return what a line says: "anything/x.JPEG 7" gives "x.JPEG" and "7". Raises ValueError if it has no label.
+    """Return the file name and the label that a line states: "anything/x.JPEG 7" gives "x.JPEG" and "7".
 
-    `where` is the line's place in the file of labels, "labels.txt:7".
+    Args:
+        where: The line's place in the file of labels, "labels.txt:7", for the message.
+        line: The line.
+
+    Raises:
+        ValueError: The line has no label.
     """
     parts = folder.LINE.fullmatch(line)
     if parts is None:

@@ -23,7 +23,11 @@ AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a n
 def read_sizes(sizes: Path) -> JsonObject:
     """Return the content of a file of sizes, `<part>.sizes.json`; an empty dict if there is no file.
 
-    Raises ValueError if the file is damaged.
+    Args:
+        sizes: Path of the file. It has the "width" and "height" of a part's largest image, among others.
+
+    Raises:
+        ValueError: The file is damaged.
     """
     if not sizes.exists():
         return {}
@@ -34,7 +38,15 @@ def read_sizes(sizes: Path) -> JsonObject:
 
 
 def size_of(name: str, content: bytes) -> folder.Size:
-    """Return the width and height of an image in pixels, by its header. Raises ValueError if it is not an image."""
+    """Return the width and height of an image in pixels, by its header.
+
+    Args:
+        name: Name of the image file, for the message.
+        content: Bytes of the file.
+
+    Raises:
+        ValueError: It is not an image.
+    """
     try:
         with Image.open(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size
@@ -44,7 +56,16 @@ def size_of(name: str, content: bytes) -> folder.Size:
 
 
 def _size_of_sample(images: folder.ImageList | Records, number: int) -> folder.Size:
-    """Return the width and height of the sample `number` in pixels. Raises ValueError if its file is not an image."""
+    """Return the width and height of one sample of a data set in pixels.
+
+    Args:
+        images: Image files or packed records.
+        number: Number of the sample, from 0.
+
+    Raises:
+        ValueError: Its file is not an image.
+        RunError: The packed record is damaged.
+    """
     [(name, content)] = images.encoded(number)
     return size_of(name, content)
 
@@ -56,9 +77,12 @@ def _pixels(size: folder.Size) -> int:
 
 
 def write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> None:
-    """Write a file of sizes: `more`, the width and height of the largest image, and the number of images.
+    """Write a file of sizes: the width and height of the largest image, the number of images, and more.
 
-    `more` may be the content of an earlier file of sizes, whose own numbers are replaced.
+    Args:
+        file: The file, `<part>.sizes.json`.
+        sizes: Width and height of each image in pixels; at least one.
+        more: What else to write. It may be the content of an earlier file of sizes, whose own numbers are replaced.
     """
     width, height = max(sizes, key=_pixels)
     content = more | {"width": width, "height": height, "images": len(sizes)}
@@ -66,10 +90,21 @@ def write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> N
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Write the width and height of a part's largest image to `<part>.sizes.json` in `source`; return the file as text.
+    """Write the width and height of a part's largest image to `<part>.sizes.json`, and return the file as text.
 
-    What `pack` wrote there is kept. Raises ValueError if the file is damaged, or the images cannot be found or read,
-    and OSError if the file cannot be written.
+    If the file is there already, what `pack` wrote into it is kept.
+
+    Args:
+        source: Folder of the data set, packed or not. The file is written there.
+        part: "train" or "val".
+
+    Returns:
+        The path and the content of the file, in one line.
+
+    Raises:
+        ValueError: The file is damaged, or the images cannot be found or read.
+        RunError: A packed record is damaged.
+        OSError: The file cannot be written.
     """
     file = source / data.SIZES.format(part)
     earlier_content = read_sizes(file)  # first, so that a damaged file is reported before all images are read
@@ -81,7 +116,14 @@ def find_sizes(source: Path, part: str) -> str:
 
 
 def _raise_unless_writable(file: Path) -> None:
-    """Raise OSError, with the file's name, unless a file can be written; neither it nor its folder is changed."""
+    """Raise an error unless a file can be written; neither the file nor its folder is changed.
+
+    Args:
+        file: The file, which need not exist.
+
+    Raises:
+        OSError: The file cannot be written. The error has its name.
+    """
     try:
         if file.exists():
             file.open("r+b").close()
@@ -93,7 +135,16 @@ def _raise_unless_writable(file: Path) -> None:
 
 
 def _sizes_of_images(images: folder.ImageList | Records, part: str) -> list[folder.Size]:
-    """Return the width and height of each image of a part, by the images' headers. A terminal shows the progress."""
+    """Return the width and height of each image of a part in pixels, by the images' headers.
+
+    Args:
+        images: Image files or packed records.
+        part: "train" or "val", for the progress that a terminal shows.
+
+    Raises:
+        ValueError: A file is not an image.
+        RunError: A packed record is damaged.
+    """
     sizes: list[folder.Size] = []
     with ThreadPoolExecutor(READERS) as readers:
         for ids in batches_with_progress(f"sizes {part}", len(images)):
@@ -102,6 +153,15 @@ def _sizes_of_images(images: folder.ImageList | Records, part: str) -> list[fold
 
 
 def batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
-    """Yield the sample numbers from `done` to total - 1 in batches of AT_ONCE. A terminal shows a progress bar."""
+    """Yield sample numbers in batches of AT_ONCE, and show a progress bar if stdout is a terminal.
+
+    Args:
+        what: Title of the progress bar.
+        total: Number of all samples.
+        done: The first number to yield; the samples before it are done already.
+
+    Yields:
+        Arrays of consecutive numbers. The last one may be shorter.
+    """
     for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
         yield np.arange(start, min(start + AT_ONCE, total))

@@ -32,6 +32,11 @@ def _median_and_range(values: Sequence[float], *, decimals: int, unit: str) -> s
     """Return the median of a value as text, with the range if there are values of several runs.
 
     For instance "74.2 s", or "74.2 s (median of 3; 73.9 s to 74.8 s)".
+
+    Args:
+        values: The value of each run; at least one.
+        decimals: Number of digits after the point.
+        unit: Unit of the values, such as "s".
     """
     median = f"{statistics.median(values):.{decimals}f} {unit}"
     if len(values) == 1:
@@ -44,7 +49,12 @@ def _median_and_range(values: Sequence[float], *, decimals: int, unit: str) -> s
 def _quality_row(records: Sequence[Record]) -> str:
     """Return the quality in the last evaluation of the runs as text: its median and its range over the runs.
 
-    If some runs have no evaluation, the text names their logs instead: "no evaluation in run_1.txt, run_3.txt".
+    Args:
+        records: What the log of each run says; at least one.
+
+    Returns:
+        Text such as "0.7590 eval_accuracy". If some runs have no evaluation, it names their logs instead: "no
+        evaluation in run_1.txt, run_3.txt".
     """
     without_evaluation = [record.file for record in records if not record.quality]
     if without_evaluation:
@@ -58,8 +68,14 @@ def _quality_row(records: Sequence[Record]) -> str:
 def _time_row(records: Sequence[Record], job_score: Score) -> str:
     """Return the time to train as text: its median and its range over the runs.
 
-    If the logs of some runs have no end, the text names these logs instead: "no end in run_1.txt, run_3.txt". If some
-    runs were resumed, it names their logs: these lack the time before.
+    Args:
+        records: What the log of each run says; at least one.
+        job_score: The score of all runs. For logs in the form of MLPerf it says how the unit must mark an unverified
+            time.
+
+    Returns:
+        Text such as "74.2 s". If some logs have no end, it names these instead: "no end in run_1.txt, run_3.txt". If
+        some runs were resumed, it names their logs, because the time before is missing in these.
     """
     without_end = [record.file for record in records if record.run_time_s is None]
     if without_end:
@@ -74,7 +90,14 @@ def _time_row(records: Sequence[Record], job_score: Score) -> str:
 
 
 def _data_wait(records: Sequence[Record]) -> str:
-    """Return as text which share of the step time the runs waited for data. The warm-up is left out."""
+    """Return as text which share of the step time the runs waited for data, over all runs without the warm-up.
+
+    Args:
+        records: What the log of each run says. A window of steps that does not state a time counts as 0 s.
+
+    Returns:
+        Text such as "1.25 % of the step time".
+    """
     waited_s = 0.0
     time_s = 0.0
     for record in records:
@@ -88,7 +111,14 @@ def _data_wait(records: Sequence[Record]) -> str:
 def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_only: bool) -> dict[str, str]:
     """Return the rows of the printed table that say what the runs measured, by their names.
 
-    With `throughput_only` the runs did not train to a target, so they have no quality and no time to train.
+    Args:
+        records: What the log of each run says; at least one.
+        job_score: The score of all runs: the throughput with its interval and, for logs in the form of MLPerf, how the
+            result stands.
+        throughput_only: Whether the runs did not train to a target, so that they have no quality and no time to train.
+
+    Returns:
+        Texts such as {"throughput": "2513.40 images/s, 95 % interval ...", "data wait": "1.25 % of the step time"}.
     """
     rows: dict[str, str] = {}
     if not throughput_only:
@@ -104,7 +134,11 @@ def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_on
 
 
 def _throughput_row(job_score: Score) -> str:
-    """Return the throughput as text, with its interval, and how that was made or why there is none."""
+    """Return the throughput as text, with its interval, and how that was made or why there is none.
+
+    Args:
+        job_score: The score of all runs.
+    """
     interval = job_score.interval_method  # how it was made, or "none: " and why there is none
     if job_score.interval_95:
         low, high = job_score.interval_95
@@ -113,7 +147,11 @@ def _throughput_row(job_score: Score) -> str:
 
 
 def _print_table(rows: Mapping[str, str]) -> None:
-    """Print each row as its name and its text. All lines of a text begin in the same column."""
+    """Print each row as its name and its text. All lines of a text begin in the same column.
+
+    Args:
+        rows: Texts by the name of the row; at least one. A text may have several lines.
+    """
     name_width = max(len(name) for name in rows) + 2
     for name, text in rows.items():
         aligned_text = text.replace("\n", "\n" + " " * name_width)
@@ -121,7 +159,11 @@ def _print_table(rows: Mapping[str, str]) -> None:
 
 
 def _print_notes(job_score: Score) -> None:
-    """Print the warnings and the footnotes of a score, a line each. A warning about one run names its log."""
+    """Print the warnings and the footnotes of a score, a line each. A warning about one run names its log.
+
+    Args:
+        job_score: The score of all runs.
+    """
     for warning in job_score.warnings:
         where = f"{Path(warning.where).name}: " if warning.where else ""
         print(f"warning: {warning.check}: {where}{warning.found}")
@@ -130,7 +172,11 @@ def _print_notes(job_score: Score) -> None:
 
 
 def _print_errors(report: Report) -> None:
-    """Print the errors that the check of a log found, a line each; its warnings are not printed."""
+    """Print the errors that the check of a log found, a line each; its warnings are not printed.
+
+    Args:
+        report: What the check of one log found.
+    """
     for finding in report.findings:
         if finding.severity == "error":
             where = report.file if finding.line is None else f"{report.file}:{finding.line}"
@@ -138,17 +184,38 @@ def _print_errors(report: Report) -> None:
 
 
 def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
-    """Check the logs. Write what was found to `findings_file`, and a receipt, LOG.checked, next to each log."""
+    """Check logs by the rules for publication, and write down what was found.
+
+    A receipt, LOG.checked, is also written next to each log.
+
+    Args:
+        logs: The logs, already read into memory.
+        findings_file: The JSON file that gets what was found.
+
+    Returns:
+        What the check of each log found, in the order of the logs.
+    """
     checks = check_logs(logs, rules.load(RULESET), receipt=True)
     findings_file.write_text(as_json(checks), encoding="utf-8")
     return checks
 
 
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
-    """Score and check the logs of a job's runs, write a report next to the first log, and print a table of the results.
+    """Score and check the logs of a job's runs, write a report of them, and print a table of the results.
 
-    With `throughput_only` nothing is checked. Returns the exit status: 1 if a log fails its check, else 0. Raises
-    ValueError if a log measured nothing, or if the systems differ.
+    The report, report.html, and what the check found, findings.json, are written next to the first log.
+
+    Args:
+        paths: The logs of the runs, at least one; repeats of one system.
+        throughput_only: Whether the runs measured only throughput. Then nothing is checked.
+
+    Returns:
+        The exit status: 1 if a log fails its check, else 0.
+
+    Raises:
+        ValueError: A log measured nothing, or the systems differ.
+        TooFewRunsError: The runs are too few to be scored.
+        OSError: A file cannot be read or written.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
@@ -174,7 +241,11 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
 
 
 def _check_row(checks: Sequence[Report]) -> str:
-    """Return the verdicts of the checks as text, one for each log; no check was made of throughput runs."""
+    """Return the verdicts of the checks as text, one for each log: "pass, fail (ruleset 4.0.0)".
+
+    Args:
+        checks: What the check of each log found; empty for throughput runs, which are not checked.
+    """
     if not checks:
         return "not applicable: a throughput run is no training result"
     verdicts = ["pass" if check.passed else "fail" for check in checks]
@@ -184,10 +255,13 @@ def _check_row(checks: Sequence[Report]) -> str:
 def _write_page(
     page_file: Path, logs: Sequence[HeldLog], records: Sequence[Record], findings_file: Path | None
 ) -> None:
-    """Write the report of the runs as an HTML page to `page_file`. It also shows the command that makes it anew.
+    """Write the report of the runs as an HTML page, which also shows the command that makes it anew.
 
-    `records` are those of the `logs`, in the same order. `findings_file` has what the check of the logs found; it is
-    None if they were not checked.
+    Args:
+        page_file: The file of the page.
+        logs: Paths of the logs, which hold the logs' bytes.
+        records: What each of the logs says, in the same order.
+        findings_file: JSON file with what the check of the logs found; None if they were not checked.
     """
     findings_by_file: dict[str, JsonObject] = {}
     if findings_file is not None:
@@ -202,7 +276,13 @@ def _write_page(
 
 
 def _report_arguments(page_file: Path, logs: Sequence[Path], findings_file: Path | None) -> list[str]:
-    """Return the arguments of `scoring report` that make a page of the logs: LOG... [--findings FILE] --html PAGE."""
+    """Return the arguments of `scoring report` that make a page of the logs: LOG... [--findings FILE] --html PAGE.
+
+    Args:
+        page_file: The file of the page.
+        logs: Paths of the logs; one that is given twice is named once.
+        findings_file: JSON file with what the check of the logs found; None if they were not checked.
+    """
     names = dict.fromkeys(str(log) for log in logs)  # each name once
     if findings_file is None:
         return [*names, "--html", str(page_file)]

@@ -46,7 +46,11 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 def total_steps(run: Run) -> int | None:
     """Return how many steps a run has planned, by its configuration; None if the log does not say.
 
-    For a training run these are the steps of all its epochs. It may reach its target and end earlier.
+    For a training run these are the steps of all its epochs. It may reach its target and end earlier. In a throughput
+    run they are the warm-up and the measured steps.
+
+    Args:
+        run: What the log has said so far.
     """
     if run.settings.get("MODE") == "throughput":
         return _steps_of_throughput_run(run)
@@ -60,7 +64,11 @@ def total_steps(run: Run) -> int | None:
 
 
 def _steps_of_throughput_run(run: Run) -> int | None:
-    """Return the warm-up and measured steps of a throughput run; None if the log does not say them."""
+    """Return the number of warm-up and measured steps of a throughput run; None if the log does not say them.
+
+    Args:
+        run: What the log has said so far.
+    """
     warmup = real(run.settings.get("WARMUP_STEPS"))
     measured = real(run.settings.get("MEASURED_STEPS"))
     if warmup is None or measured is None:
@@ -73,6 +81,12 @@ def last_windows(run: Run) -> list[JsonObject]:
 
     A window is some consecutive steps that were logged as one event. It is left out if a field of NEEDED has no number,
     as a log may hold anything.
+
+    Args:
+        run: What the log has said so far.
+
+    Returns:
+        Dictionaries with at least "steps", "images", "time_s" and "data_wait_s", the latest window last.
     """
     windows = []
     for event in run.windows[-MEAN_OF:]:
@@ -95,7 +109,11 @@ class Sums:
 
 
 def summed(windows: list[JsonObject]) -> Sums:
-    """Return the sums of the windows' steps, images and times."""
+    """Return the sums of the windows' steps, images, times and waits for data.
+
+    Args:
+        windows: Windows as `last_windows` returns them. Without any, all sums are 0.
+    """
     sums = Sums()
     for window in windows:
         sums.steps += window["steps"]
@@ -106,7 +124,11 @@ def summed(windows: list[JsonObject]) -> Sums:
 
 
 def target_of(run: Run) -> Any:
-    """Return the quality at which the run ends, by its recipe; None if the recipe has no target."""
+    """Return the quality at which the run ends, by its recipe; None if the recipe has no target.
+
+    Args:
+        run: What the log has said so far. A setting whose name begins with "RECIPE.target" has the quality.
+    """
     for name, value in run.settings.items():
         if name.startswith("RECIPE.target"):  # the rest of the name depends on the workload
             return value
@@ -114,9 +136,16 @@ def target_of(run: Run) -> Any:
 
 
 def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
-    """Estimate how many seconds a run takes from `step` to its `total` steps; it may reach its target earlier.
+    """Estimate how many seconds a run still takes to its last planned step; it may reach its target earlier.
 
-    `sums` over the last windows give the mean time of a step. None if the run has ended, or a number is not known.
+    Args:
+        run: What the log has said so far.
+        step: Number of the last step; anything that the log holds there.
+        total: Number of all planned steps; None if it is unknown.
+        sums: Sums over the last windows, which give the mean time of a step.
+
+    Returns:
+        Seconds; None if the run has ended, or a number is not known.
     """
     step_number = real(step)
     if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
@@ -126,9 +155,15 @@ def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
 
 
 def state_of(run: Run) -> JsonObject:
-    """Return what is shown of a run, for JSON. What the log does not say is None.
+    """Return what is shown of a run, for JSON: its phase, step, loss, throughput, quality and more.
 
-    The throughput and the share of waiting for data are means over the last MEAN_OF windows.
+    The throughput and the share of waiting for data are means over the last MEAN_OF windows of steps.
+
+    Args:
+        run: What the log has said so far.
+
+    Returns:
+        Values by name, such as "phase" and "images_per_s". What the log does not say is None.
     """
     windows = last_windows(run)
     last_window: JsonObject = windows[-1] if windows else {}
@@ -165,8 +200,14 @@ class View:
     def look(self) -> JsonObject:
         """Read what is new in the newest log and in its nodes' telemetry, and return the state of the run.
 
-        A newer log is followed from its beginning. Raises ValueError if there is no log, or if the newest file is no
-        training log.
+        If a newer log has appeared, that one is followed from its beginning.
+
+        Returns:
+            The state for JSON, as `FollowedLog.look` returns it.
+
+        Raises:
+            ValueError: There is no log, or the newest file is no training log.
+            OSError: A file cannot be read.
         """
         newest = self._newest()
         if self._followed is None or self._followed.log != newest:
@@ -176,7 +217,8 @@ class View:
     def _newest(self) -> Path:
         """Return the log below the folder that was written to last, or the one file that the user named instead.
 
-        Raises ValueError if there is no log.
+        Raises:
+            ValueError: There is no log below the folder.
         """
         logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
         if not logs:
@@ -197,7 +239,13 @@ class FollowedLog:
     def look(self) -> JsonObject:
         """Read what is new in the log and in its nodes' telemetry, and return the state of the run so far.
 
-        Raises ValueError if the log has complete lines, but none of a training log.
+        Returns:
+            The state for JSON: what `state_of` returns, with "log" (its path), "is_empty" (no complete line is there
+            yet) and "nodes" (the last sample of each node).
+
+        Raises:
+            ValueError: The log has complete lines, but none of a training log.
+            OSError: A file cannot be read.
         """
         self._read_log()
         has_lines = self._bytes_read[self.log] > 0  # only complete lines are read
@@ -215,7 +263,12 @@ class FollowedLog:
                 self._is_training_log = True
 
     def _look_at_nodes(self) -> list[JsonObject]:
-        """Read what is new in the telemetry of the nodes, and return the last sample of each node."""
+        """Read what is new in the telemetry of the nodes, and return the last sample of each node.
+
+        Returns:
+            Samples in the order of the telemetry files' names; a node without a sound sample so far is left out. A
+            sample is one measurement of a node and its GPUs, as `_sample_of` describes it.
+        """
         for path in self.log.parent.glob(f"{self.log.stem}.node*.telemetry.jsonl"):
             new_lines = self._new_lines(path).splitlines()
             sample = _sample_of(new_lines[-1]) if new_lines else None
@@ -224,9 +277,16 @@ class FollowedLog:
         return [self._last_samples[path] for path in sorted(self._last_samples)]
 
     def _new_lines(self, path: Path) -> bytes:
-        """Return the complete lines that a file got since the last look.
+        """Return the complete lines that a file got since the last call for this file.
 
-        A line without its line feed is still being written, and is left for the next look.
+        A line without its line feed is still being written, and is left for the next call.
+
+        Args:
+            path: The log or a telemetry file. At the first call it is read from its beginning.
+
+        Raises:
+            UnusableError: The path leads to a pipe, a socket or a device.
+            OSError: The file cannot be read.
         """
         named_files.refuse_unusable(path)
         already_read = self._bytes_read.get(path, 0)
@@ -239,7 +299,15 @@ class FollowedLog:
 
 
 def _sample_of(line: bytes) -> JsonObject | None:
-    """Return the sample in a line of a node's telemetry; None if the line is damaged, and so cannot be shown."""
+    """Return the sample in a line of a node's telemetry, which is one measurement of the node and its GPUs.
+
+    Args:
+        line: The line, which should be a JSON object.
+
+    Returns:
+        {"node": its name, "time_s": ..., "cpu_percent": ..., "gpus": [...], ...}. None if the line is damaged or lacks
+        something that is shown.
+    """
     try:
         sample = parse_json(line.decode(errors="replace"))
     except ValueError:
@@ -254,7 +322,11 @@ def _sample_of(line: bytes) -> JsonObject | None:
 
 
 def _is_gpu(value: Any) -> bool:
-    """Return whether a value of a sample has what is shown of a GPU: the SENSORS, and the reasons for throttling."""
+    """Return whether a value of a sample has what is shown of a GPU: the SENSORS, and the reasons for throttling.
+
+    Args:
+        value: Anything that the telemetry holds in its list of GPUs.
+    """
     if not isinstance(value, dict) or not value.keys() >= SENSORS.keys():
         return False
     reasons = value.get("throttle")
@@ -262,7 +334,12 @@ def _is_gpu(value: Any) -> bool:
 
 
 def _or_dash(value: Any, template: str) -> str:
-    """Format a number by a template of `str.format`, such as "{:.1f} W"; return "-" if the value is not a number."""
+    """Return a number as text by a template; "-" if the value is not a number.
+
+    Args:
+        value: Anything that a log may hold; None: unknown.
+        template: A template of `str.format`, such as "{:.1f} W".
+    """
     if real(value) is None:
         return "-"
     return template.format(value)
@@ -274,10 +351,14 @@ def _plain(text: Any) -> Text:
 
 
 def draw(state: JsonObject, now_s: float) -> Group:
-    """Return what the terminal shows of the state that `View.look` returned: a table of the run, and one of its nodes.
+    """Return what the terminal shows of a run: a table of the run, and one of its nodes.
 
-    What is not known is a dash. `now_s` is the current Unix time. With it, a running job that has written nothing for
-    some time is marked, and so is such a node.
+    What is not known is a dash. A running job that has written nothing for more than SILENT_S seconds is marked, and so
+    is such a node.
+
+    Args:
+        state: The state of the run, as `View.look` returned it.
+        now_s: The current Unix time in seconds.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -308,7 +389,13 @@ def draw(state: JsonObject, now_s: float) -> Group:
 
 
 def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
-    """Return the phase of a run in words, such as "training, nothing new for 42 s" or "aborted: out of memory"."""
+    """Return the phase of a run in words, such as "training, nothing new for 42 s" or "aborted: out of memory".
+
+    Args:
+        state: The state of the run, as `View.look` returned it.
+        now_s: The current Unix time in seconds.
+        is_running: Whether the run has neither finished nor aborted. Only then is its silence mentioned.
+    """
     if state["is_empty"]:
         return "nothing is written yet"
     words = str(state["phase"])
@@ -321,9 +408,17 @@ def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
 
 
 def _slowest(rank_times: JsonObject, kind: str) -> str:
-    """Return in words which rank was slowest in the last window, and the median rank's time.
+    """Return in words which rank was slowest in the last window of steps, and the median rank's time.
 
-    `kind` is "compute" or "data_wait", with which the names of the fields of `rank_times` begin.
+    An example is "compute 0.412 s (rank 3 on n1; median 0.398 s)".
+
+    Args:
+        rank_times: The times of the ranks in that window. Its fields are named KIND_most_s, KIND_rank, KIND_host and
+            KIND_median_s.
+        kind: "compute" or "data_wait".
+
+    Returns:
+        The words; "compute not measured" if the log has no time.
     """
     name = kind.replace("_", " ")
     most_s = rank_times[f"{kind}_most_s"]
@@ -338,7 +433,12 @@ def _slowest(rank_times: JsonObject, kind: str) -> str:
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
     """Return a table of the nodes' last samples, a line for each GPU; "no telemetry" if there are no samples.
 
-    `now_s` is the current Unix time. A node whose last sample is old while the run goes on is marked as silent.
+    A node whose last sample is older than SILENT_S seconds while the run goes on is marked as silent.
+
+    Args:
+        nodes: The last sample of each node, as `_sample_of` returns it.
+        now_s: The current Unix time in seconds.
+        is_running: Whether the run has neither finished nor aborted.
     """
     if not nodes:
         return "no telemetry"
@@ -357,7 +457,12 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
 def _add_rows_of_node(table: Table, name: str, sample: JsonObject) -> None:
     """Add a row for each GPU of a node's sample to a table, or one row for a node without GPUs.
 
-    The cells of the node itself, which begin with `name`, are empty except in its first row.
+    The cells of the node itself are empty except in its first row.
+
+    Args:
+        table: The table, which is changed.
+        name: The node's name as shown, perhaps with a mark such as "(silent for 42 s)".
+        sample: The last sample of the node, as `_sample_of` returns it.
     """
     host_cells: list[Text | str] = [
         _plain(name),
@@ -373,7 +478,11 @@ def _add_rows_of_node(table: Table, name: str, sample: JsonObject) -> None:
 
 
 def _parse() -> argparse.Namespace:
-    """Read the command line. A named path that no command can use is refused."""
+    """Return the options of the command line.
+
+    Raises:
+        UnusableError: An option names a pipe, a socket or a device.
+    """
     parser = Parser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
     parser.add_argument("--once", action="store_true", help="print one view and end")
@@ -385,7 +494,18 @@ def _parse() -> argparse.Namespace:
 
 
 def _show(args: argparse.Namespace, view: View, console: Console) -> None:
-    """Print the run once, as JSON or as tables; on a terminal draw its tables again until the run ends."""
+    """Print the run once, as JSON or as tables; on a terminal draw its tables again until the run ends.
+
+    Args:
+        args: Options of the command line. `json` and `once` ask for one view; without them, output that is no terminal
+            gets only one, too.
+        view: The view of the newest run, which reads the files.
+        console: Where the tables are printed.
+
+    Raises:
+        ValueError: There is no log, or the newest file is no training log.
+        OSError: A file cannot be read.
+    """
     state = view.look()
     if args.json:
         print(json.dumps(state, indent=1))
