@@ -8,7 +8,11 @@ from harness.processes import on_signals
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, with the name of launch/nodes.py before it."""
+    """Print a line on stderr, with the name of launch/nodes.py before it.
+
+    Args:
+        text: The line.
+    """
     print(f"nodes.py: {text}", file=sys.stderr, flush=True)
 
 

@@ -45,9 +45,10 @@ SIGNAL_S = 1.0  # a signal that ended another node, and is for this node too, co
 
 
 def user_name() -> str:
-    """Return the login name of this process's user; in the image, give a nameless user one, as ssh and sshd need it.
+    """Return the login name of this process's user, which ssh and sshd need.
 
-    The image looks up users in a folder that this process may write to. A container may run as any user id.
+    In the image a user without a name is given one, because a container may run as any user id. The image looks up
+    users in a folder that this process may write to.
 
     Raises:
         NodeError: No name can be given: outside the image, or to a user id below 500. It ends this process with status

@@ -119,7 +119,11 @@ class Messages:
         return [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
 
     def rank_ended(self) -> re.Match[str] | None:
-        """Return mpirun's sentence about a rank that a signal ended, or None; its first group is the signal number."""
+        """Return mpirun's sentence about a rank that a signal ended.
+
+        Returns:
+            A match whose first group is the number of the signal; None if mpirun has printed no such sentence.
+        """
         in_one_line = " ".join(self.text.split())  # mpirun breaks its sentence over lines
         return RANK_ENDED.search(in_one_line)
 
@@ -253,7 +257,11 @@ class Trial:
         return Messages(text)
 
     def reason_by_nodes(self) -> str:
-        """Return why launch/nodes.py ends the job: it lost a node, or is being stopped; empty if it does not."""
+        """Return why launch/nodes.py, which connects the nodes, ends the job; empty if it does not.
+
+        It may have lost a node, or is being stopped. The text is the first line of the file that ABORT_REASON_FILE
+        names.
+        """
         path = Path(os.environ.get("ABORT_REASON_FILE") or os.devnull)
         return path.read_text().partition("\n")[0] if path.exists() else ""
 

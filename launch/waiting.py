@@ -162,14 +162,21 @@ class WaitingNode:
     def end_by_closed_lifeline(self) -> NoReturn:
         """End this process because the first node's connection has ended without a word.
 
-        If a signal came before, it is taken for the reason.
+        If a signal came before, the signal is taken for the reason.
+
+        Raises:
+            SystemExit: Always, with 128 + n after signal n, else with 1.
         """
         if self.signals:
             stop(self.signals[0], None)
         fail(f"{self.me}: {self.first} was lost; this node ends")
 
     def check_sshd(self) -> None:
-        """End this process if its sshd has ended. Until the first node has joined, print which callers were refused."""
+        """End this process if its sshd has ended. Until the first node has joined, print which callers were refused.
+
+        Raises:
+            NodeError: sshd has ended, or the first node has another JOB_KEY and has given up.
+        """
         has_ended = self.sshd.poll() is not None  # before the log is read, so that this has its last lines
         log = self.sshd_log.read_text().splitlines()
         if has_ended:

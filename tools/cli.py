@@ -46,7 +46,11 @@ def usage() -> str:
 
 
 def _listed(commands: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Return a line for each command: its name and what it does, in two columns."""
+    """Return a line for each command: its name and what it does, in two columns.
+
+    Args:
+        commands: (module, what it does) by the command's name.
+    """
     return [f"  {name:15}{what}" for name, (_, what) in commands.items()]
 
 
@@ -87,11 +91,14 @@ def main() -> int:
 def answer_completion() -> int:
     """Answer a shell whose user asks for completions with Tab: of a command's name, or of a command's options.
 
-    - `paddle-reference wa<Tab>`: the names of the commands
-    - `paddle-reference watch --on<Tab>`: the options of `watch`
+    `paddle-reference wa<Tab>` completes the name of a command, and `paddle-reference watch --on<Tab>` the options of
+    `watch`. The argument parser that answers ends the process.
 
-    The argument parser that answers ends the process. So an exit status is returned only if none has answered; it is 2
-    for an unknown command.
+    Returns:
+        An exit status, only if no parser has answered; 2 for an unknown command.
+
+    Raises:
+        ValueError: The shell does not say where the cursor is.
     """
     words = completion.words_before_cursor()
     has_command_name = len(words) >= 2  # the first word is the program's own name
@@ -117,6 +124,9 @@ def _complete_options(name: str) -> int:
 
     The parser reads the shell's line, not `sys.argv`. Unless it has subcommands, the words `paddle-reference COMMAND`
     are hidden from it.
+
+    Args:
+        name: Name of the command, such as "watch".
     """
     if not _has_subcommands(name):
         completion.hide_words_from_parser(2)
@@ -124,15 +134,24 @@ def _complete_options(name: str) -> int:
 
 
 def _has_subcommands(name: str) -> bool:
-    """Return whether the module of a command serves other commands, too, and so reads the command's name by itself."""
+    """Return whether the module of a command serves other commands, too, and so reads the command's name by itself.
+
+    Args:
+        name: Name of the command, such as "watch".
+    """
     module, _ = (PUBLISHING | TRAINING)[name]
     return module in WITH_SUBCOMMANDS
 
 
 def run(name: str, options: list[str]) -> int:
-    """Run a command of PUBLISHING or TRAINING with these options, and return its exit status.
+    """Run a command of this project, and return its exit status.
 
-    If a package is missing, an error names it, and the status is 2. A command of TRAINING always needs Paddle.
+    If a package is missing, an error that names it is printed, and the status is 2. A command of TRAINING needs Paddle
+    even if it does not import it.
+
+    Args:
+        name: Name of the command, a key of PUBLISHING or TRAINING.
+        options: The words on the command line after the name.
     """
     _set_arguments(name, options)
     module, _ = (PUBLISHING | TRAINING)[name]
@@ -158,8 +177,12 @@ def _require_paddle() -> None:
 def _set_arguments(name: str, options: list[str]) -> None:
     """Set `sys.argv` to what the parser of a command expects.
 
-    A parser with subcommands reads the command's name as the first argument. For another, the name belongs to the
-    program's, for messages.
+    A parser with subcommands reads the command's name as the first argument. For any other parser, the name becomes a
+    part of the program's name, which messages show.
+
+    Args:
+        name: Name of the command, such as "watch".
+        options: The words on the command line after the name.
     """
     if _has_subcommands(name):
         sys.argv[1:] = [name, *options]

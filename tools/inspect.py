@@ -33,7 +33,11 @@ BITS_OF_A_BYTE = 8
 
 
 def quoted(figure: Published) -> JsonObject:
-    """Return a published figure for JSON: its images/s, a note, its source, and the batch and devices measured."""
+    """Return a published throughput for JSON: its images/s, caveats, source, framework, batch and number of devices.
+
+    Args:
+        figure: The published throughput.
+    """
     names = ("source", "framework", "table", "batch_per_device", "devices")
     return {"images_per_s": figure.value, "note": note(figure)} | {name: getattr(figure, name) for name in names}
 
@@ -69,10 +73,16 @@ def estimates(
 
 
 def _estimate(operators: Operators, job: env.Job, card: Card) -> JsonObject:
-    """Return how fast a card could at best train a job, and what was published, for JSON.
+    """Return how fast a card could at best train a job, and what was published for it, for JSON.
 
-    `roofline_images_per_s` is the estimate; it is None, and its details are missing, if there can be none. `published`
-    is the nearest published figure, or None. `traffic_gb` has the GB that each class of kernels moves.
+    Args:
+        operators: The operators of a training step, in their order.
+        job: Settings of the training job, with its precision, batch size and number of ranks.
+        card: The data sheet of the GPU.
+
+    Returns:
+        "roofline_images_per_s" is the estimate; it is None, and its details are missing, if there can be none.
+        "published" is the nearest published figure, or None. "traffic_gb" has the GB that each class of kernels moves.
     """
     tf32 = job.model.precision == "tf32"
     bound = roofline(operators, tf32=tf32, batch=job.model.batchsize, ranks=job.cluster.world_size, card=card)
@@ -87,10 +97,17 @@ def _estimate(operators: Operators, job: env.Job, card: Card) -> JsonObject:
 
 
 def _estimate_of_scaling(operators: Operators, job: env.Job, card: Card, network_bytes_per_s: float) -> JsonObject:
-    """Return how a job scales to several nodes with this card, for JSON: as estimated, and as published.
+    """Return how a job scales to several nodes with a card, for JSON: as estimated, and as published.
 
-    `network_bytes_per_s` is what the network of a node sends at its peak. The estimate is None if the card's data sheet
-    lacks a peak that is needed.
+    Args:
+        operators: The operators of a training step, in their order.
+        job: Settings of the training job, with its model and precision.
+        card: The data sheet of the GPU.
+        network_bytes_per_s: What the network of a node sends at its peak; 12.5e9 for 100 Gb/s.
+
+    Returns:
+        "scaling" is the estimate, or None if the data sheet lacks a peak that is needed. "published_scaling" is empty
+        if nothing was published.
     """
     precision = job.model.precision
     is_tf32 = precision == "tf32"
@@ -101,10 +118,14 @@ def _estimate_of_scaling(operators: Operators, job: env.Job, card: Card, network
 
 
 def _nearest_published(card: Card, job: env.Job) -> JsonObject | None:
-    """Return the published figure of the job's model, precision and card with the nearest batch and device count.
+    """Return the published throughput of the job's model and precision on a card; None if there is none.
 
-    None if there is none. In Paddle's automatic mode, Paddle chooses the program, so a published figure is of another
-    one.
+    Of several figures it is the one with the nearest batch and number of devices. In Paddle's automatic mode
+    (STRATEGY=auto) it is None, because Paddle chooses the program then, and a published figure is of another one.
+
+    Args:
+        card: The GPU.
+        job: Settings of the training job.
     """
     if job.model.knobs.auto:
         return None
@@ -114,9 +135,15 @@ def _nearest_published(card: Card, job: env.Job) -> JsonObject | None:
 
 
 def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
-    """Return the GB that each class of kernels moves on `card`, in descending order.
+    """Return the GB that each class of kernels moves in a training step on a card, in descending order.
 
-    The bytes of transposes inside kernels count as a class of their own. A class that moves nothing is left out.
+    Args:
+        operators: The operators of the step.
+        card: The data sheet of the GPU. What its chip can hold need not be read from memory again.
+
+    Returns:
+        GB by class, such as "optimizer". The bytes of transposes inside kernels are a class of their own. A class that
+        moves nothing is left out.
     """
     bytes_of_class: Counter[str] = Counter()
     for operator in operators:
@@ -132,8 +159,16 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 def build(job: env.Job) -> Any:
     """Build the training program that rank 0 of a job runs, without a GPU or another rank.
 
-    This sets environment variables and switches Paddle to static mode. Raises ValueError if the job cannot be built, or
-    a convolution is too large for cuDNN.
+    This sets environment variables and switches Paddle to static mode, both for the whole process.
+
+    Args:
+        job: Settings of the training job, with the number of its ranks.
+
+    Returns:
+        The training program, as the workload's `training_program` returns it.
+
+    Raises:
+        ValueError: The job cannot be built, or a convolution is too large for cuDNN.
     """
     import paddle
 
@@ -151,10 +186,19 @@ def build(job: env.Job) -> Any:
 
 
 def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
-    """Build a job's training program and return its counts and estimates, for JSON.
+    """Build a job's training program without a GPU, and return its counts and estimates of its speed, for JSON.
 
-    With `network_bytes_per_s`, what a node's network sends at its peak, the estimates cover several nodes, too. Raises
-    ValueError if the job cannot be built, or if a network is given for a job of one rank, which sends nothing.
+    Args:
+        job: Settings of the training job.
+        network_bytes_per_s: What the network of a node sends at its peak, 12.5e9 for 100 Gb/s. The estimates then cover
+            several nodes, too. None: they do not.
+
+    Returns:
+        The job's settings in short, the counts, what was verified ("verified"), and an estimate for each known GPU
+        ("estimate").
+
+    Raises:
+        ValueError: The job cannot be built, or a network is given for a job of one rank, which sends nothing.
     """
     if network_bytes_per_s is not None and job.cluster.world_size == 1:
         raise ValueError("--network: the program of one rank has no all-reduce: set --ranks 2 or more")
@@ -178,16 +222,21 @@ def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObjec
 
 
 def text(found: JsonObject) -> str:
-    """Return the counts as YAML for people, with floats rounded to six significant digits."""
+    """Return the counts as YAML for people, with floats rounded to six significant digits.
+
+    Args:
+        found: The counts and estimates, as `inspect` returns them.
+    """
     # A trip through JSON reaches the floats at any depth.
     rounded = json.loads(json.dumps(found), parse_float=lambda figure: float(six_digits(float(figure))))
     return yaml.safe_dump(rounded, sort_keys=False, default_flow_style=None, width=120)
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser. An option that sets a variable of the job has the variable's name as its `dest`.
+    """Return the parser of the command line.
 
-    The other options are --network and --json, which `main` takes out before it sets the variables.
+    An option that sets a variable of the job has the variable's name as its `dest`, such as DGXSYSTEM. The other
+    options are --network and --json, which `main` takes out before it sets the variables.
     """
     parser = Parser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
@@ -205,7 +254,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _bytes_per_s(network_gbps: float | None) -> float | None:
-    """Return the bytes/s of --network; None if it was not given. Raises ValueError unless it is finite and above 0."""
+    """Return the speed that the option --network gives, in bytes/s; None if it was not given.
+
+    Args:
+        network_gbps: The option's value in Gb/s, such as 100; None: it was not given.
+
+    Raises:
+        ValueError: The value is not finite and above 0.
+    """
     if network_gbps is None:
         return None
     if not 0 < network_gbps < math.inf:
@@ -214,9 +270,14 @@ def _bytes_per_s(network_gbps: float | None) -> float | None:
 
 
 def _job_of_variables(given: dict[str, str]) -> env.Job:
-    """Return the job of a configuration with these variables set, such as {"DGXSYSTEM": "DGXA100", "DGXNGPU": "16"}.
+    """Return the settings of the training job of a configuration with some variables set.
 
-    DGXNGPU is the number of all ranks, if given.
+    Args:
+        given: Values by name, such as {"DGXSYSTEM": "DGXA100", "DGXNGPU": "16"}. DGXNGPU, if given, is the number of
+            all ranks; they count as on one node.
+
+    Raises:
+        ValueError: There is no such configuration, or a value is wrong.
     """
     variables = given | {"MODE": "throughput"}  # which accepts every strategy; training to a target does not
     if "DGXNGPU" in given:

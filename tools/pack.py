@@ -278,7 +278,14 @@ def _move_to_disk(file: BinaryIO) -> None:
 
 
 def _passport_of(images: folder.ImageList) -> Any:
-    """Return the passport of a part's files as JSON: their number, sizes and a digest of their names and labels."""
+    """Return the passport of a part's files as JSON: their number, sizes and a digest of their names and labels.
+
+    Args:
+        images: The image files of the part.
+
+    Raises:
+        ValueError: A file is absent, a folder or empty.
+    """
     return as_json(passport.passport(images.contents(_show_nothing)))
 
 
@@ -369,7 +376,13 @@ def _journal_entries(growing: BinaryIO, journal: Path, list_sha256: str) -> list
 
 
 def _complete_lines(file: Path) -> list[str]:
-    """Return the lines of a file that end with a newline; an empty list if there is no file."""
+    """Return the lines of a file that end with a line feed; an empty list if there is no file.
+
+    A last line without its line feed was cut off as its process was stopped, and is left out.
+
+    Args:
+        file: The file, a journal.
+    """
     text = file.read_text(errors="replace") if file.exists() else ""
     end = text.rfind("\n") + 1
     return text[:end].splitlines()

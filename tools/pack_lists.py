@@ -126,6 +126,10 @@ def _labelled_image(where: str, line: str) -> _LabelledImage:
 
 
 def print_warning(note: str) -> None:
-    """Print a warning about the data set on stderr; nothing if the note is empty."""
+    """Print a warning about the data set on stderr; nothing if the note is empty.
+
+    Args:
+        note: What to warn of, without "warning: " before it.
+    """
     if note:
         print(f"warning: {note}", file=sys.stderr, flush=True)

@@ -32,6 +32,12 @@ def operators_in_order(update_programs: Sequence[Any]) -> Operators:
 
     Only the last program, the main one, sums gradients over the ranks. It does so in buckets of one gradient or more,
     each by one all-reduce operator.
+
+    Args:
+        update_programs: The Paddle programs whose runs, in this order, make one update; at least one.
+
+    Returns:
+        The operators of all programs. Each all-reduce of gradients also has the bytes that it sums.
     """
     *programs_before, main = update_programs
     operators: Operators = []
@@ -44,7 +50,13 @@ def operators_in_order(update_programs: Sequence[Any]) -> Operators:
 
 
 def _operator_of_main(work: Work, bucket: JsonObject | None) -> Operator:
-    """Return an operator of the main program. `bucket` is what it sums if it is an all-reduce, else None."""
+    """Return an operator of the main program, with the bytes that it sums if it is an all-reduce of gradients.
+
+    Args:
+        work: The bytes that the operator moves and the FLOPs that it computes.
+        bucket: The gradients that the operator sums, with "mib" and "on_computing_stream"; None: it is no all-reduce of
+            gradients.
+    """
     if bucket is None:
         return Operator(work, summed_bytes=None)
     return Operator(work, bucket["mib"] * MIB, on_computing_stream=bucket["on_computing_stream"])
@@ -95,13 +107,21 @@ class _Clocks:
         self.optimizer_has_begun = False
 
     def compute(self, least: OperatorTime) -> None:
-        """Let the GPU compute an operator, which takes the longer one of its two times."""
+        """Let the GPU compute an operator, which takes the longer one of its two times.
+
+        Args:
+            least: The least seconds of the operator, by its FLOPs and by its bytes.
+        """
         sums = self.operators
         self.operators = OperatorTime(sums.flops_s + least.flops_s, sums.bytes_s + least.bytes_s)
         self.gpu_s += max(least.flops_s, least.bytes_s)
 
     def all_reduce_while_waiting(self, takes_s: float) -> None:
-        """Sum gradients, for which the GPU waits."""
+        """Let the link sum gradients while the GPU waits.
+
+        Args:
+            takes_s: Seconds that the all-reduce takes.
+        """
         self.all_reduce_s += takes_s
         self._wait(takes_s)
 
@@ -109,6 +129,9 @@ class _Clocks:
         """Have the link sum gradients, which are ready now, while the GPU goes on.
 
         The link begins once it has done the all-reduces before.
+
+        Args:
+            takes_s: Seconds that the all-reduce takes.
         """
         self.all_reduce_s += takes_s
         self.link_s = max(self.link_s, self.gpu_s) + takes_s
@@ -120,7 +143,11 @@ class _Clocks:
             self._wait(max(0.0, self.link_s - self.gpu_s))
 
     def _wait(self, wait_s: float) -> None:
-        """Let the GPU wait."""
+        """Let the GPU wait; the time counts as exposed.
+
+        Args:
+            wait_s: Seconds to wait.
+        """
         self.gpu_s += wait_s
         self.exposed_s += wait_s
 
@@ -128,11 +155,18 @@ class _Clocks:
 def step_time(
     operators: Operators, peak_names: dict[str, str], card: Card, *, ranks: int, link_bytes_per_s: float
 ) -> StepTime:
-    """Return the least time of a step on a card, which computes the operators one after the other in their order.
+    """Return the least time of a training step on a card, which computes the operators one after the other.
 
     An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. While gradients
     are summed over the ranks, the card computes the next operators, unless this all-reduce is on the computing stream.
     The optimizer begins when all all-reduces are done.
+
+    Args:
+        operators: The operators of the step, in their order.
+        peak_names: For each data type of the operators the name of the card's peak in FLOP/s: {"float32": "tf32"}.
+        card: The data sheet of the GPU.
+        ranks: How many ranks, each on one GPU, sum gradients.
+        link_bytes_per_s: Peak of the link between the GPUs, in one direction.
     """
     clocks = _Clocks()
     for operator in operators:
@@ -158,8 +192,13 @@ def step_time(
 def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
     """Return, for each data type in which the operators compute, the name of the card's peak in FLOP/s to use.
 
-    With `tf32`, the peak of "float32" is "tf32": {"float16": "float16", "float32": "tf32"}. None is returned if
-    `card.flops_per_s` lacks a peak that is needed.
+    Args:
+        operators: The operators of a step. Those that compute no FLOPs do not count.
+        card: The data sheet of the GPU.
+        tf32: Whether products of "float32" are computed in TF32, at its peak.
+
+    Returns:
+        Names such as {"float16": "float16", "float32": "tf32"}. None if the data sheet lacks a peak that is needed.
     """
     dtypes = dict.fromkeys(operator.work.dtype for operator in operators if operator.work.flops)
     peak_names = {dtype: dtype for dtype in dtypes}
@@ -172,9 +211,18 @@ def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dic
 
 
 def _operator_time(work: Work, peak_names: dict[str, str], card: Card) -> OperatorTime:
-    """Return the time of an operator's FLOPs at the peak of its data type, and of its bytes at the memory's peak.
+    """Return the least time of an operator on a card, by its FLOPs and by its bytes.
 
-    A batch normalization reads its input twice. The second time counts only if the chip cannot hold the input.
+    The FLOPs are at the peak of their data type, and the bytes at that of the memory. A batch normalization reads its
+    input twice. The second time counts only if the chip cannot hold the input.
+
+    Args:
+        work: The bytes that the operator moves and the FLOPs that it computes.
+        peak_names: For each data type the name of the card's peak in FLOP/s.
+        card: The data sheet of the GPU.
+
+    Returns:
+        Both times in seconds. Each is a lower bound, so the larger one counts.
     """
     flops_s = 0.0
     if work.flops:
@@ -185,7 +233,13 @@ def _operator_time(work: Work, peak_names: dict[str, str], card: Card) -> Operat
 
 
 def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> float:
-    """Return the time of a ring all-reduce of b bytes over n ranks: each link carries 2 (n - 1) / n b bytes."""
+    """Return the seconds of a ring all-reduce of b bytes over n ranks: each link carries 2 (n - 1) / n b bytes.
+
+    Args:
+        summed_bytes: The bytes to sum, b.
+        ranks: Number of ranks, n.
+        link_bytes_per_s: Peak of the slowest link of the ring, in one direction.
+    """
     return 2 * (ranks - 1) / ranks * summed_bytes / link_bytes_per_s
 
 
@@ -193,10 +247,18 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 
 
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
-    """Return an upper bound of the images/s of a step on `card`, and the times that it comes from, for JSON.
+    """Return an upper bound of the images/s of a training step on a card, and its times, for JSON.
 
-    `batch` is that of a rank. None is returned if the card's data sheet lacks a peak that is needed, or if there are
-    more ranks than GPUs of a node.
+    Args:
+        operators: The operators of the step, in their order.
+        tf32: Whether products of "float32" are computed in TF32.
+        batch: Images of a step on one rank.
+        ranks: How many ranks train, each on one GPU of one node.
+        card: The data sheet of the GPU.
+
+    Returns:
+        The bound ("roofline_images_per_s"), its times in seconds and the peaks used. None if the data sheet lacks a
+        peak that is needed, or if there are more ranks than GPUs of a node (8).
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or peak_names is None:  # no data sheet has the speed of a network between nodes
@@ -214,10 +276,19 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
 
 
 def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
-    """Return an estimate of a step with its all-reduces at each number of GPUs in SCALED_GPUS, for JSON.
+    """Return an estimate of a training step at each number of GPUs in SCALED_GPUS, with its all-reduces, for JSON.
 
-    Each GPU keeps its batch. A node's network sends `network_bytes_per_s` at its peak. None is returned if the card's
-    data sheet lacks a peak that is needed.
+    Each GPU keeps its batch. A ring of GPUs over several nodes is as fast as its slowest link.
+
+    Args:
+        operators: The operators of the step, in their order.
+        tf32: Whether products of "float32" are computed in TF32.
+        card: The data sheet of the GPU, with the peak of the links within a node.
+        network_bytes_per_s: What the network of a node sends at its peak; 12.5e9 for 100 Gb/s.
+
+    Returns:
+        A row for each number of GPUs, as `_scaling_row` describes it. None if the data sheet lacks a peak that is
+        needed.
     """
     peak_names = _peak_names_by_dtype(operators, card, tf32=tf32)
     if peak_names is None:
@@ -261,10 +332,18 @@ def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
 
 
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
-    """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
+    """Return how published throughputs with Paddle scale from one node to several, for JSON.
 
     A table with 1000 images/s on 1 node and 1940 on 2 nodes gives {"table": its name, "of_linear": {2: 0.97}}, because
-    1940 is 0.97 times 2000. Tables without a figure for one node are left out.
+    1940 is 0.97 times 2000.
+
+    Args:
+        card: The GPU of the published figures.
+        model: Name of the model, such as "resnet50_v1.5".
+        precision: Precision of the training, such as "tf32" or "amp_o2".
+
+    Returns:
+        An entry for each published table; empty if there are none. Tables without a figure for one node are left out.
     """
     scaled = []
     for table in published_tables(figures_of(card, model=model, precision=precision)):
@@ -274,7 +353,14 @@ def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObj
 
 
 def _of_linear(table: PublishedTable) -> dict[int, float]:
-    """Return the images/s on several nodes divided by as many times those on one node, by the number of nodes."""
+    """Return the images/s on several nodes divided by as many times those on one node, by the number of nodes.
+
+    Args:
+        table: Published images/s by the number of nodes; it must have one for 1 node.
+
+    Returns:
+        Shares such as {2: 0.97, 4: 0.95}; 1.0 is perfect scaling.
+    """
     on_one_node = table.images_per_s[1]
     of_linear = {}
     for nodes, images_per_s in table.images_per_s.items():

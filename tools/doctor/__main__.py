@@ -91,7 +91,11 @@ def _facts_if_leader(ranks_of_node: "MPI.Comm", node_number: int, job: env.Job) 
 
 
 def alone(job: env.Job) -> list[Verdict]:
-    """Return the verdicts on this node alone, and on whether mpirun starts ranks on it."""
+    """Return the verdicts on this node alone, and on whether mpirun starts ranks on it.
+
+    Args:
+        job: Settings of the training job. Its NODE_RANK says which of the job's nodes this is.
+    """
     with ThreadPoolExecutor() as beside:  # mpirun runs while the node is looked at
         start_failure = beside.submit(mpirun_failure)
         facts = probe(job, rank_cores=cores_by_launcher(job), node=job.cluster.node_rank)

@@ -76,7 +76,12 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 
 def _judge_nccl_version(version: int, job: env.Job) -> Verdict:
-    """Return the verdict on whether the version of NCCL, such as 22105 for 2.21.5, is at least NCCL_LEAST."""
+    """Return the verdict on whether the version of NCCL is at least NCCL_LEAST; if not, fatal.
+
+    Args:
+        version: The version as an integer, such as 22105 for 2.21.5.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     shown_version = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
     return judge_check(job, "nccl.version", ok_if(version >= NCCL_LEAST, otherwise=FATAL), found=shown_version)
 
@@ -251,7 +256,11 @@ def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _port_states(ports: dict[str, str]) -> str:
-    """Return InfiniBand ports with their states as text: "mlx5_0:1 ACTIVE 200 Gb/sec (4X HDR)"; "none" without any."""
+    """Return InfiniBand ports with their states as text; "none" without any.
+
+    Args:
+        ports: The state of each port by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    """
     return ", ".join(f"{name} {state}" for name, state in ports.items()) or "none"
 
 
@@ -401,7 +410,12 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
 
 
 def _with_host(verdict: Verdict, host: str) -> Verdict:
-    """Return a verdict whose text on what was found begins with the host's name."""
+    """Return a verdict whose text on what was found begins with the host's name.
+
+    Args:
+        verdict: The verdict on a node; it is not changed.
+        host: Name of the node's host.
+    """
     return dataclasses.replace(verdict, found=f"{host}: {verdict.found}")
 
 
@@ -543,7 +557,12 @@ class _ClockAnswer(NamedTuple):
 
 
 def _ask_for_clock(comm: "MPI.Comm", other: int) -> _ClockAnswer:
-    """Ask rank `other` for its clock, which is taken to be read halfway between question and answer."""
+    """Ask another rank for its clock, which is taken to be read halfway between question and answer.
+
+    Args:
+        comm: MPI's communicator of all ranks.
+        other: Number of the rank to ask. It must be in `_answer_with_clock` meanwhile.
+    """
     asked_s = time.time()
     comm.send(None, dest=other)
     other_clock_s = comm.recv(source=other)
@@ -552,7 +571,11 @@ def _ask_for_clock(comm: "MPI.Comm", other: int) -> _ClockAnswer:
 
 
 def _answer_with_clock(comm: "MPI.Comm") -> None:
-    """Answer all questions of rank 0 for the clock."""
+    """Answer all questions of rank 0 for the clock of this rank. There are CLOCK_QUESTIONS of them.
+
+    Args:
+        comm: MPI's communicator of all ranks.
+    """
     for _ in range(CLOCK_QUESTIONS):
         comm.recv(source=0)
         comm.send(time.time(), dest=0)

@@ -200,7 +200,11 @@ def _step_by_gpu(step_by_name: Mapping[str, Step]) -> dict[int, Step]:
 
 
 def _gpu_of_step(step_name: str) -> int | None:
-    """Return the GPU of a step by the step's name: "gpu 3" -> 3; None for a step of the driver itself."""
+    """Return the GPU of a step of CUDA's start: "gpu 3" -> 3; None for a step of the driver itself.
+
+    Args:
+        step_name: Name of the step, such as "gpu 3" or "load".
+    """
     if step_name.startswith("gpu "):
         return int(step_name.removeprefix("gpu "))
     return None
@@ -287,7 +291,11 @@ def system() -> System:
 
 
 def _cannot_open(path: str) -> str:
-    """Return why a device cannot be opened for reading and writing; empty if it can."""
+    """Return why a device cannot be opened for reading and writing; empty if it can.
+
+    Args:
+        path: Path of the device file, such as /dev/nvidia-uvm.
+    """
     try:
         os.close(os.open(path, os.O_RDWR))
     except OSError as error:

@@ -112,7 +112,11 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 
 
 def _count_by_cuda(facts: Facts) -> int:
-    """Return how many GPUs CUDA shows; 0 if it was not started or does not say it."""
+    """Return how many GPUs CUDA shows; 0 if it was not started or does not say it.
+
+    Args:
+        facts: What was seen of the node: "cuda_start" is the result of starting CUDA.
+    """
     start: CudaStart | None = facts.get("cuda_start")
     if start is None or start.shown_gpus is None:
         return 0
@@ -220,13 +224,22 @@ def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
 
 
 def _cuda_has_started(facts: Facts) -> bool:
-    """Return whether CUDA has started on the node, in the version of this Paddle or a later one."""
+    """Return whether CUDA has started on the node, in the version of this Paddle or a later one.
+
+    Args:
+        facts: What was seen of the node: "cuda_start" is the result of starting CUDA.
+    """
     start: CudaStart | None = facts.get("cuda_start")
     return start is not None and start.runs(CUDA_VERSION)
 
 
 def _is_at_least(version: str | None, wanted: str) -> bool:
-    """Return whether a driver is as new as another one, or newer; False if its version is unknown (None)."""
+    """Return whether a driver is as new as another one, or newer.
+
+    Args:
+        version: Version of the driver, such as "535.104.05"; None, an unknown one, gives False.
+        wanted: Version of the other driver.
+    """
     return version is not None and _numbers(version) >= _numbers(wanted)
 
 
@@ -236,7 +249,12 @@ def _numbers(version: str) -> list[int]:
 
 
 def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on whether the GPU computes without errors, at full clocks and for this job alone."""
+    """Yield verdicts on whether the GPU computes without errors, at full clocks and for this job alone.
+
+    Args:
+        gpu: Properties of the GPU by NVML.
+        job: Settings of the training job, for the texts of the verdicts.
+    """
     yield _judge_ecc(gpu, job)
     yield from _judge_memory_repair(gpu, job)
     yield _judge_throttling(gpu, job)
@@ -246,7 +264,12 @@ def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_throttling(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether something slows the GPU down now, such as heat or a power limit."""
+    """Return the verdict on whether something slows the GPU down now, such as heat or a power limit: a warning.
+
+    Args:
+        gpu: Properties of the GPU by NVML. Its `throttle` has the reasons; None: unknown, which is a warning, too.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     if gpu.throttle is None:
         return judge_check(job, "gpu.throttling", WARNING, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
     reasons = ", ".join(gpu.throttle) or "none"
@@ -256,7 +279,12 @@ def _judge_throttling(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether the driver stays loaded on the GPU while no process uses it."""
+    """Return the verdict on whether the driver stays loaded on the GPU while no process uses it; if not, a warning.
+
+    Args:
+        gpu: Properties of the GPU by NVML. Its `persistence` is None if unknown, which is a warning, too.
+        job: Settings of the training job, for the texts of the verdict.
+    """
     state = "unknown"
     if gpu.persistence is not None:
         state = "on" if gpu.persistence else "off"
@@ -348,7 +376,12 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_modes(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on each of the GPU's two modes that it reports."""
+    """Yield a verdict on each of two modes of the GPU, MIG and the compute mode, that the GPU reports.
+
+    Args:
+        gpu: Properties of the GPU by NVML. A mode that is None has no verdict.
+        job: Settings of the training job, for the texts of the verdicts.
+    """
     if gpu.mig is not None:
         yield _judge_mig(gpu, job)
     if gpu.compute_mode is not None:

@@ -161,5 +161,9 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
 
 
 def _devices(names: Iterable[str]) -> set[str]:
-    """Return the devices of some ports, each once: "mlx5_0:1" and "mlx5_0:2" -> "mlx5_0"."""
+    """Return the devices of some ports, each once: "mlx5_0:1" and "mlx5_0:2" -> "mlx5_0".
+
+    Args:
+        names: Names of ports, or of devices without a port.
+    """
     return {name.partition(":")[0] for name in names}

@@ -234,7 +234,11 @@ def _peermem(modules: Path, kernel: str, driver: str) -> str:
 
 
 def _can_open_one(paths: Iterable[Path]) -> bool:
-    """Return whether this process may read and write at least one of these devices; False if there are none."""
+    """Return whether this process may read and write at least one of some devices; False if there are none.
+
+    Args:
+        paths: Paths of the device files.
+    """
     return any(os.access(path, os.R_OK | os.W_OK) for path in paths)
 
 

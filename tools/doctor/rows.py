@@ -18,12 +18,21 @@ CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: 
 
 
 def gpu_name(gpu: nvidia.Gpu) -> str:
-    """Return the name of a GPU by its number in nvidia-smi: "GPU0"; "GPU of unknown number" if it has none."""
+    """Return the name of a GPU by its number in nvidia-smi: "GPU0"; "GPU of unknown number" if it has none.
+
+    Args:
+        gpu: Properties of the GPU by NVML.
+    """
     return "GPU of unknown number" if gpu.index is None else f"GPU{gpu.index}"
 
 
 def ok_if(good: bool, *, otherwise: str) -> str:
-    """Return the status ok if something is `good`, else the status `otherwise`."""
+    """Return the status "ok" if a condition holds, else another status.
+
+    Args:
+        good: Whether the condition holds.
+        otherwise: The other status, "warning" or "fatal".
+    """
     return OK if good else otherwise
 
 

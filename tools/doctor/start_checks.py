@@ -291,7 +291,11 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _meeting_in_words(start: NcclStart) -> str:
-    """Return on which interface the ranks would meet: "meets on eth0 10.0.0.1"."""
+    """Return on which network interface the ranks would meet, as text: "meets on eth0 10.0.0.1".
+
+    Args:
+        start: The result of starting NCCL, with the interface that NCCL chose and its address.
+    """
     return f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
 
 

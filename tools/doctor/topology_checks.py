@@ -79,7 +79,13 @@ def _kinds_in_words(topology: Topology, rows: Sequence[int]) -> str:
 
 
 def _has_nvlink(topology: Topology, row: int, columns: Sequence[int]) -> bool:
-    """Return whether the device of a row has an NVLink, such as "NV4", to one of the devices of these columns."""
+    """Return whether a device has an NVLink to at least one of some devices.
+
+    Args:
+        topology: The table of links by nvidia-smi. An NVLink is named "NV" with a number, such as "NV4".
+        row: Row of the device in the table.
+        columns: Columns of the other devices.
+    """
     return any(topology.links[row][column].startswith("NV") for column in columns)
 
 
@@ -176,7 +182,11 @@ def _numa_node(cores: str, cores_of_nodes: dict[str, str]) -> str:
 
 
 def ranges(cores: Sequence[int]) -> str:
-    """Return cores as text with ranges: [0, 1, 2, 5] -> "0-2,5". The cores must be in ascending order."""
+    """Return cores as text with ranges: [0, 1, 2, 5] -> "0-2,5".
+
+    Args:
+        cores: Numbers of the cores, in ascending order; without any, the text is empty.
+    """
     groups: list[list[int]] = []  # of consecutive cores
     for core in cores:
         follows_last = bool(groups) and core == groups[-1][-1] + 1
