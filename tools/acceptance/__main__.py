@@ -42,7 +42,17 @@ class Results(NamedTuple):
 def gather(folder: Path) -> Results:
     """Return a verdict on each check of each precision, and what the jobs say of themselves, from their files.
 
-    A check that was not run gets a verdict, too. Raises ValueError if the files of the jobs cannot be read.
+    One job ran the checks of one precision.
+
+    Args:
+        folder: The folder of the jobs' files, such as fp32.lines.
+
+    Returns:
+        The verdicts, also on checks that were not run; the nodes (empty if no job wrote them); and the description of
+        the job (None if no job wrote it).
+
+    Raises:
+        ValueError: The files of the jobs cannot be read, or one is damaged.
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []
@@ -77,9 +87,16 @@ def _check_folder(folder: Path) -> None:
 
 
 def _lines_of_job(file: Path) -> list[JsonObject]:
-    """Return the JSON objects of a job's file, which has one in each line; an empty list if there is no file.
+    """Return the JSON objects of a job's file, which has one in each line.
 
-    Raises ValueError, with the line's number, if a line is not as a job writes it.
+    Args:
+        file: The file, such as fp32.lines: first the nodes and the job, then a verdict on each check.
+
+    Returns:
+        The objects in their order; an empty list if there is no file.
+
+    Raises:
+        ValueError: A line is not as a job writes it. The message has its number.
     """
     if not file.is_file():
         return []
@@ -97,9 +114,15 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
 
 
 def _check_line(line: JsonObject) -> None:
-    """Raise an error unless a line of a job's file is what a job writes: its nodes and itself, or a verdict.
+    """Check that a line of a job's file is what a job writes: its nodes and itself, or a verdict.
 
-    It is ValueError for a wrong value, and LookupError or TypeError for a field that is missing or of another type.
+    Args:
+        line: The JSON value of the line.
+
+    Raises:
+        ValueError: The status of a verdict is unknown.
+        LookupError: A field is missing.
+        TypeError: A field is of another type, or is unknown or missing in a verdict.
     """
     _require_type(line, dict)
     if "nodes" in line:
@@ -124,7 +147,13 @@ def _require_type(value: object, wanted: type) -> None:
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
     """Return the verdict on a check that was not run, with the reason.
 
-    If no job of the precision was started because this machine cannot run it, the verdict is UNKNOWN, else FATAL.
+    Args:
+        check: The name of the check.
+        precision: The precision of its job, such as "fp32".
+        folder: The folder of the jobs' files. One of them may say why the job ended early.
+
+    Returns:
+        Unknown if no job of the precision was started because this machine cannot run it, else fatal.
     """
     reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it, with a reason, if the job ends early
     was_started = reason_file.is_file() or (folder / f"{precision}.lines").is_file()
@@ -138,11 +167,19 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 
 
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
-    """Print the results of the jobs in `folder` as a table, and write them to `<folder>.json`.
+    """Print the results of the jobs in a folder as a table, and write them to `<folder>.json`.
 
-    What no job has said of itself is taken from `job`, that of this environment, and from `short`, whether the jobs ran
-    in their short form. Returns the exit status: 1 if a verdict is FATAL, else 0. Raises ValueError if the files of the
-    jobs cannot be read, before anything is printed, or if the report cannot be written.
+    Args:
+        job: The job of this environment. It describes the jobs if none of them has described itself.
+        folder: The folder of the jobs' files, such as fp32.lines.
+        short: Whether the jobs ran in their short form, if none of them has said so itself.
+
+    Returns:
+        The exit status: 1 if a verdict is fatal, else 0.
+
+    Raises:
+        ValueError: The files of the jobs cannot be read, which is found before anything is printed, or the report
+            cannot be written.
     """
     folder = folder.resolve()  # so that "." has a name, too
     results = gather(folder)
@@ -197,7 +234,11 @@ def _precisions_that_can_run() -> list[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    """Read the command line. Raises ValueError if a folder that it names is unusable."""
+    """Read the command line, and return its options.
+
+    Raises:
+        ValueError: A path that it names leads to a pipe, a socket, a device or back to itself.
+    """
     parser = Parser(prog="python -m tools.acceptance", description=__doc__)
     asked_for = parser.add_mutually_exclusive_group()
     # Nothing reads --precisions, because it asks for what is done without options, too.

@@ -71,10 +71,18 @@ LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 
 
 def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tolerance) -> Verdict:
-    """Compare the losses of a training's first steps with the wanted ones; return the verdict of `check`.
+    """Compare the losses of a training's first steps with wanted losses, and return the verdict.
 
-    `losses` is [ranks, steps], and `wanted_losses` [steps] or longer. The verdict is ok if every loss is within the
-    tolerance of its step. Its text names the step that is farthest off, as compared with its tolerance.
+    Args:
+        check: The name of the check, for the verdict.
+        losses: Shape [ranks, steps].
+        wanted_losses: Shape [steps] or longer; what is longer is ignored. They are the same for every rank.
+        tolerance: How far a loss may be off, as a share of the wanted loss: one share for the first EARLY_STEPS (14)
+            steps, one for all later ones.
+
+    Returns:
+        Ok if every loss is within the tolerance of its step, else fatal; a NaN is fatal, too. The text names the step
+        that is farthest off, as compared with its tolerance.
     """
     steps = losses.shape[1]
     wanted_losses = wanted_losses[:steps]  # the short form takes fewer steps
@@ -117,9 +125,16 @@ def why_constant(losses: Array) -> str:
 
 
 def sensors(machine: Machine) -> Verdict:
-    """Check that NVML reads all SENSORS of the GPU of each rank, and that this is the GPU that Paddle computes on.
+    """Check that NVML reads each rank's GPU, and that this is the GPU that Paddle computes on.
 
-    All ranks must call this together. Each returns the verdict on the GPUs of all ranks.
+    NVML is NVIDIA's library of sensors, which may number the GPUs differently from CUDA. All ranks must call this
+    together.
+
+    Args:
+        machine: This rank's part of the machine.
+
+    Returns:
+        The verdict on the GPUs of all ranks. It is ok only if every sensor of SENSORS gives a reading on every GPU.
     """
     gpus = machine.me.comm.allgather(_readings_of_gpu(machine.me.local_rank))
     wrong_gpus = 0
@@ -136,10 +151,14 @@ def sensors(machine: Machine) -> Verdict:
 
 
 def _readings_of_gpu(index: int) -> JsonObject:
-    """Return what NVML says of the GPU `index` of this node: its name, and the reading of each sensor.
+    """Return what NVML, NVIDIA's library of sensors, says of a GPU of this node.
 
-    Two more fields judge it. "same" says whether Paddle gives its GPU `index` the same name. "silent" lists the SENSORS
-    without a reading.
+    Args:
+        index: The number of the GPU in CUDA's order, which is the number of this rank on its node.
+
+    Returns:
+        The GPU's "name" and the reading of each sensor by name, None without a reading. "same" says whether Paddle
+        gives its GPU `index` the same name, and "silent" lists the SENSORS without a reading.
     """
     with nvidia.opened() as (handles, _):  # in CUDA's order, so that the local rank is the index
         name = nvidia.gpu_of(handles[index]).name
@@ -175,9 +194,15 @@ def layout(machine: Machine) -> Verdict:
 
 
 def pooling(machine: Machine) -> Verdict:
-    """Check the gradient of the global average pooling, which takes the mean over 7 x 7 pixels before the classifier.
+    """Check the gradient of the global average pooling: the mean over 7 x 7 pixels before the classifier.
 
-    All ranks must call this together. The largest relative error of any rank counts.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+
+    Returns:
+        Ok if the largest relative error of any rank is at most that of two roundings, else fatal.
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
@@ -200,7 +225,14 @@ def pooling(machine: Machine) -> Verdict:
 def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
     """Return the gradient of a global average pooling at its input, the pixels, as a training program computes it.
 
-    `gradient_at_mean` is the gradient at its output, the mean: one value for each image and channel.
+    Args:
+        machine: This rank's part of the machine, whose executor runs the program.
+        plan: The layout (NCHW or NHWC) and the precision of the training.
+        gradient_at_mean: The gradient at the output, the mean: one value for each image and channel. Its shape is
+            [BATCH, C, 1, 1], or [BATCH, 1, 1, C] in NHWC, with C = POOLED_CHANNELS (2048).
+
+    Returns:
+        The gradient at each pixel, shape [BATCH, C, 7, 7], or [BATCH, 7, 7, C] in NHWC.
     """
     dtype = plan.precision.dtype
     image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
@@ -225,7 +257,14 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    The verdict covers the pipelines of training and of evaluation on every rank. All ranks must call this together.
+    The files are random pictures. All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+
+    Returns:
+        Ok if the images differ by at most MOST_GREY_LEVELS (4) of 255 levels in the mean, in the input pipelines of
+        training and of evaluation, on every rank; else fatal.
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
@@ -314,6 +353,10 @@ def read_by_program(machine: Machine, image: Any) -> Array:
     A program does not wait until the pipeline has finished the batch. If the pipeline hands it over too early, a
     training would see wrong images, and so does this check. If Paddle has no kernels for the GPU, the batch is copied
     without a program.
+
+    Args:
+        machine: This rank's part of the machine, whose executor runs the program.
+        image: The images, as a NumPy array or a tensor of Paddle's core.
     """
     if not machine.has_kernels:
         return np.array(image, dtype=np.float32)  # this waits for the GPU
@@ -336,9 +379,19 @@ def _shape_and_type(image: Any) -> tuple[Sequence[int], str]:
 
 
 def all_reduce(machine: Machine) -> Verdict:
-    """Compare sums over the ranks by NCCL (on a CPU by gloo) with sums of the same numbers by MPI on the host.
+    """Check sums over the ranks by NCCL (on a CPU by gloo) against sums of the same numbers by MPI on the host.
 
-    All ranks must call this together. Raises NotPossible if there is only one rank.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+
+    Returns:
+        Ok if no sum differs, else fatal. The arrays have the sizes and types of those in which a training sums its
+        gradients.
+
+    Raises:
+        NotPossible: There is only one rank.
     """
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
@@ -357,7 +410,12 @@ def all_reduce(machine: Machine) -> Verdict:
 def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
     """Sum an array over the ranks twice, as a training sums gradients and by MPI; return how many elements differ.
 
-    The array has the size and the type of `bucket`, which has the number `index`. All ranks must call this together.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+        bucket: The size ("mib") and type ("dtype") of an array in which a training sums gradients. This array has both.
+        index: The number of the bucket. With the rank it seeds the random values.
     """
     elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
     # Sums of whole numbers this small are exact in any order, so both sums must be the same.
@@ -425,10 +483,14 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
 
 
 def _fault_of_replay(launched: Array, replayed: Array) -> str:
-    """Say why the losses do not show that a replayed CUDA graph trains as launched steps do; empty if they show it.
+    """Return why losses do not show that a replayed CUDA graph trains as launched steps do; empty if they show it.
 
-    Both are float32 [ranks, steps]. They show it if they are the same in each bit, if the launched ones are finite, and
-    if these change from step to step: without training, equal losses prove nothing.
+    They show it if the two have the same bits, if the launched losses are finite, and if these change from step to
+    step: without training, equal losses prove nothing.
+
+    Args:
+        launched: The losses of steps that were launched operator by operator, float32 [ranks, steps].
+        replayed: Those of the same steps, replayed from a CUDA graph, in the same form.
     """
     not_finite = why_not_finite(launched, "launched")
     if not_finite:  # a difference from such losses means nothing

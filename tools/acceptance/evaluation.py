@@ -30,7 +30,14 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 def evaluation(machine: Machine) -> Verdict:
     """Count how many images of digits this machine's network gets right, and compare with a recorded count.
 
-    A CPU once gave the count that is recorded in paddle_rn50/golden.json. All ranks must call this together.
+    A CPU once gave that count (paddle_rn50/golden.json). The weights are computed on a CPU here, not trained, so every
+    machine has the same. All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+
+    Returns:
+        Ok if all images were counted, and the count of right ones differs by at most MOST_DIFFERENT (4); else fatal.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
     weights = _weights_of_first_rank(machine, recipe)  # computed, not trained, so every machine has the same
@@ -73,9 +80,13 @@ def _evaluation_program(model: ResNet50) -> static.Program:
 
 
 def _set_weights(main: static.Program, weights: dict[str, Array], place: Any) -> None:
-    """Set the program's variables that `weights` name, in the current scope, on the device `place`.
+    """Set variables of a program to given weights, in Paddle's current scope.
 
-    The weights are FP32. Each is cast to the type of its variable.
+    Args:
+        main: The program. Its variables that `weights` does not name are left as they are.
+        weights: FP32 values by the names of variables. Each is cast to the type of its variable. Zeros are added for
+            input channels that the variable has and the weight does not.
+        place: Paddle's name of the device: a CPUPlace or a CUDAPlace.
     """
     for variable in main.list_vars():
         if variable.name in weights:
@@ -96,10 +107,16 @@ class Totals(NamedTuple):
 def _totals_over_ranks(
     machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
 ) -> Totals:
-    """Evaluate the images by the program `main`, each rank its share; return the totals over all ranks.
+    """Evaluate images, each rank its share; return the number of right answers and of images over all ranks.
 
-    The shorter side of each image is resized to `resize` pixels, and its centre is cropped. All ranks must call this
-    together.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+        main: The program that evaluates, with its weights set in Paddle's current scope.
+        model: The model of the program, for the format in which it is fed images.
+        images: The images of all ranks together.
+        resize: Pixels. The shorter side of each image is resized to them, and the centre is cropped.
     """
     me = machine.me
     share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
@@ -119,10 +136,14 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 
 
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
-    """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
+    """Return weights, by name, with which ResNet-50 recognises the digits of some images without any training.
 
     The convolutions keep their random first weights. The last layer is fitted to the features that they give, so that
     it maps them to the labels. All is computed on the CPU, so that every machine has the same weights.
+
+    Args:
+        batches: The training images [N, 3, H, W] and labels [N, 1] of several steps. They are used as one batch.
+        recipe: Sets the number of classes and the image size.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
     image = np.concatenate([images for images, _ in batches])
@@ -159,12 +180,19 @@ def _scale_blocks_down(main: static.Program) -> None:
 
 
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
-    """Fit a linear map from `features` [N, F] to `targets` [N, T]; return its weight [F, T] and bias [T], in float64.
+    """Fit a linear map from features to targets by ridge regression: least squares with a penalty on large weights.
 
-    This is ridge regression: least squares with a penalty r on large weights. With a column of ones behind the
-    features, X = [features, 1], weight and bias are one matrix W, and the fit is (Y: the targets, I: the identity)
+    With a column of ones behind the features, X = [features, 1], weight and bias are one matrix W, and the fit is (Y:
+    the targets, I: the identity)
 
         W = Xᵀ (X Xᵀ + r I)⁻¹ Y
+
+    Args:
+        features: Shape [N, F]. The equations that are solved have N unknowns, not F.
+        targets: Shape [N, T].
+
+    Returns:
+        (weight, bias) in float64, shapes [F, T] and [T]. The map is features @ weight + bias.
     """
     n = len(features)
     x = np.concatenate([features, np.ones((n, 1))], axis=1, dtype=np.float64)  # [N, F + 1]

@@ -38,6 +38,12 @@ def lars(machine: Machine) -> Verdict:
 
     LARS scales the learning rate of each parameter by the norms of its weight and its gradient. Plain LARS runs one
     operator for each parameter, merged LARS one operator for many. All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+
+    Returns:
+        Ok if the losses agree within a tolerance, else fatal. It is fatal, too, if the plain losses show no training.
     """
     recipe = lars_recipe()
     plan = machine.plan()

@@ -8,7 +8,11 @@ from runlog.schema import as_json
 def describe_job(job: env.Job, *, short: bool) -> JsonObject:
     """Return what the report says of the jobs themselves: their form, system, ranks, code and packages.
 
-    `short` says whether the checks take fewer steps. It is found here and now, so ask where the job runs.
+    The code and the packages are found here and now, so this must be called where the job runs.
+
+    Args:
+        job: The settings of the job.
+        short: Whether the checks take fewer steps.
     """
     return {
         "short": short,

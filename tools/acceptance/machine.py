@@ -55,7 +55,10 @@ REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search"
 def repeatable_algorithms(**more_flags: Any) -> Iterator[None]:
     """Within the `with` block let cuDNN use only algorithms that compute the same bits each time.
 
-    `more_flags` of Paddle are set, too. After the block all flags have their earlier values.
+    After the block all flags have their earlier values.
+
+    Args:
+        **more_flags: Further flags of Paddle to set within the block, such as FLAGS_conv_workspace_size_limit=512.
     """
     flags = REPEATABLE | more_flags
     earlier_flags = paddle.get_flags(list(flags))
@@ -84,8 +87,13 @@ class Machine:
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         """Prepare what the checks share: the embedded data set, an executor, and what this rank's GPU can do.
 
-        `me` is this rank. With `short` the checks train SHORT_STEPS steps instead of STEPS. All ranks must call this
-        together.
+        All ranks must call this together.
+
+        Args:
+            job: The settings of the job.
+            origins: Each setting's value with who set it.
+            me: This rank, with its MPI communicator of all ranks.
+            short: Whether the checks train SHORT_STEPS (4) steps instead of STEPS (20).
         """
         self.job = job
         self.origins = origins
@@ -161,10 +169,18 @@ class Machine:
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
-        """Train ResNet-50 by `plan` for a few steps, on the same images and from the same weights each time.
+        """Train ResNet-50 for a few steps, on the same images and from the same weights each time; return the losses.
 
-        Returns the losses, float32 [ranks, steps]. This is the recorded training, with `other_recipe` in place of its
-        recipe if that is given. All ranks must call this together.
+        This is the training whose losses a CPU recorded in paddle_rn50/golden.json, or a change of it. All ranks must
+        call this together.
+
+        Args:
+            plan: The layout, precision and strategy of the program. With the strategy cuda_graph=1 the steps are
+                replayed from a CUDA graph.
+            other_recipe: Replaces the recipe of the recorded training. None keeps it.
+
+        Returns:
+            The losses, float32 [ranks, steps].
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
         # The CPU computes both. This comes before a capture, because a capture binds the process to its GPU.
@@ -197,10 +213,15 @@ class Machine:
     def _captured_step(
         self, training: build.TrainingProgram, weights: dict[str, Array], feed: dict[str, Any]
     ) -> LaunchedStep:
-        """Capture a program's step as a CUDA graph and return the step. The program then has the given `weights`.
+        """Capture a program's step as a CUDA graph, and return the step. No step of the training has been taken then.
 
-        Paddle must have run the program before it can be captured. These runs, on `feed`, change its state. So the
-        start-up program is run again before the capture, and no step of the training has been taken.
+        Paddle must run the program before it can be captured, which changes its state. So the start-up program is run
+        again before the capture.
+
+        Args:
+            training: The training program, whose start-up program has been run.
+            weights: The weights by name that the program has afterwards.
+            feed: Image and label on this rank's device, for the runs before the capture.
         """
         step = CapturedStep(self.executor, training)
         _run_before_capture(step, training.main, feed)
@@ -239,7 +260,13 @@ def _folder_of_embedded_digits(job: Job, me: ranks.Ranks) -> Path:
 def _losses_of_steps(
     step: LaunchedStep, training: build.TrainingProgram, feeds: Sequence[dict[str, Any]]
 ) -> list[float]:
-    """Take a training step on each feed; return the loss of each, read after the step."""
+    """Take a training step on each feed; return the loss of each step, read right after it.
+
+    Args:
+        step: Runs a step of the program, launched operator by operator or replayed from a CUDA graph.
+        training: The program, with the schedule of the learning rate, which moves on by one for each step.
+        feeds: For each step the image and the label on this rank's device.
+    """
     losses = []
     for number, feed in enumerate(feeds, 1):
         WATCHDOG.beat("training the recorded steps")
@@ -269,6 +296,13 @@ def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Prog
     """Build ResNet-50's forward pass of training on the CPU in FP32; yield its program and an executor.
 
     Within the `with` block Paddle's current scope is a new one. It has random first weights, the same each time.
+
+    Args:
+        recipe: Sets the number of classes, the image size and the batch norm of the network.
+        batch: Images in a batch.
+
+    Yields:
+        (program, executor), once.
     """
     main = static.Program()
     startup = static.Program()
@@ -306,8 +340,15 @@ class VerdictWriter:
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
         """Run a check on all ranks; the first rank appends their common verdict to the job's file and prints it.
 
-        All ranks must call this together. A failed check gets a verdict, too. Raises RunError if the check has failed
-        on this rank while another rank still waits in it.
+        All ranks must call this together. A failed check gets a verdict, too.
+
+        Args:
+            me: This rank. The check must use another communicator than `me.comm`.
+            name: The name of the check.
+            check: Runs the check on this rank, and returns its verdict.
+
+        Raises:
+            RunError: The check has failed on this rank while another rank still waits in it.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
@@ -328,8 +369,15 @@ class VerdictWriter:
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """Run a check on all ranks; return this rank's verdict, or the gravest failure if the check failed on any rank.
 
-    All ranks must call this together. The check must use another communicator than `me.comm`, by which the ranks tell
-    each other of failures. Raises RunError if the check has failed here while another rank still waits in it.
+    An exception in the check is a failure. All ranks must call this together.
+
+    Args:
+        me: This rank. The ranks tell each other of failures by `me.comm`, so the check must use another communicator.
+        name: The name of the check, for the verdict on a failure.
+        check: Runs the check on this rank, and returns its verdict.
+
+    Raises:
+        RunError: The check has failed here while another rank still waits in it.
     """
     here = _run_here(name, check)
     failure = here.verdict if here.has_failed else None
@@ -359,9 +407,13 @@ def _run_here(name: str, check: Callable[[], Verdict]) -> _Outcome:
 
 
 def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
-    """Return the gravest failure of a check: a FATAL one before an UNKNOWN one, then that of the lowest rank.
+    """Return the gravest failure of a check: a fatal one before an unknown one, then that of the lowest rank.
 
-    `failure_by_rank` has None for a rank that has not failed.
+    Args:
+        failure_by_rank: For each rank the verdict on its failure; None if it has not failed. At least one has.
+
+    Returns:
+        The verdict. If it is fatal and other ranks have not failed, its text begins with the rank: "rank 3: ...".
     """
     failures = [failed for failed in failure_by_rank if failed is not None]
     gravest_status = worst(failures)
@@ -374,10 +426,17 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 
 
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
-    """Wait until all ranks have left a check. `failure` is the failure of this rank's check; None if it did not fail.
+    """Wait until all ranks have left a check.
 
-    A rank with a FATAL failure left in the middle of the check, so another rank may wait for it for ever. If one has
-    not left LEAVE_S seconds later, this raises RunError.
+    A rank with a fatal failure left in the middle of the check, so another rank may wait for it for ever. All ranks
+    must call this together.
+
+    Args:
+        me: This rank. The check itself uses another communicator than `me.comm`.
+        failure: The failure of the check on this rank; None if it has not failed.
+
+    Raises:
+        RunError: The failure is fatal, and another rank has not left the check LEAVE_S (60) seconds later.
     """
     all_have_left = me.comm.Ibarrier()
     # An UNKNOWN failure needs no such limit. It says that the GPUs do not have what the check needs. They are of one

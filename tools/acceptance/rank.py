@@ -34,8 +34,17 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision one after the other, on this rank together with all others.
 
-    With `short` the checks take fewer steps. If a check fails, its verdict says so, and the next check runs. Raises
-    RunError if a check has failed on this rank while another rank still waits in it.
+    Each check leaves a verdict, also if it fails; then the next one runs.
+
+    Args:
+        job: The settings of the job. The verdicts are written beside its RESULT_FILE, with the suffix .lines.
+        origins: Each setting's value with who set it.
+        short: Whether the checks take fewer steps.
+
+    Raises:
+        RunError: A check has failed on this rank while another rank still waits in it, or the ranks cannot be
+            connected.
+        ValueError: mpirun started another number of ranks than the settings say.
     """
     this_rank = ranks.start(job.cluster)  # connects the ranks by MPI
     writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)

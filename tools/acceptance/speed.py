@@ -55,9 +55,16 @@ class MeasuredTraining(NamedTuple):
 
 
 def _train_with_log(machine: Machine) -> MeasuredTraining:
-    """Measure the images/s, energy and GPU memory of the job's own program, and count what it computes for an image.
+    """Measure the speed, energy and GPU memory of the job's own training program, on synthetic data.
 
     The first rank writes a log, as a run does, to the job's RESULT_FILE. All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine, with the settings of the job.
+
+    Returns:
+        The images, time and energy of all ranks together, the floating-point operations of training on one image, and
+        the peak GPU memory of each rank (None on a CPU).
     """
     job = machine.job
     me = machine.me
@@ -100,9 +107,15 @@ def _resident_batch(machine: Machine, model: workload.Workload) -> loader.Batch:
 
 
 def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> TimedTraining:
-    """Train on `batch` for THROUGHPUT_S, or for SHORT_THROUGHPUT_S in the short form; return what it took.
+    """Train for a fixed time on one batch; return the images, time and energy of all ranks together.
 
-    All ranks must call this together.
+    The time is about THROUGHPUT_S (60) seconds, or SHORT_THROUGHPUT_S (2) in the short form. PROBE_STEPS (10) steps
+    before it show how many steps that takes. All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+        trainer: Takes the steps. It has been warmed up.
+        batch: The batch of every step, on this rank's device.
     """
     batches = itertools.repeat(batch)
     # A few steps show how many steps fit in that time.
@@ -120,8 +133,12 @@ def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> T
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
     """Build the job's training program, start it with the same parameters on all ranks, and return it.
 
-    The log gets a preamble, which says what is trained, and a summary of the program. All ranks must call this
-    together.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine, with the settings of the job.
+        model: The job's model.
+        log: Gets a preamble, which says what is trained, and a summary of the program.
     """
     job = machine.job
     me = machine.me
@@ -141,7 +158,13 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
 def energy_j(machine: Machine) -> float | None:
     """Return the joules that the GPUs of all ranks have taken since their drivers were loaded, by NVML's counters.
 
-    None on a CPU, or if NVML does not count the energy of one of the GPUs. All ranks must call this together.
+    All ranks must call this together. The difference of two calls is the energy taken between them.
+
+    Args:
+        machine: This rank's part of the machine.
+
+    Returns:
+        The sum over the ranks. None on a CPU, or if NVML does not count the energy of one of the GPUs.
     """
     with nvidia.opened() as (handles, _):
         own_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
@@ -155,10 +178,17 @@ def energy_j(machine: Machine) -> float | None:
 
 
 def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -> Verdict:
-    """Judge the images/s of a training: they must reach LEAST_SHARE_OF_PUBLISHED of a published rate of the same card.
+    """Judge the images/s of a training by a published rate of the same card.
 
-    The verdict is UNKNOWN if none is published. The figures also hold the share of the card's peak, for which
-    `flops_per_image` are the floating-point operations of training on one image.
+    Args:
+        machine: This rank's part of the machine, with the settings of the job.
+        timed: The images, time and energy of the training, of all ranks together.
+        flops_per_image: Floating-point operations of training on one image, for the share of the card's peak among the
+            figures.
+
+    Returns:
+        Ok if the rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published rate a device, else fatal. Unknown if
+        none is published for this card, model, precision and image size.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)
@@ -200,7 +230,15 @@ def _rate_of_training(
 
         share = flops_per_image * images/s / (peak flops/s of a card * ranks)
 
-    The share is None if the card, or its peak in the job's precision, is not known.
+    Args:
+        machine: This rank's part of the machine, for the job's precision and the number of ranks.
+        card: The model of the GPUs; None on a CPU or if it is not known.
+        timed: The images, time and energy of the training, of all ranks together.
+        flops_per_image: Floating-point operations of training on one image.
+
+    Returns:
+        The rate. The share is None if the card, or its peak in the job's precision, is not known. The images for each
+        joule are None if the energy was not measured.
     """
     images_per_s = timed.images / timed.time_s
     peak_of_card = card.peak(machine.job.model.precision) if card else None  # in flops/s
@@ -263,10 +301,15 @@ def _text_of_wanted_rate(least_rate: float, published: Published) -> str:
 
 
 def peak_memory(machine: Machine) -> Verdict:
-    """Report the largest GPU memory that any rank's allocator held in the check `throughput`, and what the GPUs have.
+    """Report the most GPU memory that any rank's allocator held in the check `throughput`, and what the GPUs have.
 
-    The verdict is always ok, because a job that does not fit fails in `throughput`. Raises RunError if that check has
-    failed.
+    The verdict is always ok, because a job that does not fit fails in `throughput`.
+
+    Args:
+        machine: This rank's part of the machine. It holds what `throughput` measured.
+
+    Raises:
+        RunError: The check `throughput` has failed.
     """
     peaks_mib = machine.kept_by("throughput")  # of each rank
     gpu_sizes_gib: list[float] = []

@@ -203,8 +203,7 @@ def report_as_json(judged: Judged, changes_since: Sequence[Change] | None) -> Js
     Args:
         judged: The verdicts on the fleet.
         changes_since: How each metric changed since an earlier record (the baseline). None without a baseline, and so
-            is
-            "changes" in the result.
+            is "changes" in the result.
     """
     changes_as_json = None
     if changes_since is not None:
@@ -243,8 +242,7 @@ def refuse_misuse(args: argparse.Namespace) -> None:
 
     Raises:
         ValueError: Options do not go together, two outputs are the same file, or an output is a record that is read.
-        Also if
-            FILE.spares of --write-hosts is a pipe, a socket, a device or a link to itself.
+            Also if FILE.spares of --write-hosts is a pipe, a socket, a device or a link to itself.
     """
     if args.nodes and not args.write_hosts:
         raise ValueError("--nodes goes with --write-hosts")
@@ -294,8 +292,7 @@ def report(args: argparse.Namespace) -> int:
 
     Raises:
         ValueError: A file is not a whole record, or cannot be written. After the report also if the baseline is of
-            other
-            hosts or of another job.
+            other hosts or of another job.
         RunError: Fewer nodes are good than are wanted. This also comes after the report.
     """
     judged = read(args.record)

@@ -118,13 +118,11 @@ class RankMeasurements:
 
         Args:
             failed_metrics: Names of the metrics that failed in an earlier turn, such as "disk_s_per_gib". Their
-                measurements
-                are left out.
+                measurements are left out.
 
         Returns:
             The value of each metric that was measured, the reason for each metric whose measurement failed now, and the
-            seconds
-            of each training step (an empty list if the steps failed or were left out).
+            seconds of each training step (an empty list if the steps failed or were left out).
         """
         values: dict[str, float] = {}
         failures: dict[str, str] = {}
@@ -149,8 +147,7 @@ class RankMeasurements:
         """Time several training steps of this rank alone.
 
         It takes LEAST_STEPS (3) steps, and further ones for STEP_S (2) seconds, but at most MOST_STEPS (200) in all.
-        The
-        seconds of each step are kept in `self.step_times_s`.
+        The seconds of each step are kept in `self.step_times_s`.
 
         Returns:
             The median and the mean of the steps' seconds.
@@ -194,8 +191,7 @@ class RankMeasurements:
         """Read files of the data set from the disk; return the seconds that reading a GiB takes at that speed.
 
         Each call goes on with the files after those of the last call; after the last file the first one follows. It
-        stops once
-        DISK_MIB (32) are read or DISK_S (1) seconds are over, or after MOST_FILES (5000) files.
+        stops once DISK_MIB (32) are read or DISK_S (1) seconds are over, or after MOST_FILES (5000) files.
 
         Raises:
             NotPossible: The setting DATADIR is empty, or the folder that it names holds no data.
@@ -282,8 +278,7 @@ def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_in
 
     Returns:
         For each metric a value of each turn in which it was measured: TURNS (16) turns, or fewer if they take too long,
-        but
-        at least LEAST_TURNS (6). Also the reasons of failures, and the seconds of each training step.
+        but at least LEAST_TURNS (6). Also the reasons of failures, and the seconds of each training step.
     """
     until_s = time.monotonic() + TURNS * TURN_S
     warm_up = _take_turn_together(me, measurements, failed_metrics=())  # its values do not count
@@ -334,9 +329,8 @@ def _merge_metric(metric: str, ranks_by_host: Sequence[Sequence[RankTimes]]) -> 
 
     Returns:
         An object such as {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}. "series" has for each host
-        the
-        time of its slowest rank in each turn; None if no rank of the host measured the metric, or one failed. "reasons"
-        says, by the index of a host, why the first rank of it that failed did.
+        the time of its slowest rank in each turn; None if no rank of the host measured the metric, or one failed.
+        "reasons" says, by the index of a host, why a rank of it failed.
     """
     series: list[list[float] | None] = []
     reasons: dict[str, str] = {}

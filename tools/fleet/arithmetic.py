@@ -115,8 +115,7 @@ def ranks_of(record: Record) -> list[Rank]:
 
     Returns:
         The ranks in the order of the record. The list is empty if the record has no digests (hashes of computed
-        tensors):
-        it is old, or the Paddle of a rank had no kernels for its device.
+        tensors): it is old, or the Paddle of a rank had no kernels for its device.
     """
     if record.get("digests") is None:
         return []
@@ -218,8 +217,7 @@ def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Jud
 
     If more than half of several ranks differ from themselves between repetitions, their kernels seem to sum in a random
     order, and all are unknown. Otherwise they are judged by the result of the majority or, without a majority, each by
-    its
-    own repetitions.
+    its own repetitions.
 
     Args:
         measured: The ranks of one class (same device model and libraries) that did not fail.
@@ -279,8 +277,7 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 
     Returns:
         The result, with words such as "3 of 4 ranks of its class". None if there is no such majority, or if there are
-        fewer
-        than LEAST_RANKS (3) ranks.
+        fewer than LEAST_RANKS (3) ranks.
     """
     if len(measured) < LEAST_RANKS:
         return None
@@ -302,10 +299,8 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
     Returns:
         Unknown if all repetitions agree, because nothing confirms their result, or if no result came in more than half
-        of
-        them. Otherwise the result of more than half counts as right: fatal if no other host gave one of the wrong
-        results,
-        else unknown.
+        of them. Otherwise the result of more than half counts as right: fatal if no other host gave one of the wrong
+        results, else unknown.
     """
     if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
@@ -341,10 +336,8 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
 
     Returns:
         Ok if all its repetitions gave that result. If more than half gave one wrong result, it is fatal if no other
-        host
-        gave that result. Otherwise it is fatal if at least one of its wrong results came from its host alone. Else it
-        is
-        unknown.
+        host gave that result. Otherwise it is fatal if at least one of its wrong results came from its host alone. Else
+        it is unknown.
     """
     is_always_right = not rank.results_other_than(right.name)
     if is_always_right:

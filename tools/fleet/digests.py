@@ -82,8 +82,7 @@ class RepeatableTraining:
                 values.
             model: The model of the program, for a synthetic batch that is the same on every rank.
             rate_variable: The name of the program's variable that holds the learning rate. It is RATE in every
-                repetition,
-                whatever it is now.
+                repetition, whatever it is now.
         """
         self._executor = executor
         self._main = main
@@ -195,8 +194,7 @@ def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat a training as often as asked for; return its results, and how often each came.
 
     All digests (hashes of tensors) of a repetition are its result. They are large, so only the first MOST_TABLES_KEPT
-    (4)
-    results keep theirs.
+    (4) results keep theirs.
 
     Args:
         training: The training, which gives the same results in each repetition on a healthy device.
@@ -241,9 +239,8 @@ def _gpu_of(local_rank: int) -> Device:
 
     Returns:
         The title has the GPU's number in nvidia-smi and, where they are known, its model, UUID and serial number. The
-        class
-        is None if a part of it is unknown. A GPU that NVML does not show has no class, and a title such as
-        "GPU 3 of the job".
+        class is None if a part of it is unknown. A GPU that NVML does not show has no class, and a title such as "GPU 3
+        of the job".
     """
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
@@ -288,8 +285,7 @@ def measure_all_ranks(
 
     Returns:
         The entry "digests" of fleet.json, as `gather_digests` makes it, with "took_s": the seconds of the repetitions
-        on
-        this rank.
+        on this rank.
     """
     amount = ON_GPU if cluster.on_gpu else ON_CPU
     ranks.wait(me.comm)  # so that all ranks begin at the same time
@@ -315,8 +311,7 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
 
     Returns:
         On each rank an object with "steps", "tensors" (the names of this rank's tensors), "tables" (the digests of the
-        most
-        common results) and "ranks" (how often each rank gave which result, or why it failed).
+        most common results) and "ranks" (how often each rank gave which result, or why it failed).
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -347,8 +342,7 @@ def _gather_tables(
     """Return on each rank the tables of digests of the most common results of all ranks, by the results' names.
 
     A table is large, so the ranks first exchange only the names, and one rank sends each table. All ranks must call
-    this
-    together.
+    this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.

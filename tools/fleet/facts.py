@@ -117,13 +117,11 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     Args:
         job: The settings of the job, for the data set's folder, whose mount is a fact.
         probed: What the health check found on this node (tools/doctor/node.py). The other facts are from /proc, /sys
-            and
-            libraries.
+            and libraries.
 
     Returns:
         The facts by name, such as {"CPU": "AMD EPYC 7742", "MTU": "9000"}. A fact is empty if the node has no such
-        devices
-        or files, and says "unknown" or "not readable" if it is not known.
+        devices or files, and says "unknown" or "not readable" if it is not known.
     """
     gpus = probed["gpus"]
     source = probed["source"]
@@ -173,8 +171,7 @@ def differences(record: Record) -> list[Difference]:
 
     Returns:
         For each such fact the usual value, and the nodes with other values. A fact that a node does not have is "not
-        set"
-        there. One more fact is "clock": how far the node's clock is from the first node's.
+        set" there. One more fact is "clock": how far the node's clock is from the first node's.
     """
     facts_by_host = _facts_by_host(record)
     # A dict is an ordered set: it has each name once, in the order in which the nodes have them.

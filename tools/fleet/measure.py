@@ -49,8 +49,7 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
     """Check the health of this node, and collect the facts that decide its speed; return both on each of its ranks.
 
     Only the first rank of the node runs the checks (tools/doctor). All ranks must call this together, before any of
-    them
-    uses its GPU, because a GPU in use is reported.
+    them uses its GPU, because a GPU in use is reported.
 
     Args:
         job: The settings of the job.
@@ -58,8 +57,7 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
 
     Returns:
         {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {"CPU": "AMD EPYC 7742", ...}}. "failed" has the
-        checks
-        of fatal status.
+        checks of fatal status.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
@@ -96,8 +94,7 @@ def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject
 
     Returns:
         On the first rank the results of all nodes, each with "clock_offset_s": how many seconds its clock is ahead of
-        the
-        first node's. None on the other ranks.
+        the first node's. None on the other ranks.
     """
     offsets_s = [0.0]  # of the first node from itself
     for other in range(1, representatives.Get_size()):
@@ -114,8 +111,7 @@ def time_steps_together(
     """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
 
     About TOGETHER_S (5) seconds of steps are taken, at least LEAST_STEPS (3) and at most MOST_STEPS (200). All ranks
-    must
-    call this together.
+    must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.

@@ -66,8 +66,7 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 
     Returns:
         The names in the order of `log_ratios`. The list is empty for fewer than LEAST_NODES (4), because it is then
-        unclear
-        what is usual.
+        unclear what is usual.
     """
     if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
         return []
@@ -117,8 +116,7 @@ def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: flo
     """Return whether the farthest of several values is an outlier above the others, by a one-sided t-test.
 
     It must lie more than LEAST_T standard errors above the mean of the others. If all are healthy, the chance that one
-    of
-    them lies so far above must be at most `alpha`.
+    of them lies so far above must be at most `alpha`.
 
     Args:
         farthest: The value that is farthest from the median; the logarithm of a time, minus the median.

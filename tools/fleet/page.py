@@ -181,8 +181,7 @@ def _table_of_nodes(judged: Judged) -> Table:
     """Return the table of all nodes: a row for each, with its number, name and status, and a cell for each check.
 
     A cell says how much slower than the fleet's median the node is: "+5.0%". If the node was not compared, the cell has
-    the
-    status of its verdict; without a verdict by this check it is empty.
+    the status of its verdict; without a verdict by this check it is empty.
 
     Args:
         judged: The verdicts on the fleet.
@@ -217,9 +216,8 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
         judged: The verdicts on the fleet.
 
     Returns:
-        The status "fatal" if a node or a link is bad, even if only slow. Otherwise it is "unknown" if all nodes are, or
-        if
-        there is a doubt about the verdicts, else "ok". The sentences follow it.
+        (status, sentences). The status is "fatal" if a node or a link is bad, even if only slow. Otherwise it is
+        "unknown" if all nodes are, or if there is a doubt about the verdicts, else "ok".
     """
     all_are_unknown = set(judged.statuses.values()) == {UNKNOWN}
     if judged.bad_verdicts:
@@ -248,8 +246,7 @@ def report_as_page(judged: Judged) -> str:
     """Return the report on a fleet as an HTML page, rendered from the template page.html.
 
     The page begins with the conclusion. It has tables of the bad nodes and links, of what differs between the nodes,
-    and of
-    all nodes, and a map of the links by bandwidth and one by latency. Empty tables and maps are left out.
+    and of all nodes, and a map of the links by bandwidth and one by latency. Empty tables and maps are left out.
 
     Args:
         judged: The verdicts on the fleet, with the record of its measurements.

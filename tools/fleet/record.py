@@ -27,8 +27,7 @@ def read(path: Path) -> Judged:
 
     Raises:
         ValueError: The file cannot be read, or is not a whole record of this version. The message names the file and
-            says
-            what to do.
+            says what to do.
     """
     record = _read_format(path)
     try:
@@ -124,8 +123,7 @@ def _check_times(record: Record) -> None:
 
     Raises:
         ValueError: A time is not above 0 and finite, a series has no times or not as many as the others of its metric,
-            or a
-            link has none.
+            or a link has none.
     """
     for metric in record["metrics"]:
         _check_series(metric, of_hosts(record, metric))

@@ -59,8 +59,7 @@ def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
 
     Args:
         seats: The number of the node on each seat. A node that faces an empty seat (None) has no pair. With an odd
-            number
-            of seats the middle one faces none.
+            number of seats the middle one faces none.
     """
     pairs = []
     for index in range(len(seats) // 2):
@@ -81,8 +80,7 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
 
     Returns:
         The pairs of each round. Rounds inside the groups come first, then those across them. Pairs that the plan
-        repeats
-        are left out, and rounds that have no other pairs.
+        repeats are left out, and rounds that have no other pairs.
     """
     met: set[Pair] = set()
     rounds_without_repeats = []
@@ -138,8 +136,7 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
     The halves are those of all nodes, ordered by group. The second half is rotated further in each round. With the
-    groups
-    01 23 45 67 the first two rounds are
+    groups 01 23 45 67 the first two rounds are
 
         (0, 4) (1, 5) (2, 6) (3, 7)
         (0, 7) (1, 4) (2, 5) (3, 6)

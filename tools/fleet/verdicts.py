@@ -278,8 +278,7 @@ def _judge_links_by(metric: str, record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's nodes and links by one metric of the network.
 
     First each node is judged by the median slowness of its links. Then the links are judged, but not those of slow
-    nodes:
-    they are slow because the node is.
+    nodes: they are slow because the node is.
 
     Args:
         metric: "latency_s" or "transfer_s".
@@ -355,8 +354,7 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
 
     Returns:
         A warning for a node that has more stalls than chance explains and loses noticeably more time than is usual in
-        the
-        fleet; ok for the others. The list is empty if fewer than LEAST_NODES (4) are measured.
+        the fleet; ok for the others. The list is empty if fewer than LEAST_NODES (4) are measured.
     """
     ratios_by_host = _mean_over_median(median_steps, mean_steps)
     if len(ratios_by_host) < LEAST_NODES:

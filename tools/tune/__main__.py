@@ -101,14 +101,12 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
     Args:
         runner: Starts the runs of the job.
         chosen: The candidates: changes to the user's own job. That job without changes (the base) and a control, with
-            an
-            input changed by rounding, run beside them.
+            an input changed by rounding, run beside them.
         repeats: How often each candidate runs, in each of the two measurements.
 
     Returns:
         The verdicts of the second measurement, or of the first if no candidate was faster than the base; and the lines
-        of
-        text.
+        of text.
 
     Raises:
         RunError: The base or the control fails.
@@ -181,8 +179,7 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
     """Return the text of `config_<name>.sh`, which sets the fastest candidate's variables for later jobs.
 
     A variable is set only for the workload and the precision that were measured, and a value that the user has set
-    remains.
-    At its end the file sources the config file of the job's own system.
+    remains. At its end the file sources the config file of the job's own system.
 
         export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
 

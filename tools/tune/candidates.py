@@ -69,10 +69,8 @@ def candidates(job: Job) -> list[Candidate]:
     """Return the changes to a job that are worth trying on its device, to find the fastest.
 
     Most set one knob (an option of STRATEGY) that may make the job faster, such as `enable_inplace`. One takes the
-    other
-    mode of Paddle's executor. On GPUs, one is Paddle's automatic mode if it can run; on a CPU, some have fewer ranks,
-    if
-    the job has several.
+    other mode of Paddle's executor. On GPUs, one is Paddle's automatic mode if it can run; on a CPU, some have fewer
+    ranks, if the job has several.
 
     Args:
         job: The user's own job, described by the environment.
@@ -166,8 +164,7 @@ def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
     A rank of a candidate computes the batches of several ranks of the job one after the other (gradient_merge), as
-    parts of
-    one larger batch. For a job of 4 ranks with BATCHSIZE=32:
+    parts of one larger batch. For a job of 4 ranks with BATCHSIZE=32:
 
         DGXNGPU=1, BATCHSIZE=128, gradient_merge=4
         DGXNGPU=2, BATCHSIZE=64, gradient_merge=2

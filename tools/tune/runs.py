@@ -30,8 +30,7 @@ class Runner:
 
         Args:
             job: The user's own job. Each run is this job with the changes of one candidate. If it has no fixed seed
-                (SEED below
-                0), the seed of all runs is 1, because their losses are compared.
+                (SEED below 0), the seed of all runs is 1, because their losses are compared.
         """
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         self.folder = Path(job.trials.logdir).resolve() / "tune" / now
@@ -87,8 +86,7 @@ class Runner:
         Args:
             title: The first part of the names of the turns' folders: "screen" gives "screen_1", "screen_2" and so on.
             candidates: The changes to the user's own job, each run beside the others. BASE is that job without changes,
-                CONTROL
-                has an input changed by rounding.
+                CONTROL has an input changed by rounding.
             turns: How often each candidate runs.
 
         Returns:

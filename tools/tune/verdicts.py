@@ -35,13 +35,11 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
 
     How far the losses of these runs are apart shows how much rounding alone changes a loss. A candidate may differ by
     CONTROL_FACTOR (10) times as much, plus the share LOSS_ROUNDING (1e-6) of the loss. A window never allows less
-    rounding
-    than an earlier one.
+    rounding than an earlier one.
 
     Args:
         runs: At least two runs: first those of the base, the user's own job, then that of the control, which is the
-            base
-            with an input that differs by a rounding error.
+            base with an input that differs by a rounding error.
 
     Returns:
         The allowed differences from the loss of the first run, shape [windows].
@@ -59,7 +57,7 @@ def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: A
 
     Args:
         measured: The runs of each candidate (a change that was tried), or why it failed. It must not have the runs of
-        BASE and of the control.
+            BASE and of the control.
         base_runs: The unchanged job's run of each turn.
         allowed: How far a loss may be from the unchanged job's, for each window of steps.
 
@@ -99,8 +97,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
 
     Returns:
         Fatal if a loss is farther off than allowed. Otherwise ok if the candidate is faster, a warning if it is slower,
-        and
-        unknown if neither is shown.
+        and unknown if neither is shown.
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
@@ -190,8 +187,7 @@ def finalists(verdicts: Verdicts) -> list[Candidate]:
 
     Returns:
         Only candidates that are faster than BASE count. The list has the fastest alone if it can be joined with none of
-        the
-        others, for example because they set the same option. It is empty if no candidate is faster.
+        the others, for example because they set the same option. It is empty if no candidate is faster.
     """
     compatible = _compatible(better(verdicts))
     if not compatible:
@@ -228,8 +224,7 @@ def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     Args:
         name: The name of the check, such as "BATCHSIZE=64".
         runs: The run of each turn with that size. The speed is their mean, with a 95 % interval for two or more. The
-            memory
-            is the largest of all runs; a CPU reports none.
+            memory is the largest of all runs; a CPU reports none.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
