@@ -289,8 +289,11 @@ def _job_of_variables(given: dict[str, str]) -> env.Job:
 def main() -> int:
     """Print the counts and estimates of the training program that the options name, as YAML or as JSON.
 
-    Returns the exit status, 0. Raises ValueError if the job cannot be built, or if the network's speed is not finite
-    and above 0.
+    Returns:
+        The exit status, 0.
+
+    Raises:
+        ValueError: The job cannot be built, or the speed of the network is not finite and above 0.
     """
     parser = _parser()
     complete(parser)

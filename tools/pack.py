@@ -295,6 +295,9 @@ def _list_sha256(source: Path, images: folder.ImageList) -> str:
     Args:
         source: Folder of the image files. If it has a list file for the part, that file is hashed.
         images: The image files of the part. Without a list file, the list that they make is hashed.
+
+    Raises:
+        ValueError: The name of an image file has a line break, so that no list can name it.
     """
     list_file = source / folder.LIST.format(images.part)
     if list_file.is_file():
@@ -456,10 +459,16 @@ def _check_written(packed: Records, entries: list[Entry], labels: Array, part: s
 
 @one_line
 def main() -> int:
-    """Pack an image folder, find its largest images (--sizes) or write its lists (--lists), and return the exit status.
+    """Pack an image folder, or do what --sizes or --lists asks instead, and return the exit status.
 
-    It is 0, or 130 after Ctrl-C. Raises ValueError if the folder cannot be packed, and RunError if the system refuses
-    to read or write a file.
+    With --sizes the size of the largest image of each part is found, and with --lists the lists are written.
+
+    Returns:
+        0, or 130 after Ctrl-C.
+
+    Raises:
+        ValueError: The folder cannot be packed, or its sizes or lists cannot be made.
+        RunError: The system refuses to read or write a file, or the disk returns other bytes than were written.
     """
     args = _parse()
     if isinstance(sys.stdout, io.TextIOWrapper):

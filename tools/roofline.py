@@ -157,9 +157,9 @@ def step_time(
 ) -> StepTime:
     """Return the least time of a training step on a card, which computes the operators one after the other.
 
-    An operator takes the time of its FLOPs or of its bytes at the card's peaks, whichever is longer. While gradients
-    are summed over the ranks, the card computes the next operators, unless this all-reduce is on the computing stream.
-    The optimizer begins when all all-reduces are done.
+    An operator takes the time of its FLOPs or of its bytes at peak, whichever is longer. While gradients are summed
+    over the ranks, the card computes the next operators, unless this all-reduce is on the computing stream. The
+    optimizer begins when all all-reduces are done.
 
     Args:
         operators: The operators of the step, in their order.

@@ -184,7 +184,7 @@ def _print_errors(report: Report) -> None:
 
 
 def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
-    """Check logs by the rules for publication, and write down what was found.
+    """Check logs by the rules of MLPerf, in the version RULESET, and write down what was found.
 
     A receipt, LOG.checked, is also written next to each log.
 

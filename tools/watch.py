@@ -523,8 +523,11 @@ def _show(args: argparse.Namespace, view: View, console: Console) -> None:
 def main() -> int:
     """Show the newest run of a folder; on a terminal again every second until the run ends.
 
-    Returns 0, which is also the exit status after Ctrl-C or when the reader of a pipe has gone. Raises ValueError if
-    there is no run, or if the folder or a file cannot be read.
+    Returns:
+        0, also after Ctrl-C or when the reader of a pipe has gone.
+
+    Raises:
+        ValueError: There is no run, or the folder or a file cannot be read.
     """
     args = _parse()
     view = View(args.logdir)

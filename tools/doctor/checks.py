@@ -235,7 +235,8 @@ def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job, *, if_to
 def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on what links this node to others: its network interfaces and its InfiniBand ports.
 
-    A job of one node needs neither. Both verdicts are then ok, and only say what is there.
+    For a job of several nodes it is fatal if no interface is up. A job of one node needs neither interfaces nor ports:
+    both verdicts are then ok, and only say what is there.
 
     Args:
         facts: What was seen of the node: "interfaces" has the interfaces that are up, as

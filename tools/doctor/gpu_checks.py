@@ -264,7 +264,7 @@ def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_throttling(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether something slows the GPU down now, such as heat or a power limit: a warning.
+    """Return the verdict on whether something slows the GPU down now, such as heat; if so, a warning.
 
     Args:
         gpu: Properties of the GPU by NVML. Its `throttle` has the reasons; None: unknown, which is a warning, too.

@@ -347,7 +347,7 @@ def _cores_of_numa_node(number: str, cores_of_nodes: dict[str, str], own_cores: 
         own_cores: Numbers of the cores that this process may use.
 
     Returns:
-        Core numbers; empty if there is no such NUMA node.
+        Core numbers; empty if there is no such NUMA node, or if this process may use none of its cores.
     """
     cpu_list = cores_of_nodes.get(f"node{number}", "")  # "0-15,32-47"
     return sorted(nvidia_smi.cpu_list(cpu_list) & set(own_cores)) if cpu_list else []

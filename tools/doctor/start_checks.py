@@ -74,8 +74,8 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on each GPU of the job.
 
-    Without a context a process cannot compute. It is fatal if CUDA shows too few GPUs, and a warning if some were not
-    tried in time.
+    Without a context a process cannot compute on a GPU. The verdict is fatal if CUDA shows too few GPUs, and a warning
+    if some were not tried in time.
 
     Args:
         start: The result of a start of CUDA in which no step failed, so that each GPU that was tried has its context.
