@@ -200,7 +200,8 @@ class View:
     def look(self) -> JsonObject:
         """Read what is new in the newest log and in its nodes' telemetry, and return the state of the run.
 
-        If a newer log has appeared, that one is followed from its beginning.
+        The newest log is the one that was written to last. If that is another one than before, it is read from its
+        beginning.
 
         Returns:
             The state for JSON, as `FollowedLog.look` returns it.
