@@ -103,9 +103,11 @@ def _index_of_worst(ratios: Array) -> int:
 
 
 def why_untrained(losses: Array, kind: str) -> str:
-    """Return why the losses [ranks, steps] cannot come from a training: one is not finite, or none ever changes.
+    """Return why losses cannot come from a training: one is not finite, or none ever changes. Empty if they can.
 
-    Empty if they can. `kind` names the kind of step in the text: "launched".
+    Args:
+        losses: Shape [ranks, steps].
+        kind: The kind of step, for the text, such as "launched".
     """
     return why_not_finite(losses, kind) or why_constant(losses)
 
@@ -172,9 +174,12 @@ def _readings_of_gpu(index: int) -> JsonObject:
 
 
 def losses(machine: Machine) -> Verdict:
-    """Train the first steps of the training whose losses are recorded, and judge its losses by those.
+    """Train the first steps of the training whose losses a CPU recorded, and judge its losses by those.
 
-    The losses are kept in `machine.kept_by_check` for later checks. All ranks must call this together.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine. The losses are kept in its `kept_by_check` for later checks.
     """
     found = machine.train(machine.plan())
     machine.kept_by_check["losses"] = found  # for `layout` and `fast.units`
@@ -187,7 +192,13 @@ def losses(machine: Machine) -> Verdict:
 def layout(machine: Machine) -> Verdict:
     """Train the same steps in the layout NHWC as the check `losses` did in NCHW, and compare the losses.
 
-    All ranks must call this together. Raises RunError if that check has failed.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine. It holds the losses of the check `losses`.
+
+    Raises:
+        RunError: The check `losses` has failed.
     """
     nchw_losses = machine.kept_by("losses")[0]  # of the first rank
     return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw_losses, LAYOUT)
@@ -292,9 +303,14 @@ def _image_format(machine: Machine, recipe: config.Recipe) -> data.ImageFormat:
 
 
 def mean_grey_levels(a: Array, b: Array) -> float:
-    """Return the mean difference of two batches of normalized images [N, H, W, 3 or 4], in grey levels of 255.
+    """Return the mean difference of two batches of the same images, in grey levels of 255.
 
-    The difference is infinite if a fourth channel is not zero.
+    Args:
+        a: Normalized images [N, H, W, 3 or 4].
+        b: Others to compare with, of the same shape.
+
+    Returns:
+        The difference. It is infinite if a fourth channel, which is padding, is not zero.
     """
     if a[..., 3:].any() or b[..., 3:].any():  # the fourth channel is padding
         return math.inf
@@ -306,6 +322,9 @@ def write_pictures(folder: Path) -> ImageList:
     """Write a batch of random JPEG files into a folder; return their list.
 
     They are in colour and have 500 x 375 pixels, with details of about 16 pixels.
+
+    Args:
+        folder: An existing folder. The files are 0.jpeg, 1.jpeg and so on.
     """
     rng = np.random.default_rng(SEED)
     names = tuple(f"{i}.jpeg" for i in range(BATCH))
@@ -325,9 +344,13 @@ class ReadImages(NamedTuple):
 def read_by_both_pipelines(
     images: ImageList, recipe: config.Recipe, reader: ReaderConfig, to_host: Callable[[Any], Array]
 ) -> ReadImages:
-    """Read all images as one batch by the pipeline of training, and as one batch by that of evaluation.
+    """Read all images as one batch by the input pipeline of training, and as one batch by that of evaluation.
 
-    `to_host` copies a batch's images from the device of `reader`.
+    Args:
+        images: The list of image files.
+        recipe: Sets the augmentation of training, and the size to which an evaluation resizes.
+        reader: The settings of the pipelines, with the device that decodes.
+        to_host: Copies a batch's images from that device.
     """
     return ReadImages(  # with `augment` a Loader builds the pipeline of training, and with `resize` that of evaluation
         training=_read_as_one_batch(images, reader, to_host, {"augment": recipe.augmentation}),
@@ -438,7 +461,9 @@ def _recorded_program(machine: Machine) -> build.TrainingProgram:
 def _open_communicators(machine: Machine, startup: static.Program) -> None:
     """Connect the ranks' GPUs by NCCL, as the start-up program of a training does; nothing is done on a CPU.
 
-    Its other operators, which set the weights, are removed from `startup` and not run.
+    Args:
+        machine: This rank's part of the machine.
+        startup: The start-up program. Its other operators, which set the weights, are removed from it and not run.
     """
     edit.remove(startup, lambda op: op.type not in OPENS_COMMUNICATOR)
     if startup.global_block().ops:  # none is left on a CPU, where gloo connects the ranks
@@ -461,7 +486,10 @@ def captured(machine: Machine) -> Verdict:
     """Compare the losses of steps that are launched operator by operator with those of a replayed CUDA graph.
 
     This must be the last check of its job: a capture binds the process to its GPU, and a failed capture leaves its
-    stream in capture mode.
+    stream in capture mode. All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
     """
     with repeatable_algorithms():  # so that both must have the same losses, bit for bit
         launched = machine.train(machine.plan())
@@ -472,7 +500,9 @@ def captured(machine: Machine) -> Verdict:
 def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
     """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched steps, bit for bit.
 
-    Both are float32 [ranks, steps].
+    Args:
+        launched: The losses of steps that were launched operator by operator, float32 [ranks, steps].
+        replayed: Those of the same steps, replayed from a CUDA graph, in the same form.
     """
     fault = _fault_of_replay(launched, replayed)
     steps = launched.shape[1]

@@ -182,8 +182,8 @@ def _scale_blocks_down(main: static.Program) -> None:
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """Fit a linear map from features to targets by ridge regression: least squares with a penalty on large weights.
 
-    With a column of ones behind the features, X = [features, 1], weight and bias are one matrix W, and the fit is (Y:
-    the targets, I: the identity)
+    With a column of ones behind the features, X = [features, 1], weight and bias are one matrix W. With the penalty r,
+    the targets Y and the identity I, the fit is
 
         W = Xᵀ (X Xᵀ + r I)⁻¹ Y
 

@@ -25,8 +25,14 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 def units(machine: Machine) -> Verdict:
     """Compare the losses of a training by fused units with those of the plain operators, and return the verdict.
 
-    A unit is Paddle's `resnet_unit`: a convolution, its batch norm, an addend and a relu in one operator. Raises
-    RunError if the check `losses` has failed.
+    A unit is Paddle's `resnet_unit`: a convolution, its batch norm, an addend and a relu in one operator. All ranks
+    must call this together.
+
+    Args:
+        machine: This rank's part of the machine. It holds the losses of the check `losses`.
+
+    Raises:
+        RunError: The check `losses` has failed.
     """
     plain = machine.kept_by("losses")
     fused = machine.train(machine.plan(strategy="resnet_unit=1"))
@@ -69,9 +75,16 @@ def lars_recipe() -> config.Recipe:
 
 
 def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance) -> Verdict:
-    """Return the verdict of `check` on the losses of a fast step by those of the plain step, both [ranks, steps].
+    """Return the verdict on the losses of a fast training step by those of the plain step.
 
-    It is fatal, too, if the plain losses show no training: there is then nothing to compare with.
+    Args:
+        check: The name of the check, for the verdict.
+        fast: The losses of the fast step, shape [ranks, steps].
+        plain: The losses of the plain step, in the same form. Those of the first rank are wanted.
+        tolerance: How far a loss may be off, as a share of the wanted loss.
+
+    Returns:
+        The verdict. It is fatal, too, if the plain losses show no training: there is then nothing to compare with.
     """
     untrained = why_untrained(plain, "plain")
     if untrained:

@@ -109,15 +109,25 @@ class Machine:
         self.has_kernels = not job.cluster.on_gpu or bool(doctor_checks.code_for(self.capability))
 
     def begin_check(self, me: ranks.Ranks) -> None:
-        """Give `self.me` a new communicator of MPI, by which the next check sends; `me` keeps its own.
+        """Give this machine's `me` a new communicator of MPI, by which the next check sends.
 
         A failed check may leave messages that no rank has received. In its own communicator they cannot reach a later
         check. All ranks must call this together.
+
+        Args:
+            me: This rank with the job's communicator, which it keeps.
         """
         self.me = replace(me, comm=me.comm.Dup())
 
     def raise_if_not_possible(self, check: str) -> None:
-        """Raise NotPossible if this rank's device cannot run a check; the message says what it does not have."""
+        """Check that this rank's device can run a check.
+
+        Args:
+            check: The name of the check.
+
+        Raises:
+            NotPossible: It cannot. The message says what the device does not have.
+        """
         if self.job.cluster.device == "cpu" and check in ONLY_ON_A_GPU:
             raise NotPossible(f"{ONLY_ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.has_kernels:
@@ -128,17 +138,33 @@ class Machine:
             raise NotPossible(f"resnet_unit needs compute capability 8.0 to 8.9, not {self.capability / 10}")
 
     def kept_by(self, check: str) -> Any:
-        """Return the result that an earlier check has kept for later ones. Raises RunError if it has kept none."""
+        """Return the result that an earlier check has kept for later ones.
+
+        Args:
+            check: The name of the earlier check.
+
+        Raises:
+            RunError: It has kept none, as after a failure.
+        """
         if check not in self.kept_by_check:
             raise RunError(f"needs what the check of {check} measures, which failed")
         return self.kept_by_check[check]
 
     def plan(self, layout: str = "", *, strategy: str = "") -> build.Plan:
-        """Return this job's plan with a static loss scale, by a layout and a strategy; empty ones are the default."""
+        """Return how this job's programs are built: its plan, with a static loss scale.
+
+        Args:
+            layout: "NCHW" or "NHWC". If it is empty, the default is taken.
+            strategy: A value of the setting STRATEGY, such as "cuda_graph=1". If it is empty, the default is taken.
+        """
         return workload.plan_of(with_values(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
     def recorded_training(self, other_recipe: config.Recipe | None = None) -> RecordedTraining:
-        """Return recipe, images and schedule of the recorded training; `other_recipe` replaces its recipe."""
+        """Return recipe, images and schedule of the training whose losses a CPU recorded.
+
+        Args:
+            other_recipe: Replaces its recipe. None keeps it.
+        """
         recipe = other_recipe
         if recipe is None:
             recipe = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
@@ -157,9 +183,15 @@ class Machine:
         return replace(reader, device=device)
 
     def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Batches:
-        """Return the batches of the first `steps` steps of a training on `images`; the CPU decodes them.
+        """Return the batches of the first steps of a training, decoded by the CPU. They are the same on every rank.
 
-        They are the same on every rank.
+        Args:
+            images: The list of image files to train on.
+            recipe: Sets the augmentation of the images.
+            steps: How many batches.
+
+        Returns:
+            For each step the images [N, 3, H, W] float32 and the labels [N, 1].
         """
         # As for a job of one rank, so that each rank reads all images.
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
@@ -278,9 +310,11 @@ def _losses_of_steps(
 
 
 def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
-    """Return images [N, 3, H, W] float32 in the format that a program is fed: layout, number of channels and type.
+    """Return images in the format that a program is fed: layout, number of channels and type.
 
-    If the format has a fourth channel, that is zero.
+    Args:
+        image: Images [N, 3, H, W] float32.
+        wanted: The format. If it has a fourth channel, that is zero.
     """
     image = np.pad(image, ((0, 0), (0, wanted.channels - 3), (0, 0), (0, 0)))
     if wanted.layout == "NHWC":

@@ -60,10 +60,15 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
 
 
 def _run_check(machine: Machine, name: str) -> Verdict:
-    """Run the check of that name on this rank, and return its verdict.
+    """Run a check on this rank, and return its verdict.
 
-    Raises NotPossible if the machine does not have what the check needs, and RunError with an explanation if memory is
-    exhausted or a rank is lost.
+    Args:
+        machine: This rank's part of the machine.
+        name: The name of the check, a key of FUNCTIONS.
+
+    Raises:
+        NotPossible: The machine does not have what the check needs.
+        RunError: Memory is exhausted, another rank is lost, or an earlier check that this one needs has failed.
     """
     machine.raise_if_not_possible(name)
     with memory.explain_exhaustion(machine.job.model.batchsize), ranks.lost_peer():

@@ -32,6 +32,10 @@ def throughput(machine: Machine) -> Verdict:
     """Train the job's own program on synthetic data for about a minute, and judge its images/s by published figures.
 
     The first rank writes a log to the job's RESULT_FILE. All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine. The peak memory of each rank is kept in it for the check
+            `peak_memory`.
     """
     measured = _train_with_log(machine)
     machine.kept_by_check["throughput"] = measured.peak_memory_mib_by_rank  # for `peak_memory`
@@ -187,8 +191,9 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
             figures.
 
     Returns:
-        Ok if the rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published rate a device, else fatal. Unknown if
-        none is published for this card, model, precision and image size.
+        Ok if the rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published rate of a device, for each rank; else
+        fatal. Unknown if the card is not known, as on a CPU, or if no rate is published for this card, model, precision
+        and image size.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)
@@ -259,9 +264,15 @@ def _rate_of_training(
 
 
 def _nearest_published(machine: Machine, card: Card | None) -> Published | None:
-    """Return the published figure of this card, model and precision that is nearest in batch and number of devices.
+    """Return the published rate of this card, model and precision that is nearest in batch and number of devices.
 
-    None if there is none, the card is not known, or the job's images do not have PUBLISHED_SIZE.
+    Args:
+        machine: This rank's part of the machine, with the settings of the job.
+        card: The model of the GPUs; None on a CPU or if it is not known.
+
+    Returns:
+        The rate. None if there is none, the card is not known, or the job's images do not have PUBLISHED_SIZE (224)
+        pixels a side.
     """
     job = machine.job
     if card is None or job.hyperparameters.image_size != PUBLISHED_SIZE:

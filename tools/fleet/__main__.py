@@ -152,7 +152,12 @@ def _arithmetic_lines(judged: Judged) -> list[str]:
 
 
 def _names_of(hosts: Sequence[str], *, all_hosts: Collection[str]) -> str:
-    """Return the names of some hosts as text: "all", or at most MOST_NODES_SHOWN names and then "..."."""
+    """Return the names of some hosts as text: "all", or at most MOST_NODES_SHOWN (16) names and then "...".
+
+    Args:
+        hosts: The hosts to name.
+        all_hosts: All hosts of the fleet. If `hosts` are as many, the text is "all".
+    """
     if len(hosts) == len(all_hosts):
         return "all"
     names = ", ".join(hosts[:MOST_NODES_SHOWN])
@@ -187,7 +192,11 @@ def _lines_on_step_of_all(record: Record) -> list[str]:
 
 
 def _change_lines(change: Change) -> list[str]:
-    """Return a line on how a metric changed since the baseline, and one for each node that slowed down more."""
+    """Return a line on how a metric changed since the baseline, and one for each node that slowed down more.
+
+    Args:
+        change: The change of the metric on the nodes that are in both records.
+    """
     interval = ""
     if change.interval_95 is not None:
         interval = f" ({signed_interval(*change.interval_95)})"
@@ -333,7 +342,8 @@ def _write_files(args: argparse.Namespace, judged: Judged) -> None:
 def main() -> int:
     """Take part in the measurement if mpirun started this process; otherwise report on a record that was measured.
 
-    Returns the exit status: 0 if no node and no link is bad, 2 for wrong use, else 1.
+    Returns:
+        The exit status: 0 if no node and no link is bad, 2 for wrong use, 130 after Ctrl-C, else 1.
     """
     if env.is_rank():
         return run_module("tools.fleet.measure", checks_precision=False)  # it leaves out what a GPU cannot compute

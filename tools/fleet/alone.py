@@ -236,6 +236,11 @@ def order_of_all_images(count: int, batch: int, *, rank: int) -> sampling.Plan:
     """Return the batches of all images in an order of the rank's own.
 
     So the ranks of a node do not read the same file at the same time.
+
+    Args:
+        count: The number of images.
+        batch: Images in a batch.
+        rank: The number of this rank, which decides the order.
     """
     # With rank 0 of 1 the plan has all images, however many ranks there are.
     return sampling.training_plan(count, batch=batch, rank=0, ranks=1, seed=SEED + rank)
@@ -249,7 +254,14 @@ class Reading(NamedTuple):
 
 
 def read_uncached(path: Path, most_bytes: int) -> Reading:
-    """Read the beginning of a file from the disk; without this the kernel might give it from its cache."""
+    """Read the beginning of a file from the disk; return how much was read and how long it took.
+
+    The kernel is told to drop the file from its cache before, or it might give the file from there.
+
+    Args:
+        path: The file.
+        most_bytes: How many bytes to read at most.
+    """
     with path.open("rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the whole file leaves the kernel's cache
         began = time.perf_counter()
@@ -305,13 +317,29 @@ def _values_by_metric(turns: Sequence[Turn]) -> dict[str, list[float]]:
 
 
 def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements, failed_metrics: Container[str]) -> Turn:
-    """Take a turn that begins at the same time on all ranks, so that what slows all of them cancels in a comparison."""
+    """Take a turn that begins at the same time on all ranks, so that what slows all of them cancels in a comparison.
+
+    All ranks must call this together.
+
+    Args:
+        me: This rank, with its MPI communicator of all ranks.
+        measurements: The measurements that this rank makes by itself.
+        failed_metrics: Names of the metrics that failed in an earlier turn. Their measurements are left out.
+    """
     ranks.wait(me.comm)
     return measurements.take_turn(failed_metrics)
 
 
 def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonObject:
-    """Return what the ranks measured by themselves, as the record has it: {metric: entry of `_merge_metric`}."""
+    """Return what the ranks measured by themselves, as fleet.json has it, by the names of the metrics.
+
+    Args:
+        hosts: The names of the compared hosts.
+        times_by_rank: What each rank measured, with the index of its host in `hosts`.
+
+    Returns:
+        {metric: {"series": [...], "reasons": {...}}}, where an entry is that of `_merge_metric`.
+    """
     metric_names: dict[str, None] = {}  # an ordered set, in the order in which the ranks have them
     ranks_by_host: list[list[RankTimes]] = [[] for _ in hosts]
     for of_rank in times_by_rank:

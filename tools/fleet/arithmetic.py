@@ -100,7 +100,12 @@ class Position(NamedTuple):
 
 
 def _given_by_most(count_by_result: Mapping[ResultName, int], total: int) -> ResultName | None:
-    """Return the result whose count is more than half of `total`; None if there is no such result."""
+    """Return the result whose count is more than half of a total; None if there is no such result.
+
+    Args:
+        count_by_result: How often each result came, by the result's name.
+        total: What a count must be more than half of. It may be more than the sum of the counts.
+    """
     for result, count in count_by_result.items():
         if 2 * count > total:
             return result
@@ -240,7 +245,10 @@ def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Jud
 def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
     """Return whether the kernels of a class of ranks sum in a random order: most of its measured ranks are unsteady.
 
-    An unsteady rank gave different results in different repetitions of the same steps.
+    Args:
+        measured_ranks: The number of ranks that did not fail. A single one may be unsteady because it computes wrongly,
+            so the answer is then False.
+        unsteady_ranks: How many of them gave different results in different repetitions of the same steps.
     """
     if measured_ranks < 2:
         return False  # a single rank may differ from itself because it computes wrongly
@@ -313,9 +321,10 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
 
 def _judge_without_majority(rank_count: int) -> Judgement:
-    """Return the judgement on a rank whose repetitions all agree, while no majority of its class confirms them.
+    """Return the judgement "unknown" on a rank whose repetitions all agree, but which no majority confirms.
 
-    `rank_count` is the number of measured ranks of the class.
+    Args:
+        rank_count: The number of measured ranks of the class (same device model and libraries), for the reason.
     """
     if rank_count < LEAST_RANKS:  # too few for a majority
         found = f"not decided: {rank_count} of its class, {LEAST_RANKS} are needed to tell who is wrong"
@@ -350,9 +359,16 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
 
 
 def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, host_count: int) -> Judgement:
-    """Judge a rank whose usual result is wrong; `host_count` is how many hosts gave that result, with its own host.
+    """Judge a rank of which more than half of the repetitions gave the same wrong result.
 
-    A fault of hardware is not the same on two hosts.
+    Args:
+        rank: The rank.
+        digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
+        right: The result that counts as right, and who gave it in words.
+        host_count: How many hosts gave that wrong result, with the rank's own host.
+
+    Returns:
+        Fatal if no other host gave it, because a fault of hardware is not the same on two hosts; else unknown.
     """
     if host_count == 1:
         return Judgement(FATAL, _describe_fault(rank, digests, right))
@@ -430,8 +446,14 @@ def _first_fault(
 def _first_difference(table: Table, right_table: Table) -> Position:
     """Return the first step in which two tables of digests differ, and the first tensor of that step that differs.
 
-    It is nearest to the fault, because what is computed from a wrong value is wrong too. Raises ValueError if the
-    tables are equal.
+    It is nearest to the fault, because what is computed from a wrong value is wrong too.
+
+    Args:
+        table: For each step a list with the digest (hash) of each tensor, of a wrong result.
+        right_table: The digests of the right result, in the same form.
+
+    Raises:
+        ValueError: The tables are equal.
     """
     for step_index, right_digests in enumerate(right_table):
         for tensor_index, right_digest in enumerate(right_digests):

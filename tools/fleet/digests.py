@@ -178,9 +178,15 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 
 
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
-    """Repeat the training until both the least count and the least time of `amount` are reached; return the digests.
+    """Repeat a training, with algorithms that compute the same bits each time; return the digests of its results.
 
-    If a step raises an error, there are no digests, and the result has the error's message as its `failure`.
+    Args:
+        training: The training, which gives the same results in each repetition on a healthy device.
+        amount: The steps of a repetition, and the least number of repetitions and seconds. Both are reached.
+
+    Returns:
+        The results by name, and how often each came. If a step raises an error, there are none, and the error's message
+        is the `failure`.
     """
     try:
         # A fixed workspace limit lets cuDNN choose the same algorithms on all ranks.

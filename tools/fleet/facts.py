@@ -101,9 +101,14 @@ def _power_limit(gpu: Any) -> str | None:
 
 
 def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of this node that decide how fast it is, by name: {"CPU": "AMD EPYC 7742", "MTU": "9000", ...}.
+    """Return the facts of this node that decide how fast it is.
 
-    `probed` is what the doctor found on this node (tools/doctor/node.py). An empty fact has the value "none".
+    Args:
+        job: The settings of the job.
+        probed: What the health check found on this node (tools/doctor/node.py).
+
+    Returns:
+        The facts by name: {"CPU": "AMD EPYC 7742", "MTU": "9000", ...}. An empty one has the value "none".
     """
     libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
     settings = {name: value for name, value in env.libraries().items() if name.startswith(("NCCL_", "UCX_", "OMPI_"))}
@@ -204,7 +209,10 @@ def _hosts_by_value(name: str, facts_by_host: Mapping[str, Mapping[str, str]]) -
 def _difference(fact: str, hosts_by_value: Mapping[str, list[str]]) -> Difference:
     """Return the usual value of a fact, and the hosts of each other value.
 
-    The usual value is the most common one. If several are equally common, it is the first of them in `hosts_by_value`.
+    Args:
+        fact: The name of the fact, such as "MTU".
+        hosts_by_value: The hosts that have each value. The most common one is the usual value; of several equally
+            common ones, the first.
     """
     most_common_first = sorted(hosts_by_value, key=lambda value: len(hosts_by_value[value]), reverse=True)
     usual = most_common_first[0]
@@ -215,7 +223,9 @@ def _difference(fact: str, hosts_by_value: Mapping[str, list[str]]) -> Differenc
 def _clock_offset_text(offset_s: float) -> str:
     """Return by how many seconds a node's clock is ahead of the first node's: 2.5 -> "+2.500 s".
 
-    All offsets up to MOST_CLOCK_OFFSET_S have the same text, so that they do not count as a difference.
+    Args:
+        offset_s: The seconds. All offsets up to MOST_CLOCK_OFFSET_S (0.5) in either direction have the same text, so
+            that they do not count as a difference.
     """
     if abs(offset_s) > MOST_CLOCK_OFFSET_S:
         return f"{offset_s:+.3f} s"

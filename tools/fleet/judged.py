@@ -113,7 +113,11 @@ def _verdicts_of_doctor(record: Record) -> list[Verdict]:
 
 
 def judge_record(record: Record) -> Judged:
-    """Judge a fleet by its record; return the verdicts on its nodes and links, each node's status, and what differs."""
+    """Judge a fleet by its record; return the verdicts on its nodes and links, each node's status, and what differs.
+
+    Args:
+        record: What was measured on the fleet, as fleet.json holds it.
+    """
     network = judge_links(record)
     node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record) + _verdicts_of_doctor(record)
     return Judged(

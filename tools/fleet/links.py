@@ -27,7 +27,12 @@ class ExchangeTimes(NamedTuple):
 
 
 def exchange(comm: MPI.Comm, other: int) -> ExchangeTimes:
-    """Exchange data with the rank `other`, which must call this at the same time; return the times."""
+    """Exchange data with another rank, which must call this at the same time; return the times.
+
+    Args:
+        comm: An MPI communicator with both ranks.
+        other: The number of the other rank in it.
+    """
     return ExchangeTimes(latency_s=_latency_s(comm, other), transfer_s=_transfer_s(comm, other))
 
 

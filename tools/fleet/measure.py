@@ -74,9 +74,16 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
 
 
 def _run_doctor(job: Job, cores_of_ranks: list[list[int]], *, node_number: int) -> JsonObject:
-    """Return what the doctor finds on this node: which checks are fatal ("failed"), and the node's facts ("facts").
+    """Return what the health check (tools/doctor) finds on this node, and the node's facts.
 
-    `cores_of_ranks` has for each rank of the node the cores that it may use.
+    Args:
+        job: The settings of the job.
+        cores_of_ranks: For each rank of the node the cores that it may use.
+        node_number: The number of this node in the job, from 0.
+
+    Returns:
+        {"failed": [...], "facts": {...}}. "failed" has the checks of fatal status, such as "gpu.ecc: GPU3: 2
+        uncorrected".
     """
     probed = probe(job, rank_cores=cores_of_ranks, node=node_number)
     failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
@@ -258,7 +265,12 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
 def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: ComparedHosts) -> list[RankTimes]:
     """Measure each rank by itself, all at the same time; return what each rank measured, in the order of the ranks.
 
-    Without `training_programs` the reason why no step was measured is recorded. All ranks must call this together.
+    All ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+        training_programs: The programs of the training steps. None: no step is timed, and the reason is recorded.
+        hosts: The hosts to compare, and which of them this rank belongs to.
     """
     # `refuse_step` raises NotPossible with the reason.
     take_step_alone = refuse_step if training_programs is None else training_programs.step_alone

@@ -33,10 +33,13 @@ LEAST_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so muc
 
 
 def level_of(log_ratios: Sequence[float]) -> float:
-    """Return the level of a node or link, which sums up its log ratios: their Hodges-Lehmann estimate.
+    """Return the level of a node or link, a robust mean of its log ratios: their Hodges-Lehmann estimate.
 
     It is the median of the means of all pairs of values. Each value is also paired with itself. The estimate varies
     less than the median of the values.
+
+    Args:
+        log_ratios: For each turn log(time / usual time): 0.05 is about 5 % slower.
     """
     pairs = itertools.combinations_with_replacement(log_ratios, 2)
     return statistics.median((first + second) / 2 for first, second in pairs)
@@ -46,6 +49,9 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
     """Return the standard error of `level_of(log_ratios)`, estimated by the median absolute deviation (MAD).
 
     In normal noise the variance of a level is pi / 3 times the variance of the mean.
+
+    Args:
+        log_ratios: For each turn log(time / usual time): 0.05 is about 5 % slower.
     """
     median = statistics.median(log_ratios)
     mad = statistics.median(abs(value - median) for value in log_ratios)
@@ -102,8 +108,10 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
 def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | None:
     """Return the index of the first value that is an outlier above all values before it; None if there is none.
 
-    `values` are distances from the median in the order of their size, the nearest first. The nearer half is taken to be
-    usual, and not tested.
+    Args:
+        values: Distances from the median, the nearest first. The nearer half is taken to be usual, and not tested.
+        noise: The standard error of a value.
+        alpha: The accepted chance of a false alarm in each test.
     """
     first_tested = len(values) // 2 + 1
     for index in range(first_tested, len(values)):

@@ -69,9 +69,11 @@ def _slower(verdict: Verdict, *, missing: str) -> str:
 
 
 def _figure_on_map(metric: str, time_s: float) -> str:
-    """Return the figure of a link on a map: the bandwidth in MiB/s for "transfer_s", else the latency in microseconds.
+    """Return the figure of a link on a map of the network; from 1000 it is a whole number, else it has four digits.
 
-    `time_s` is the link's time. Figures of 1000 and more are whole numbers; others have four digits.
+    Args:
+        metric: "transfer_s" for the bandwidth in MiB/s, or "latency_s" for the latency in microseconds.
+        time_s: The link's time.
     """
     value = time_s * 1e6
     if metric == "transfer_s":
@@ -80,9 +82,15 @@ def _figure_on_map(metric: str, time_s: float) -> str:
 
 
 def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
-    """Return the rows of a map of the links: for each node {number of another node: cell of the link between them}.
+    """Return the rows of a map of a fleet's network, one for each node.
 
-    `metric` is one of LINK_METRICS. Each link is in two rows, those of its nodes.
+    Args:
+        judged: The verdicts on the fleet, with the record of its measurements.
+        metric: "latency_s" or "transfer_s".
+
+    Returns:
+        For each node {number of another node: cell of the link between them}. Each link is in the rows of both its
+        nodes.
     """
     cells = _cells_of_links(judged, metric)
     rows: list[dict[int, Cell]] = [{} for _ in judged.statuses]  # one for each node

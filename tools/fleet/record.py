@@ -183,10 +183,16 @@ def _check_series(metric: str, series: Series) -> None:
 
 
 def _check_digests(record: Record) -> None:
-    """Raise an error if the digests of a record that has some are incomplete, or do not fit together.
+    """Check that the digests (hashes of computed tensors) of a record are complete, and that they fit together.
 
-    - A value is wrong: ValueError.
-    - A field is missing or of another type: LookupError, TypeError or AttributeError.
+    Args:
+        record: The content of fleet.json, which has digests.
+
+    Raises:
+        ValueError: A value is wrong.
+        LookupError: A field is missing.
+        TypeError: A field is of another type.
+        AttributeError: A field is of another type.
     """
     _check_tables(record["digests"])
     _check_ranks(record["digests"]["ranks"], record["hosts"])

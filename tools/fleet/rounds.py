@@ -18,9 +18,11 @@ class Pair:
 
 
 def round_count(nodes: int) -> int:
-    """Return the number of rounds: log2(nodes) rounded up, but at least LEAST_ROUNDS.
+    """Return the number of rounds of exchange in pairs: log2(nodes) rounded up, but at least LEAST_ROUNDS (3).
 
-    It is lower if all pairs have met before: two nodes need one round, and one node needs none.
+    Args:
+        nodes: The number of nodes. There are fewer rounds if all pairs have met before: two nodes need one round, and
+            one node needs none.
     """
     if nodes < 2:
         return 0
@@ -160,7 +162,15 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
 
 
 def _rotation_step(size: int, largest_group: int) -> int:
-    """Return by how many places `size` nodes, ordered by group, are rotated from round to round."""
+    """Return by how many places nodes, ordered by group, are rotated from round to round.
+
+    It is more than any group, so that the next partner of a node is mostly in another group, and has no common divisor
+    with `size`, so that no partner comes again before all have come once.
+
+    Args:
+        size: The number of nodes that are rotated.
+        largest_group: The number of nodes in the largest switch group.
+    """
     step = largest_group + 1  # more than any group, so that the next partner of a node is mostly in another group
     while math.gcd(step, size) != 1:  # without a common divisor, no partner comes again before all have come once
         step += 1
@@ -168,9 +178,14 @@ def _rotation_step(size: int, largest_group: int) -> int:
 
 
 def groups_of(text: str, nodes: int) -> list[str]:
-    """Return the switch group of each node; `text` is the setting SWITCH_GROUPS, such as "s1,s1,s2".
+    """Return the switch group of each node: the name of the network switch that it shares with others.
 
-    An empty text puts all nodes in one group. Raises ValueError if the number of groups is not `nodes`.
+    Args:
+        text: The setting SWITCH_GROUPS, such as "s1,s1,s2". If it is empty, all nodes are in one group.
+        nodes: The number of nodes.
+
+    Raises:
+        ValueError: The number of groups is not `nodes`.
     """
     groups = text.split(",") if text else [""] * nodes
     if len(groups) != nodes:

@@ -91,6 +91,11 @@ def _start_with_same_weights(machine: Machine, model: ResNet50, training: Traini
 
     The first rank draws the weights on its CPU and broadcasts them: GPUs would draw others from the same seed. All
     ranks must call this together.
+
+    Args:
+        machine: This rank's part of the machine.
+        model: The model of the program, for its recipe.
+        training: The program, whose variables need not exist yet.
     """
     machine.executor.run(training.startup)  # makes all variables, so it comes before their values are set
     if machine.me.is_first:

@@ -99,10 +99,14 @@ def judge_slowness(
 
 
 def _log_ratios_to_median(series: Series, across_links: Container[str]) -> dict[str, list[float]]:
-    """Return for each measured node or link, in each turn, the logarithm of its time over the median time of that turn.
+    """Return for each measured node or link, in each turn, log(its time / the median time of that turn).
 
-    0.05 is about 5 % slower. The links of `across_links`, between switch groups, have a median of their own, because
-    they are usually slower.
+    Args:
+        series: The times of each node or link in each turn; None: not measured.
+        across_links: Names of the links between switch groups. They are usually slower, so they have their own median.
+
+    Returns:
+        The logarithms by name, in the order of `series`: 0.05 is about 5 % slower. What was not measured is left out.
     """
     measured = {name: np.array(times) for name, times in series.items() if times}
     across = {name: times for name, times in measured.items() if name in across_links}
@@ -160,7 +164,11 @@ def _leave_undecided(metric: str, names: Collection[str]) -> dict[str, Verdict]:
 def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
     """Return the verdict on a node or link that measured nothing: fatal if an error is the reason, else unknown.
 
-    The record gives the reason, such as "not possible here: no DATADIR"; None if it has none.
+    Args:
+        metric: The name of the check, such as "disk".
+        name: The node or link.
+        reason: Why, as the record says it. "not possible here: no DATADIR" is no error. None if the record has no
+            reason.
     """
     if reason is None:
         return Verdict(check=metric, where=name, status=UNKNOWN, found=NOT_MEASURED)
@@ -172,7 +180,10 @@ def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
 def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, Slowness]) -> dict[str, Verdict]:
     """Return the verdict on each measured node or link by name: a warning if it is called slow, else ok.
 
-    `series` has the measured times, whose median is the figure `value` of the verdict.
+    Args:
+        metric: The name of the check, such as "disk".
+        series: The times of each node or link in each turn. Their median is the figure `value` of the verdict.
+        slowness_by_name: How much slower than the fleet's median each measured one is, and whether that counts as slow.
     """
     verdicts = {}
     for name, slowness in slowness_by_name.items():
@@ -237,9 +248,13 @@ def _interval_of_extra_time(
 
 
 def _widening_by_error_of_median(nodes: int) -> float:
-    """Return sqrt(1 + pi / (2 n)): how much less certain a node's distance from the median of n nodes is than its time.
+    """Return how much less certain a node's distance from the median of n nodes is than its time.
 
-    In normal noise the variance of this median is pi / (2 n) of that of a node, and the two add up.
+    The factor is sqrt(1 + pi / (2 n)). In normal noise the variance of this median is pi / (2 n) of that of a node, and
+    the two add up.
+
+    Args:
+        nodes: The number n of nodes.
     """
     return math.sqrt(1 + math.pi / 2 / nodes)
 
@@ -311,10 +326,17 @@ def _names_across(links: Sequence[LinkTimes]) -> set[str]:
 
 
 def _slowness_of_links(hosts: Sequence[str], links: Sequence[LinkTimes]) -> dict[str, list[float] | None]:
-    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time; None if none was measured.
+    """Return for each host how slow its links are in each turn: 2.0 is twice the usual time.
 
     This is the median over the host's links, so that a single slow link does not count against the host. The usual time
     of a link is the median, in that turn, of all links of its kind: inside a switch group, or across.
+
+    Args:
+        hosts: The names of all compared hosts.
+        links: The links between them, with their times.
+
+    Returns:
+        The ratios by host, a value for each turn. None if none of its links was measured.
     """
     slowness: dict[str, list[float] | None] = dict.fromkeys(hosts)
     for host, log_ratios_of_links in _log_ratios_of_links_by_host(links).items():
@@ -375,7 +397,8 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
 def _lost_time_by_host(ratios_by_host: Mapping[str, Array]) -> dict[str, float]:
     """Return by what share each node's steps take longer by stalls than is usual: 0.05 is 5 %.
 
-    `ratios_by_host` has mean / median of each turn, as `_mean_over_median` returns it.
+    Args:
+        ratios_by_host: For each node the mean over the median of its steps' times in each turn. A stall raises it.
     """
     mean_ratio_by_host = {host: float(ratios.mean()) for host, ratios in ratios_by_host.items()}
     usual_ratio = statistics.median(mean_ratio_by_host.values())
@@ -393,9 +416,11 @@ def _mean_over_median(median_steps: Series, mean_steps: Series) -> dict[str, Arr
 
 
 def _count_stalls(mean_over_median: Array) -> StallCount:
-    """Return in how many turns a step stalled, by the mean over the median of the steps of each turn.
+    """Return in how many turns a training step stalled, that is took far longer than the others.
 
-    A stall raises the mean and hardly changes the median, so a large ratio shows it.
+    Args:
+        mean_over_median: For each turn the mean over the median of its steps' times. A stall raises the mean and hardly
+            changes the median, so more than STALLED_MEAN_OVER_MEDIAN (1.1) shows one.
     """
     stalled = mean_over_median > STALLED_MEAN_OVER_MEDIAN
     return StallCount(stalled_turns=int(stalled.sum()), turns=len(mean_over_median))
@@ -427,6 +452,10 @@ def _chance_of_stalls(of_host: StallCount, of_fleet: StallCount) -> float:
     """Return the chance that a host gets at least so many of the fleet's stalls if all turns are equally likely.
 
     This is Fisher's exact test: it counts in exact integers the ways to distribute the stalls over the turns.
+
+    Args:
+        of_host: How many turns the host has, and how many of them have a stall.
+        of_fleet: Turns and stalls of the whole fleet, with that host.
     """
     turns_of_others = of_fleet.turns - of_host.turns
     ways = 0

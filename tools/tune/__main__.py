@@ -84,7 +84,14 @@ def _choice_in_words(winner: Candidate) -> str:
 
 
 def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:
-    """Print the commands of the first turn, how many turns would follow, and the config file to be written."""
+    """Print the commands of the first turn, how many turns would follow, and the config file to be written.
+
+    Args:
+        runner: Makes the commands of the runs.
+        chosen: The candidates: changes to the user's job.
+        repeats: The number of turns; in a turn each candidate runs once.
+        path: The config file.
+    """
     for candidate in (BASE, CONTROL, *chosen):
         print_to_reader(shlex.join(runner.command(candidate, "screen_1")))
     print_to_reader(
@@ -245,7 +252,12 @@ def _base_settings(job: env.Job) -> str:
 
 
 def _verdict_on_batch(candidate: Candidate, measured: Measured) -> Verdict:
-    """Return the verdict on a batch size: its speed and memory, or why it was not measured."""
+    """Return the verdict on a batch size: its speed and memory, or why it was not measured.
+
+    Args:
+        candidate: The change of the job to that batch size.
+        measured: The runs of each candidate, or why it failed.
+    """
     if candidate in measured.failures:
         reason = f"not measured: {measured.failures[candidate]}"
         return Verdict(check=candidate.name, status=FATAL, found=reason)

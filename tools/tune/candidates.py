@@ -32,7 +32,9 @@ class Candidate:
     def excludes(self, other: "Candidate") -> bool:
         """Return whether this candidate cannot be joined with another one.
 
-        Two candidates cannot be joined if both set the same knob or variable, or if one is Paddle's automatic mode.
+        Args:
+            other: The other candidate. Two cannot be joined if both set the same knob (option of STRATEGY) or variable,
+                or if one is Paddle's automatic mode.
         """
         return self.is_auto or other.is_auto or bool(self.touches & other.touches)
 
@@ -93,7 +95,12 @@ def candidates(job: Job) -> list[Candidate]:
 
 
 def _changes_strategy(knob: str, job: Job) -> bool:
-    """Return whether the job's STRATEGY means anything else with this knob, such as "cuda_graph=1", at its end."""
+    """Return whether a knob, such as "cuda_graph=1", changes the job's strategy if it is added at its end.
+
+    Args:
+        knob: An option of STRATEGY with its value.
+        job: The user's own job.
+    """
     strategy_with_knob = strategy.parse(f"{job.model.strategy},{knob}")
     return strategy_with_knob != job.model.knobs
 
@@ -101,8 +108,8 @@ def _changes_strategy(knob: str, job: Job) -> bool:
 def _other_executor(*, on_gpu: bool) -> Candidate:
     """Return the candidate with the mode of Paddle's executor that is not the default of a run (harness/env.py).
 
-    - On GPUs the default is parallel: the serial executor.
-    - On a CPU the default is serial: the parallel executor.
+    Args:
+        on_gpu: Whether the job runs on GPUs, where the default is parallel. On a CPU it is serial.
     """
     serial = "1" if on_gpu else "0"
     return Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),))

@@ -47,7 +47,12 @@ class Runner:
         self.records: list[Record] = []  # of all runs so far
 
     def command(self, candidate: Candidate, turn: str) -> list[str]:
-        """Return the command of one run, `env NAME=VALUE... ./run_and_time.sh`."""
+        """Return the command of one run, `env NAME=VALUE... ./run_and_time.sh`, as a list of words.
+
+        Args:
+            candidate: The changes to the user's job, which become variables of the command.
+            turn: The name of the repetition, such as "screen_1", which is a part of the path of the run's folder.
+        """
         variables = self.variables | {"LOGDIR": str(self._logdir(candidate, turn))}
         variables |= candidate.exports(self.strategy)
         assignments = [f"{name}={value}" for name, value in variables.items()]
@@ -105,7 +110,17 @@ class Runner:
         return measured
 
     def _measure_turn(self, measured: Measured, candidates: Sequence[Candidate], title: str, turn: int) -> None:
-        """Run once each candidate that has not failed, and the control in the first turn only."""
+        """Run once each candidate that has not failed, and the control in the first turn only.
+
+        Args:
+            measured: The measurement so far, to which the runs are added.
+            candidates: The changes to the user's job.
+            title: The first part of the turn's name: "screen" gives "screen_1".
+            turn: The number of the turn; counts from 1.
+
+        Raises:
+            RunError: The run of BASE (the job without changes) or of CONTROL fails.
+        """
         for candidate in _order_of_turn(candidates, turn):
             has_failed = candidate in measured.failures  # in an earlier turn
             is_done = candidate == CONTROL and turn > 1  # one run is enough to compare losses
@@ -145,9 +160,13 @@ class Runner:
 
 
 def _order_of_turn(candidates: Sequence[Candidate], turn: int) -> list[Candidate]:
-    """Return the candidates in order in odd turns and reversed in even ones, so that a slow change affects all equally.
+    """Return the candidates in order in odd turns and reversed in even ones.
 
-    Such a change is the heat of the machine.
+    So a slow change, such as that of the machine's heat, affects all equally.
+
+    Args:
+        candidates: The changes to the user's job that are measured.
+        turn: The number of the turn; counts from 1.
     """
     if turn % 2 == 0:
         return list(reversed(candidates))

@@ -23,7 +23,11 @@ Verdicts = dict[Candidate, Verdict]
 
 
 def losses(runs: Sequence[Record]) -> Array:
-    """Return the losses of runs, [runs, windows]; NaN if a window has none."""
+    """Return the losses of runs, shape [runs, windows]. A loss is NaN if its window of steps has none.
+
+    Args:
+        runs: What the logs say. All have equally many windows.
+    """
     rows = []
     for run in runs:
         rows.append([window.loss for window in run.windows])
@@ -118,10 +122,14 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
 
 
 def _speed_ratio(rates: Sequence[float], base_rates: Sequence[float]) -> _SpeedRatio:
-    """Return how many times as fast as the base a candidate is, with the 95 % interval.
+    """Return how many times as fast as the base (the unchanged job) a candidate is, with the 95 % interval.
 
-    Both lists have a rate of each turn, and only the rates of the same turn are compared. The mean is the geometric one
-    of the turns' ratios, exp(mean of log(rate / base rate)). The interval is that of Student's t for the logarithms.
+    Only the rates of the same turn are compared. The mean is the geometric one of the turns' ratios, exp(mean of
+    log(rate / base rate)). The interval is that of Student's t for the logarithms.
+
+    Args:
+        rates: The candidate's images/s in each turn, at least two.
+        base_rates: The base's images/s in each turn.
     """
     logs = [math.log(rate_of_turn / base) for rate_of_turn, base in zip(rates, base_rates, strict=True)]
     interval_of_logs = spread.t_interval(logs)
@@ -131,9 +139,12 @@ def _speed_ratio(rates: Sequence[float], base_rates: Sequence[float]) -> _SpeedR
 
 
 def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> float:
-    """Return the largest difference of a loss from the base's, divided by the allowed one; infinity if a loss is NaN.
+    """Return the largest difference of a loss from the base's, over the allowed one; infinity if a loss is NaN.
 
-    `allowed` has a figure for each window of steps.
+    Args:
+        runs: The candidate's run of each turn.
+        base_runs: The runs of the base, the unchanged job. Only the first one counts.
+        allowed: The allowed difference for each window of steps.
     """
     # One run of the base stands for all: they have the same seed, so their losses are nearly equal.
     first_base_losses = losses(base_runs[:1])  # [1, windows]
