@@ -52,7 +52,7 @@ def gather(folder: Path) -> Results:
         the job (None if no job wrote it).
 
     Raises:
-        ValueError: The files of the jobs cannot be read, or one is damaged.
+        ValueError: The folder cannot be read, has no file of a job, or has a damaged one.
     """
     _check_folder(folder)
     verdicts: list[Verdict] = []

@@ -136,7 +136,8 @@ def sensors(machine: Machine) -> Verdict:
         machine: This rank's part of the machine.
 
     Returns:
-        The verdict on the GPUs of all ranks. It is ok only if every sensor of SENSORS gives a reading on every GPU.
+        The verdict on the GPUs of all ranks. It is ok if each has the name of the GPU that computes, and a reading of
+        every sensor of SENSORS; else fatal.
     """
     gpus = machine.me.comm.allgather(_readings_of_gpu(machine.me.local_rank))
     wrong_gpus = 0

@@ -447,7 +447,7 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
         failure_by_rank: For each rank the verdict on its failure; None if it has not failed. At least one has.
 
     Returns:
-        The verdict. If it is fatal and other ranks have not failed, its text begins with the rank: "rank 3: ...".
+        The verdict. If it is fatal and some ranks have not failed, its text begins with the rank: "rank 3: ...".
     """
     failures = [failed for failed in failure_by_rank if failed is not None]
     gravest_status = worst(failures)

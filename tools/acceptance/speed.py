@@ -31,11 +31,11 @@ PUBLISHED_SIZE = 224  # pixels of a side, in every published figure
 def throughput(machine: Machine) -> Verdict:
     """Train the job's own program on synthetic data for about a minute, and judge its images/s by published figures.
 
-    The first rank writes a log to the job's RESULT_FILE. All ranks must call this together.
+    In the short form it takes about two seconds. The first rank writes a log to the job's RESULT_FILE. All ranks must
+    call this together.
 
     Args:
-        machine: This rank's part of the machine. The peak memory of each rank is kept in it for the check
-            `peak_memory`.
+        machine: This rank's part of the machine. The peak memory of each rank is kept in it for `peak_memory`.
     """
     measured = _train_with_log(machine)
     machine.kept_by_check["throughput"] = measured.peak_memory_mib_by_rank  # for `peak_memory`

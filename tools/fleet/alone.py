@@ -95,7 +95,7 @@ class RankMeasurements:
         Args:
             machine: This rank's part of the machine, with the settings of the job.
             take_step: Takes a training step of this rank alone and returns its seconds, or raises NotPossible.
-            with_disk: Whether this rank measures the disk. Of the ranks of a node only one does.
+            with_disk: Whether this rank measures the disk, too. If it does not, another rank of its node does.
         """
         self.machine = machine
         self.job = machine.job
@@ -256,7 +256,7 @@ class Reading(NamedTuple):
 def read_uncached(path: Path, most_bytes: int) -> Reading:
     """Read the beginning of a file from the disk; return how much was read and how long it took.
 
-    The kernel is told to drop the file from its cache before, or it might give the file from there.
+    The kernel is first told to drop the file from its cache, or it might take the content from there.
 
     Args:
         path: The file.

@@ -171,7 +171,8 @@ def _judge_ranks(ranks: Sequence[Rank], digests: Digests) -> dict[int, Judgement
         digests: The entry "digests" of fleet.json, which holds the digests (hashes of tensors) of the results.
 
     Returns:
-        A judgement on each rank, by the rank's number. A rank whose class is not known is never ok.
+        A judgement on each rank, by the rank's number. A rank whose class is not known is fatal if it failed, else
+        unknown.
     """
     ranks_by_class: dict[str | None, list[Rank]] = {}
     for rank in ranks:
@@ -307,8 +308,8 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
     Returns:
         Unknown if all repetitions agree, because nothing confirms their result, or if no result came in more than half
-        of them. Otherwise the result of more than half counts as right: fatal if no other host gave one of the wrong
-        results, else unknown.
+        of them. Otherwise the result of more than half counts as right. The judgement is then fatal if at least one of
+        the others came from its host alone, else unknown.
     """
     if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
@@ -344,9 +345,9 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
         right: The result of the majority, and who gave it in words.
 
     Returns:
-        Ok if all its repetitions gave that result. If more than half gave one wrong result, it is fatal if no other
-        host gave that result. Otherwise it is fatal if at least one of its wrong results came from its host alone. Else
-        it is unknown.
+        Ok if all its repetitions gave that result. If more than half of them gave one wrong result, it is fatal if no
+        other host gave this one, else unknown. In all other cases it is fatal if at least one wrong result came from
+        its host alone, else unknown.
     """
     is_always_right = not rank.results_other_than(right.name)
     if is_always_right:

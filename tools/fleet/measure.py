@@ -91,17 +91,18 @@ def _run_doctor(job: Job, cores_of_ranks: list[list[int]], *, node_number: int) 
 
 
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
-    """Gather what `examine_node` found on each node, and add how far each clock is from the first node's.
+    """Gather what `examine_node` found for each compared host, and add how far its clock is from the first host's.
 
-    All ranks of `representatives` must call this together.
+    A host is a node here or, if the job has only one node, a rank. All ranks of `representatives` must call this
+    together.
 
     Args:
-        representatives: An MPI communicator with one rank of each compared node.
+        representatives: An MPI communicator with one rank of each compared host.
         mine: The result for this rank's node: {"failed": [...], "facts": {...}}.
 
     Returns:
-        On the first rank the results of all nodes, each with "clock_offset_s": how many seconds its clock is ahead of
-        the first node's. None on the other ranks.
+        On the first rank the results of all hosts, each with "clock_offset_s": how many seconds its clock is ahead of
+        the first host's. None on the other ranks.
     """
     offsets_s = [0.0]  # of the first node from itself
     for other in range(1, representatives.Get_size()):

@@ -33,13 +33,14 @@ LEAST_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so muc
 
 
 def level_of(log_ratios: Sequence[float]) -> float:
-    """Return the level of a node or link, a robust mean of its log ratios: their Hodges-Lehmann estimate.
+    """Return the level of a node or link, a robust mean of the logarithms of its times: their Hodges-Lehmann estimate.
 
     It is the median of the means of all pairs of values. Each value is also paired with itself. The estimate varies
     less than the median of the values.
 
     Args:
-        log_ratios: For each turn log(time / usual time): 0.05 is about 5 % slower.
+        log_ratios: For each turn (a repetition of the measurement) the logarithm of a time, mostly of its ratio to the
+            usual time: 0.05 is then about 5 % slower.
     """
     pairs = itertools.combinations_with_replacement(log_ratios, 2)
     return statistics.median((first + second) / 2 for first, second in pairs)
@@ -51,7 +52,8 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
     In normal noise the variance of a level is pi / 3 times the variance of the mean.
 
     Args:
-        log_ratios: For each turn log(time / usual time): 0.05 is about 5 % slower.
+        log_ratios: For each turn (a repetition of the measurement) the logarithm of a time, mostly of its ratio to the
+            usual time.
     """
     median = statistics.median(log_ratios)
     mad = statistics.median(abs(value - median) for value in log_ratios)
@@ -66,7 +68,8 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
     """Return the names of the nodes or links that are slow compared with the others.
 
     Args:
-        log_ratios: For each name log(time / usual time): 0.05 is about 5 % slower.
+        log_ratios: For each name the logarithm of a ratio of times, such as log(time / usual time): 0.05 is about 5 %
+            slower.
         noise: The standard error of a log ratio.
         alpha: The accepted chance of a false alarm in a healthy fleet.
 
@@ -88,7 +91,8 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     An outlier that is slower by no more than healthy machines differ is left out.
 
     Args:
-        distances: For each node or link the logarithm of its time minus the median of these: above 0 if slower.
+        distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if
+            it is slower than most.
         noise: The standard error of a distance.
         alpha: The accepted chance of a false alarm in a healthy fleet.
     """
@@ -123,11 +127,11 @@ def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | N
 def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: float) -> bool:
     """Return whether the farthest of several values is an outlier above the others, by a one-sided t-test.
 
-    It must lie more than LEAST_T standard errors above the mean of the others. If all are healthy, the chance that one
-    of them lies so far above must be at most `alpha`.
+    It must lie more than LEAST_T (3) standard errors above the mean of the others. If all are healthy, the chance that
+    one of them lies so far above must be at most `alpha`.
 
     Args:
-        farthest: The value that is farthest from the median; the logarithm of a time, minus the median.
+        farthest: The value that is farthest from the median. Values are logarithms of times, minus their median.
         others: All values that are nearer to the median.
         noise: The standard error of a value.
         alpha: The accepted chance of a false alarm.
@@ -155,7 +159,7 @@ def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[
     outliers, this works for a few nodes, too.
 
     Args:
-        distances: For each name the logarithm of its time over the median time.
+        distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these.
         noise: The standard error of a distance.
 
     Returns:

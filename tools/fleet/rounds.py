@@ -41,7 +41,7 @@ def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, 
         2: (3, 1) (2, 0)
 
     Args:
-        nodes: The numbers of the nodes. If they are odd in number, one of them has no pair in each round.
+        nodes: The numbers of the nodes. If there is an odd number of them, one has no pair in each round.
         round_index: Which round; counts from 0.
     """
     # The circle method: the nodes sit in two facing rows. One stays, and the others move on by one seat each round.
@@ -103,10 +103,10 @@ def _pair_of(first: int, second: int, groups: Sequence[str]) -> Pair:
 def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Return the pairs of each round: first rounds inside the switch groups, then about as many across them.
 
-    There are about log2 of the number of nodes rounds. With one group, all are inside it.
+    The number of rounds is about log2 of the number of nodes. With one group, all are inside it.
 
     Args:
-        groups: The name of each node's switch group.
+        groups: The name of each node's switch group (the nodes at one network switch).
 
     Returns:
         For each round its pairs of numbers of nodes. The rounds across groups may repeat pairs of earlier rounds.
@@ -164,8 +164,8 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _rotation_step(size: int, largest_group: int) -> int:
     """Return by how many places nodes, ordered by group, are rotated from round to round.
 
-    It is more than any group, so that the next partner of a node is mostly in another group, and has no common divisor
-    with `size`, so that no partner comes again before all have come once.
+    The number is greater than the largest group, so that the next partner of a node is mostly in another group. It has
+    no common divisor with `size`, so that no partner comes again before all have come once.
 
     Args:
         size: The number of nodes that are rotated.

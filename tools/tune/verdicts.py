@@ -193,12 +193,14 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 def finalists(verdicts: Verdicts) -> list[Candidate]:
     """Return the candidates to measure again: the fastest, and a new one that joins its changes with those of others.
 
+    Only candidates that are faster than the user's unchanged job (BASE) count.
+
     Args:
-        verdicts: The verdict on each candidate (a change to the user's job) and on the job without changes (BASE).
+        verdicts: The verdict on each candidate (a change to the job) and on BASE.
 
     Returns:
-        Only candidates that are faster than BASE count. The list has the fastest alone if it can be joined with none of
-        the others, for example because they set the same option. It is empty if no candidate is faster.
+        A list of the two. It has the fastest alone if it can be joined with none of the others, for example because
+        they set the same option. It is empty if no candidate is faster than BASE.
     """
     compatible = _compatible(better(verdicts))
     if not compatible:
