@@ -244,7 +244,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def refuse_misuse(args: argparse.Namespace) -> None:
-    """Check that the options of the command line go together, and that no output overwrites a record or another output.
+    """Check that the options go together, and that no output overwrites a record or another output.
 
     Args:
         args: The parsed command line.

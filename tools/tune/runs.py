@@ -66,7 +66,7 @@ class Runner:
             turn: The name of the repetition, such as "screen_1", which is a part of the path of the run's folder.
 
         Raises:
-            RunError: The run fails. The message is the reason that the run printed.
+            RunError: The run fails. The message is the first error that it printed, else its exit status.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
