@@ -358,8 +358,8 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
 
     Returns:
         One dictionary for each all-reduce, with its MiB, data type and number of gradients among others. Two values are
-        shares of the backward pass, from 0 to 1: "issued_after_operators", of its kernels, how many come before the
-        all-reduce; "bytes_left_to_hide_it", of the bytes that it moves, how many are moved after it.
+        shares from 0 to 1: "issued_after_operators" is the share of the backward pass's kernels that come before the
+        all-reduce. "bytes_left_to_hide_it" is the share of the backward pass's bytes that are moved after it.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)

@@ -145,9 +145,9 @@ class Schedule:
     def __call__(self, step: int) -> float:
         """Return the learning rate of a step.
 
-        The rate first rises linearly to `base`, for `warmup_steps` steps. Then it follows the schedule's `kind`: it
-        changes by factors at the boundaries (piecewise), or falls to `end` at `total_steps` and stays there (cosine,
-        polynomial).
+        The rate first rises linearly to `base`, for `warmup_steps` steps. Then it follows the schedule's `kind`: it is
+        `base` times the factor of the last boundary that was reached (piecewise), or falls to `end` at `total_steps`
+        and stays there (cosine, polynomial).
 
         Args:
             step: Number of the optimizer step; counts from 0.

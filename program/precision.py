@@ -264,8 +264,8 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 def perturb_input(main: static.Program) -> None:
     """Change a program so that it moves each value of its floating-point inputs by about one rounding error.
 
-    So the losses differ from those of the plain program by the noise of rounding; tools.tune has a run of it as a
-    control. The moved values of an input NAME are written to NAME.moved, which is read wherever NAME was read before.
+    So the losses differ from those of the plain program by the noise of rounding; `tools.tune` trains such a program as
+    a control. The moved values of an input NAME are written to NAME.moved, which is read wherever NAME was read before.
 
     Args:
         main: Training program; changed in place.

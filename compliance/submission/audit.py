@@ -42,8 +42,9 @@ def command(options: argparse.Namespace) -> int:
         The exit status 0, whatever the audit finds.
 
     Raises:
-        ValueError: There are no logs, an archive cannot be read, the rules for a log are not known, or a file that is
-            no earlier audit would be overwritten.
+        ValueError: There are no logs, an archive is damaged, the rules for a log are not known, or the file to write is
+            a folder or an existing file that is no earlier audit.
+        OSError: `path` does not exist, or a file cannot be written.
     """
     if options.html:
         # The template up to the first value that is filled in: every page of an earlier audit begins so.
@@ -71,7 +72,8 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 
     Args:
         path: Folder or tar archive of the repository.
-        ruleset: Version of the rules, such as 4.0.0. None: that of the round that each folder's path names.
+        ruleset: Version of the rules, such as 4.0.0. None: that of the MLPerf round that each folder's path names, such
+            as `training_results_v4.0`.
         envelope: Whether to add a second test of convergence, against fewer reference points (see
             `_test_against_envelope`).
 
@@ -79,7 +81,8 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
         The rows: verdicts, scores and the questions that a reviewer should ask.
 
     Raises:
-        ValueError: An archive cannot be read, or the rules for a log are not known.
+        ValueError: An archive is damaged, or the rules for a log are not known.
+        OSError: `path` does not exist.
     """
     folders = read_tree(path, ruleset)
     question_by_repeated_run = ask_about_repeated_runs(folders)

@@ -65,7 +65,7 @@ class Submission:
 
     @property
     def scaling_in_words(self) -> str:
-        """Return the factor of the convergence test, such as `, x 1.012000`; empty if there is none."""
+        """Return the factor of the convergence test, as `, x 1.012000`; empty if it was not applied or is not known."""
         return "" if self.scaling is None or self.rcp == "not applied" else f", x {self.scaling:.6f}"
 
     @property

@@ -73,7 +73,8 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
         The folders, sorted by name.
 
     Raises:
-        ValueError: An archive cannot be read, or the rules for a log are not known.
+        ValueError: An archive is damaged, or the rules for a log are not known.
+        OSError: `path` does not exist.
     """
     files = _read_files(path, ruleset)
     return [_complete_folder(name, files, path) for name in sorted(files.logs)]
@@ -85,14 +86,15 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
     Args:
         root: Folder or tar archive of the repository.
         wanted_version: Version of the rules, such as 4.0.0. None: that of the round that a log's folder names; if it
-            names none, NEWEST for a log of this project or without events.
+            names none, 4.0.0 (NEWEST) for a log of this project or without events.
 
     Returns:
         The files by their folders or paths. A description or factor that cannot be read has the reason in its place.
 
     Raises:
-        ValueError: An archive cannot be read, there are no rules for the version, or the round of a log of another
-            project is not known.
+        ValueError: An archive is damaged, there are no rules for the version, or the round of a log of another project
+            is not known.
+        OSError: `root` does not exist.
     """
     files = _Files()
     load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
@@ -168,8 +170,8 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
         root: Folder or tar archive of the repository.
 
     Returns:
-        The report, whose path is the name of the log without its folders. If the log cannot be read, it has only a
-        question, which asks the submitter for the log.
+        The report, whose path is the name of the log without its folders, and whether the log is of v0.5 or v0.6. If
+        the log cannot be read, the report has only a question, which asks the submitter for the log.
     """
     name = Path(file.name.name)
     checked = _read(functools.partial(check_file, ruleset=ruleset), file.content)
@@ -294,7 +296,8 @@ def _read_scaling(path: Path) -> float:
         path: Path of the file.
 
     Raises:
-        ValueError: The file has no factor above 0, or is no JSON object.
+        ValueError: The file has no factor above 0, or cannot be read as a JSON object.
+        OSError: The file cannot be opened.
     """
     factor: Any = read_object(path, "a factor file").get("scaling_factor")
     if not is_number(factor) or factor <= 0:

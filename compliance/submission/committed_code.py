@@ -39,11 +39,11 @@ def code_of(commit: str) -> dict[str, CodeFile]:
     Hidden files and those with a blank in their path are left out, because MLCommons' repo_checker refuses them.
 
     Args:
-        commit: Hash of the commit.
+        commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
     Raises:
         UnknownCommitError: This checkout does not have the commit.
-        ValueError: Git cannot be asked for it, or it has a link or a file over 50 MB.
+        ValueError: `commit` is no hash, git or the checkout is missing, or the commit has a link or a file over 50 MiB.
     """
     files = {}
     with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:

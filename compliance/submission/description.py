@@ -68,8 +68,8 @@ def read_object(path: Path, what: str) -> JsonObject:
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding for each field of a system description that a log contradicts.
 
-    A run that was faster than the described accelerators can be also contradicts the description; that finding comes
-    first.
+    A ResNet run that was faster than the described accelerators can be also contradicts the description; that finding
+    comes first.
 
     Args:
         run: The run, by its log.
@@ -225,9 +225,10 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 
 
 def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return a finding if a ResNet run trained faster than the described accelerators can at their peak.
+    """Return a finding if a ResNet run trained faster than the described accelerators plausibly can.
 
-    The speed is in images/s over the whole run.
+    The speed is in images/s over the whole run. The bound is 60 % of the accelerators' peak FLOP/s, twice the share
+    that any published submission reached.
 
     Args:
         run: The run, by its log.

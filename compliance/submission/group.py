@@ -182,8 +182,8 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test whether the runs of a submission needed far fewer epochs to the target than the MLPerf reference.
 
-    Runs that did have not trained the same model in the same way. The rules are those of rcp_checker, a tool of
-    mlperf-logging.
+    Far fewer epochs are a sign that the runs trained another model or in another way. The rules are those of
+    rcp_checker, a tool of mlperf-logging.
 
     Args:
         checked: The reports on the logs of the submission, at least one.
@@ -211,8 +211,8 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
     """Compare the epochs that closed runs took to the target with those of the MLPerf reference at the same batch.
 
     The test is that of rcp_checker, a tool of mlperf-logging. The runs fail if they do not state one common batch, if
-    no reference point covers this batch, if too few of them converged, or if they converged faster than chance
-    explains.
+    this batch is above those of all reference points, if there are too few runs or too few of them converged, or if
+    they converged faster than chance explains.
 
     Args:
         reference: Reference points of the benchmark: how many epochs the reference needed at some global batch sizes.

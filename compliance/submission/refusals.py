@@ -48,7 +48,7 @@ def refusals_by_description(file: str, description: JsonObject) -> Iterator[Refu
 
 
 def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, ruleset: Ruleset) -> Iterator[Refusal]:
-    """Yield a reason to refuse a package for each finding on a run that forbids to publish it.
+    """Yield a reason to refuse a package for each finding on a run that forbids publishing it.
 
     A finding is on the run's log, or on its comparison with the other runs or with the system description. Whether too
     many runs missed the target is left to `refusals_by_missed_target`.

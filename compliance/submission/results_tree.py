@@ -63,6 +63,7 @@ def files_of(path: Path) -> Iterator[TreeFile]:
 
     Raises:
         ValueError: An archive is damaged, or a file is no archive.
+        OSError: `path` does not exist.
     """
     if path.is_dir():
         yield from _files_of_folder(path)
@@ -91,6 +92,7 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
     Raises:
         ValueError: The file is no archive, or a damaged one. A compressed archive has its checksum at the end, so the
             error may come only after all files were yielded.
+        OSError: The file cannot be opened.
     """
     with path.open("rb") as stream:
         try:

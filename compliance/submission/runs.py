@@ -101,6 +101,7 @@ def check_logs(
 
     Raises:
         ValueError: The ruleset has no rules for `benchmark`, or `system` is no system description.
+        OSError: `system` cannot be opened, or a receipt cannot be written.
     """
     _refuse_unknown_benchmark(benchmark, ruleset)
     description = read_description(system) if system else None
@@ -347,7 +348,9 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
-    """Yield a breach for each run that ends at the same accuracy as too many others; the first run is spared.
+    """Yield a breach for each run that ends at the same accuracy as too many others, but for the first log's run.
+
+    If all accuracies are rounded to four digits, nothing is yielded, because these may be equal by chance.
 
     Args:
         members: The reports on the logs of one submission.

@@ -145,7 +145,8 @@ def choose_median_runs(
     Args:
         checked: The reports on the logs of one submission, at least one.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        by: The verdict by which the sets are scored, "official" or "strict" (see `score_runs`).
+        by: The verdict by which the sets are scored, "official" or "strict". None: the verdict that decides on the
+            first report (see `score_runs`).
 
     Returns:
         The reports on the runs to score, and the line. If there are no more runs than a result takes, or if the
@@ -171,7 +172,8 @@ def _minutes_or_infinity(runs: Sequence[Report], ruleset: Ruleset, by: str | Non
     Args:
         runs: The reports on the runs, each checked by itself.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        by: The verdict by which runs are dropped, "official" or "strict" (see `score_runs`).
+        by: The verdict by which runs are dropped, "official" or "strict". None: the verdict that decides on the first
+            report (see `score_runs`).
 
     Raises:
         ValueError: The runs cannot be scored together.
@@ -200,7 +202,8 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
         The score. If something forbids a score, its `minutes` are None, and `problem` says why.
 
     Raises:
-        ValueError: These logs cannot be scored together.
+        ValueError: The logs cannot be scored together: one has no events, they are of different submissions, or their
+            benchmark is not scored. By "strict" also if their global batches differ.
     """
     first_run = compared[0].run
     benchmark = one_submission(compared, ruleset)
@@ -279,8 +282,9 @@ def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
             mlperf-logging's tools see; by "strict", those of this project.
 
     Returns:
-        The runs, and the names of the rules that they break. Those on the quality target are left out, because a
-        submission may drop a run that missed it, and so is `rcp-convergence`, on which a test of all runs decides.
+        The runs, and the names of the rules whose breach forbids a strict score. These are all rules that a run breaks
+        by an error, but for those on the quality target, because a submission may drop a run that missed it, and
+        `rcp-convergence`, on which a test of all runs decides.
     """
     runs = []
     rules_forbidding_score: set[str] = set()
@@ -344,7 +348,8 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     - If there are too few runs for that, the mean is a plain one.
     - If more runs failed than may be left out at one end, or if all failed, there is no mean.
 
-    Failed runs count as the slowest: 10, 11, 12, 13 and one failed run give the olympic mean 12, that of 11, 12 and 13.
+    In an olympic mean failed runs count as the slowest: 10, 11, 12, 13 and one failed run give 12, the mean of 11, 12
+    and 13.
 
     Args:
         minutes: Minutes of the runs that count.

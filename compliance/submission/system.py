@@ -88,7 +88,8 @@ def _given_fields(settings: Sequence[str]) -> dict[str, str]:
 def _found_fields(log: Path, system_name: str) -> dict[str, str]:
     """Return the fields of a system description that a log states, and those that this machine knows, by name.
 
-    The machine is asked only if the run was on it. If both know a field, the log's value is taken.
+    The machine is asked only if the run was on it. If both know a field, the log's value is taken. A note that the log
+    does not give is an empty text.
 
     Args:
         log: Path of the log.
@@ -117,8 +118,8 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
         fields: Fields of the description by name.
 
     Raises:
-        ValueError: Some are missing, a value is not one of the allowed words or no whole number, or a text is not
-            UTF-8.
+        ValueError: A field is missing, a status or division is none of the allowed words, a count is no whole number,
+            or a text is not UTF-8.
     """
     missing = [name for name in FIELDS if name not in fields]
     if missing:

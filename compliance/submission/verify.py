@@ -42,7 +42,8 @@ def command(options: argparse.Namespace) -> int:
         The exit status: 1 if a check fails, else 0.
 
     Raises:
-        ValueError: The folder is neither, or `signers` are given for a package.
+        ValueError: The folder is neither, `signers` are given for a package, or mlperf-logging's tools are asked for
+            and not installed.
     """
     folder: Path = options.folder
     answers = _verify_package_or_site(folder, options.signers, ask_official=options.official)
@@ -63,7 +64,8 @@ def _verify_package_or_site(folder: Path, signers: Path | None, *, ask_official:
         ask_official: Whether to run mlperf-logging's tools, too.
 
     Raises:
-        ValueError: The folder is neither, or `signers` are given for a package.
+        ValueError: The folder is neither, `signers` are given for a package, or mlperf-logging's tools are asked for
+            and not installed.
     """
     if (folder / TABLE).is_file():
         return verify_site(folder, signers, ask_official=ask_official)
@@ -103,6 +105,9 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
 
     Returns:
         The verdicts of the checks that were made.
+
+    Raises:
+        ValueError: mlperf-logging's tools are asked for, and not installed.
     """
     folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
@@ -194,6 +199,9 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
 
     Returns:
         The verdicts. If manifest and report cannot be computed, the only verdict says why.
+
+    Raises:
+        ValueError: mlperf-logging's tools are asked for, and not installed.
     """
     reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
@@ -329,6 +337,9 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
 
     Returns:
         The verdicts. One on a package names the package's folder in `where`.
+
+    Raises:
+        ValueError: mlperf-logging's tools are asked for, and not installed.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
@@ -353,6 +364,9 @@ def _check_packages(folder: Path, *, ask_official: bool) -> list[Verdict]:
 
     Returns:
         The verdicts, each with the package's folder in `where`.
+
+    Raises:
+        ValueError: mlperf-logging's tools are asked for, and not installed.
     """
     answers = []
     for name in _published_packages(folder):
@@ -434,8 +448,8 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
         signers: File of allowed signers (see ssh-keygen(1)), of whom one must have signed. None: anyone may have.
 
     Returns:
-        The verdict. A signature that does not fit SHA256SUMS is fatal, and so is one without that file. A missing
-        signature is fatal, too, but unknown if `signers` is None.
+        The verdict. It is fatal if the signature does not fit SHA256SUMS or is by none of the signers, if SHA256SUMS is
+        missing, or if ssh-keygen is not installed. A missing signature is fatal if `signers` are given, else unknown.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():

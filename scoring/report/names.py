@@ -14,7 +14,7 @@ def name_of_group(record: Record, *, name_machine: bool) -> str:
     """Return the name of a group of repeated runs, from the record of one of them.
 
     For example "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp". What the record does not say is left
-    out.
+    out; if it says nothing of this, the name is the format of the log, such as "mllog".
 
     Args:
         record: One of the runs, as its log describes it.

@@ -34,8 +34,8 @@ def performance(report: Report) -> Table:
         report: The content of the report.
 
     Returns:
-        The table. Its last column, the scaling efficiency, is left out if no system was run on several numbers of
-        devices or nodes.
+        The table. Its last column, the scaling efficiency, is left out if no system has a throughput in images/s on
+        several numbers of devices or nodes.
     """
     efficiency_by_first_run = _efficiency_by_first_run(report.scaling)
     has_efficiencies = bool(efficiency_by_first_run)
@@ -192,7 +192,8 @@ def _efficiency(group: Group, efficiency: float | None) -> Inline:
     Args:
         group: The group of repeated runs that it is of.
         efficiency: Speedup of the group over its system's smallest number of devices, divided by how many times as many
-            devices it has. None: not known, which gives "not measured".
+            devices it has. None: not known, which gives "not measured". One so high above 1 that noise does not explain
+            it gives "no figure: at most 100 %".
     """
     if efficiency is None:
         return NOT_MEASURED
@@ -240,7 +241,7 @@ def _moment(run: ReportedRun) -> str:
 
 
 def hosts_of(run: ReportedRun) -> Inline:
-    """Return the names of the first MOST_HOSTS hosts of a run and how many more there are; or "not said"."""
+    """Return the names of the first four hosts of a run, and how many more there are; "not said" without any."""
     hosts = _hosts(run)
     if not hosts:
         return Text(text="not said", look="absent")

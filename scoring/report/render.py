@@ -162,7 +162,8 @@ def _markdown_templates() -> jinja2.Environment:
 def html(page: Mapping[str, Any]) -> str:
     """Return the report's page as the text of one self-contained HTML file: it needs no scripts and no other files.
 
-    The text does not show where the logs are on this machine.
+    The folder that holds all the logs is left out of their paths, so that the text does not show where they are on this
+    machine. Logs that have only `/` in common keep their whole paths.
 
     Args:
         page: Content of the page, as `page` returns it.
@@ -185,7 +186,8 @@ def html_by_template(page: Mapping[str, Any], template: Path) -> str:
 def markdown_text(page: Mapping[str, Any]) -> str:
     """Return the report's page as Markdown, without plots and most folded parts.
 
-    The text does not show where the logs are on this machine.
+    The folder that holds all the logs is left out of their paths, so that the text does not show where they are on this
+    machine. Logs that have only `/` in common keep their whole paths.
 
     Args:
         page: Content of the page, as `page` returns it.
