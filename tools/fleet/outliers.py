@@ -33,7 +33,7 @@ LEAST_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so muc
 
 
 def level_of(log_ratios: Sequence[float]) -> float:
-    """Return the level of a node or link: the Hodges-Lehmann estimate, a robust mean, of the logarithms of its times.
+    """Return the level of a node or link: a robust mean (Hodges-Lehmann) of the logarithms of its times.
 
     It is the median of the means of all pairs of values. Each value is also paired with itself. The estimate varies
     less than the median of the values.

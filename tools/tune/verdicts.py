@@ -191,7 +191,7 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again: the fastest, and a new one that joins its changes with those of more.
+    """Return the candidates to measure again: the fastest, and one that joins its changes with those of others.
 
     Only candidates that are faster than the user's unchanged job (BASE) count.
 
