@@ -101,7 +101,8 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
         The comparison: a row for each system, in the given order, and the warnings.
 
     Raises:
-        InputError: There are fewer than two systems, figures of different units or protocols, or a run is given twice.
+        InputError: There are fewer than two systems, figures of different units or protocols, or a run is given twice
+            or in two parts.
     """
     _refuse_other_kinds_of_figures(named_scores)
     scores = [result for _, result in named_scores]
@@ -290,7 +291,8 @@ def _are_all_of_one_system(scores: Sequence[Score]) -> bool:
 def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system.
 
-    They must agree in all but hosts, and in the hardware; if neither gives it, they agree.
+    They must be of one kind of system (see `_agree_but_for_hosts`), and their logs must describe the same hardware or
+    none. Only the first log of each score is asked for its hardware.
     """
     hardware = one.records[0].header.get("hardware")
     return hardware == other.records[0].header.get("hardware") and _agree_but_for_hosts(one, other)

@@ -66,7 +66,8 @@ def main(args: argparse.Namespace) -> int:
         The exit status, which is 0.
 
     Raises:
-        TooFewRunsError: A system has fewer runs than the protocol asks for. The message begins with its name.
+        TooFewRunsError: A system has fewer runs than the protocol asks for, or too few of its runs converged. The
+            message begins with the system's name.
         InputError: A system has no logs, or the logs do not fit the protocol or each other.
     """
     protocol = protocol_of(args)
@@ -128,7 +129,7 @@ def _verdict_in_words(row: Row) -> str:
     - it excludes 1, and the ratio is as far from 1 as like hosts differ, or farther: different
 
     Args:
-        row: The comparison of the system with the base. It has the interval of the ratio.
+        row: The comparison of the system with the base, with the interval of the ratio if it is known.
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"

@@ -252,8 +252,8 @@ def _write_history(args: argparse.Namespace) -> int:
         The exit status, which is 0.
 
     Raises:
-        InputError: There is no history that can be used, the table has no name, several files are named, or the file
-            has a wrong suffix or was not written by this command.
+        InputError: There is no history that can be used, several output files are named, or none for a table. Also if
+            the output file has a wrong suffix, or exists and must not be replaced.
     """
     output = _output_file(args)
     with opened(args.file) as connection:
@@ -295,8 +295,8 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
         output: The file to write, .parquet or .csv.
 
     Raises:
-        InputError: A Parquet file exists already, or another file has a wrong suffix or was not written by this
-            command.
+        InputError: The Parquet file exists already, its folder is missing or pyarrow is not installed. Or another file
+            has no suffix .csv, or exists and was not written by this command.
     """
     if output.suffix == ".parquet":
         to_parquet([vars(row) for row in rows], output)  # refuses a file that exists
@@ -363,7 +363,8 @@ def _check_runs(args: argparse.Namespace) -> int:
         The exit status: 1 if the new runs are lower, else 0.
 
     Raises:
-        InputError: The logs cannot be scored, or there is no history that can be used.
+        InputError: The logs cannot be scored, name no machine or are not all of one system, workload, precision and
+            protocol, or there is no history that can be used.
     """
     result = _score_of_runs(args)
     with opened(args.file) as connection:

@@ -165,9 +165,10 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
 
 
 def _explained(error: sqlite3.Error) -> str:
-    """Return what happened and what to do: to the file as a whole, or else that it does not hold a history.
+    """Return in words what an error of SQLite means for the user, and what to do about it.
 
-    Only their texts tell errors of SQLite apart: before Python 3.11 they have no code.
+    Either the file cannot be used, for example because its disk is full, or it holds no history. The error's text tells
+    which: before Python 3.11 such errors have no code.
 
     Args:
         error: The error that SQLite raised.

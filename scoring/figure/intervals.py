@@ -111,8 +111,8 @@ def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> 
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
-        windows_interval: The 95 % interval of the figure that the windows alone give. The calibrated width grows with
-            its width.
+        windows_interval: The 95 % interval of the figure that the windows alone give. The wider it is, the wider is
+            the result.
         kind: EPOCHS if the windows are whole epochs, else ROWS.
 
     Returns:

@@ -25,7 +25,7 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     """Return where a series of values changes from one level to another.
 
     An index splits the series into the values before it and those from it on. The change is at the index whose two
-    means lie farthest apart, in standard errors, and by more than LEAST_CHANGE_STRENGTH.
+    means lie farthest apart, by more than 6 standard errors (LEAST_CHANGE_STRENGTH).
 
     Args:
         values: The series in order, such as the step times of a run. Two values or more.

@@ -17,8 +17,8 @@ def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
         images_per_s: The throughput of all devices together.
 
     Returns:
-        The share; None without runs, or if some run's model, image size, GPU model, peak or number of devices is not
-        known.
+        The share. None without runs, or if some run's model, image size, GPU model, peak or number of devices is not
+        known, or if the FLOPs of its model were not counted for its image size.
     """
     shares = []
     for record in records:

@@ -88,7 +88,9 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
         args: The parsed options of `add_score_options`.
 
     Raises:
-        InputError: There is no protocol of that name, or --runs is too few for an olympic mean, which drops two runs.
+        InputError: There is no protocol of that name, its file is invalid, or --runs is too few for an olympic mean,
+            which drops two runs.
+        OSError: The file that --protocol names cannot be read.
     """
     protocol = protocols.find(args.protocol)
     if args.runs is not None:

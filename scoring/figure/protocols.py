@@ -148,6 +148,7 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 
     Raises:
         InputError: The file or one of its protocols is invalid. The message says where.
+        OSError: The file cannot be read.
     """
     try:
         table = yaml.load(path.read_bytes().decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
@@ -169,6 +170,7 @@ def find(name: str) -> Protocol:
 
     Raises:
         InputError: There is no protocol of that name, or the file is invalid.
+        OSError: The file cannot be read.
     """
     file, _, name_in_file = name.partition(":")
     if not file.endswith((".yaml", ".yml")):

@@ -136,17 +136,19 @@ class Work(NamedTuple):
 
 
 def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the images and seconds of each window: as measured if all rows give both, else at the printed speed.
+    """Return the images and seconds of each window: as measured if all rows give them, else at the printed speed.
+
+    If not all rows give their images, but all give their steps, steps * batch stands in for the measured images.
 
     Args:
         record: The run as read from its log.
         chosen: The windows to use. A window is what one printed row of the log covers.
 
     Returns:
-        The images and seconds. Without measured seconds, only their ratio has a meaning.
+        The images and seconds. At the printed speed, only their ratio has a meaning.
 
     Raises:
-        InputError: Something that is needed is not known, such as the batch.
+        InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
     """
     measured = _measured_work(record, chosen)
     if measured is not None:
@@ -164,7 +166,7 @@ def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
         chosen: The windows to use. A window is what one printed row of the log covers.
 
     Raises:
-        InputError: Something that is needed is not known, such as the batch.
+        InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
     """
     unweighted = _unweighted_work_at_printed_speed(record, chosen)
     weights = steps_as_weights(chosen)

@@ -47,8 +47,8 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         protocol: The rules by which the run becomes one figure: images/s by one of several rules, or the minutes from
             start to stop; and which warm-up to drop.
         skip: Value of the option --skip, in place of the protocol's warm-up: how many windows (printed rows) or epochs
-            to drop, or, for a rate between time stamps, the number of the row to start at, from 1. None takes the
-            protocol's.
+            to drop or, for a rate between time stamps, which row with a time stamp to start at, counted from 1. None
+            takes the protocol's.
 
     Returns:
         The figure; infinite minutes for a run that did not reach its target.
@@ -228,7 +228,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
 
     Raises:
         InputError: The log is too short, lacks stamps, steps, batch or devices, marks a row between the two as warm-up,
-            or has time stamps that do not advance.
+            or has time stamps that do not advance. Also if `start_number` is 0.
     """
     stamped = _stamped_rows(record, protocol)
     start = _start_row(record, protocol, stamped, start_number)
@@ -349,8 +349,8 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after the start of a measurement, up to the last one that is at most `steps` steps later.
 
-    One step may be missing at the end: a log that counts from 0 prints "20" after 21 steps. If a warm-up of 20 steps
-    ends at that row, a log that ends with the protocol's last step has one step too few.
+    One step may be missing at the end. For example, a log that counts from 0 prints "20" after 21 steps. If a warm-up
+    of 20 steps ends at that row, a log of 120 steps has only 99 of the 100 steps that the protocol takes.
 
     Args:
         record: The run as read from its log, for the error.

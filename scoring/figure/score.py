@@ -80,12 +80,18 @@ class Score:
 
     @property
     def flops_utilization(self) -> float | None:
-        """Share of the cards' peak FLOP/s that the figure takes (MFU); None unless the figure is of all devices."""
+        """Share of the cards' peak FLOP/s that the figure takes (MFU).
+
+        None if the figure is per device or a time, or if the peak, the FLOPs of an image or the devices are not known.
+        """
         return utilization(self.records, self.value) if self.unit == "images/s" else None
 
     @property
     def images_per_joule(self) -> float | None:
-        """Images per joule; None for MLPerf results, next to which only power measured by MLPerf rules may stand."""
+        """Images per joule; None if a log does not give its energy, and always None for MLPerf results.
+
+        Next to an MLPerf result only power that was measured by the rules of MLPerf may stand.
+        """
         if self.standing is not None and self.standing.uses_the_name:
             return None
         return images_per_joule(self.records)
@@ -211,13 +217,15 @@ def score(
     Args:
         records: The runs as read from their logs: repeats of one system, each run once.
         protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for.
-        skip: How many windows (printed rows) or epochs of each run to drop, or the row to start at (the option --skip).
-            None takes the protocol's warm-up.
+        skip: How many windows (printed rows) or epochs of each run to drop (the option --skip). For a protocol that
+            measures between two time stamps, it is the number of the stamped row to start at, from 1. None takes the
+            protocol's warm-up.
         system: Name of the machine, as the user gave it. With it, logs that name no machine get no warning. None if not
             given.
 
     Raises:
-        InputError: There are no runs, they are no repeats of one system, or they do not fit the protocol.
+        InputError: There are no runs, they are no repeats of one system, or they do not fit the protocol. It is a
+            NothingMeasuredError if the warm-up leaves nothing of a run.
         TooFewRunsError: The runs, or those that converged, are too few. Its `partial` is their score, or None if they
             have none.
     """
@@ -268,8 +276,8 @@ class _ChosenRuns(NamedTuple):
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
     """Return the runs to score, each with its figure: all of them, or the one set of runs that MLPerf scores.
 
-    If a protocol of training times asks for 3 runs or more, as MLPerf does, and there are more, one set of consecutive
-    runs is scored.
+    One set of consecutive runs is scored if the protocol is of training times, asks for 3 runs or more, as MLPerf does,
+    and gets more runs than it asks for.
 
     Args:
         records: The runs as read from their logs.
@@ -421,7 +429,8 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about a training time: for each run that did not converge, then for an outlying run.
 
-    The outlier is sought among the times of all runs from start to stop, whether they converged or not.
+    The outlier is sought among the times from start to stop, of runs that converged or not. A run without a stop is
+    left out.
 
     Args:
         result: The score, in minutes.

@@ -21,7 +21,10 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
         The rows, at least one: windows or, if the protocol skips epochs, the summaries of epochs that print a rate.
 
     Raises:
-        InputError: Nothing is left after the warm-up, or fewer steps than the protocol takes.
+        NothingMeasuredError: The warm-up is as long as the run or longer. (It is an InputError.)
+        InputError: Fewer steps are left than the protocol takes, or its steps end within the first row that is left.
+            Also if the log has no windows but warm-up, marks a window as warm-up that would be measured, or does not
+            say the steps though the protocol skips steps.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -50,8 +53,8 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         skip: The value of the option --skip; None if the user did not give it.
 
     Raises:
-        InputError: No window is left. By the last rule also: one that is left is marked as warm-up, or the log does not
-            say the steps.
+        InputError: No window is left. The last rule also raises it if a window that is left is marked as warm-up, or if
+            the log does not say the steps.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:

@@ -269,8 +269,9 @@ def _linear_coefficient(sums: DeviationSums, r: float) -> float:
 def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
     """Return the sum of squared noise of a series if its true mean is its plain mean.
 
-    With the deviations d of the values from the plain mean, it is (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + (d[2] -
-    r * d[1])**2 + ...
+    With the deviations d of the values from the plain mean, it is
+
+        (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + (d[2] - r * d[1])**2 + ...
 
     Args:
         sums: Sums over the deviations d.
@@ -282,8 +283,10 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 def _weight_of_mean(r: float, n: int) -> float:
     """Return 1 / the variance of the best estimate of the true mean of a series, for noise of variance 1.
 
-    It is (1 - r**2) + (n - 1) * (1 - r)**2. Both terms have the factor 1 - r, which is taken out: (1 - r) * ((1 + r) +
-    (n - 1) * (1 - r)) = (1 - r) * (n - (n - 2) * r).
+    Both terms of its formula have the factor 1 - r, which is taken out:
+
+        (1 - r**2) + (n - 1) * (1 - r)**2 = (1 - r) * ((1 + r) + (n - 1) * (1 - r))
+                                          = (1 - r) * (n - (n - 2) * r)
 
     Args:
         r: The correlation of neighbours, between -1 and 1.

@@ -203,6 +203,9 @@ def single_run_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
 
+    Student's t is that of 98 % to both sides (SINGLE_RUN_PROBABILITY), because no mean evens out the tails of
+    single runs.
+
     Args:
         ratio: The ratio of the two means.
         relative_sd: How far other runs lie apart, as a share of their mean: a single run does not show it.

@@ -177,8 +177,8 @@ def _batch_of_figure(record: Record) -> int | None:
     """Return the batch of the devices that a throughput is of: all devices, or one if their number is not known.
 
     Args:
-        record: The run as read from its log. It is one device if the log prints rates of one, and no batch of all is
-            known.
+        record: The run as read from its log. If it prints rates of one device, and the batch of all is not known, the
+            throughput is of one device.
 
     Returns:
         Images of a step on these devices; None if not known.

@@ -53,14 +53,15 @@ def measure(args: argparse.Namespace) -> Measured:
 
     Args:
         args: The parsed options of `python -m scoring scale`: `measured` are the logs, `protocol` and `skip` say how to
-            score.
+            score, `batch` and `devices_per_node` what the logs leave out.
 
     Returns:
         What was read from the logs, the throughput of each shape by ascending nodes, and warnings.
 
     Raises:
-        InputError: The protocol measures training times, or the logs cannot be scored, lack the devices or the batch,
-            or are of different models, batches or precisions.
+        InputError: The protocol is unknown or measures training times, or the logs cannot be scored, lack the devices
+            or the batch, or are of different models, batches or precisions. Also if the devices of a log cannot be
+            shared equally among its nodes.
         TooFewRunsError: A shape has fewer runs than the protocol asks for.
     """
     protocol = protocols.find(args.protocol)
@@ -111,7 +112,7 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
 
     Args:
         args: The parsed options of `python -m scoring scale`: `measured` are the logs; `batch`, if given, replaces the
-            batch of one device that they say.
+            batch of one device that they say; `devices_per_node` is the most devices of a node.
 
     Returns:
         The runs as read from their logs by their shape, in the order of the command line.

@@ -134,8 +134,7 @@ def main(args: argparse.Namespace) -> int:
         The exit status, which is 0.
 
     Raises:
-        InputError: Neither --measured nor --back-test is given or both are, or for the same reasons as
-            `predict_from_logs`.
+        InputError: Neither --measured nor --back-test is given or both are, or `predict_from_logs` raises it.
         TooFewRunsError: As `predict_from_logs` raises it.
     """
     if args.back_test:

@@ -89,7 +89,8 @@ def epochs_to_target(training: Training, global_batch: int) -> Epochs:
     """Return how many epochs training takes to reach the target quality, or why this is not known.
 
     Without a number from the user, it is known only for ResNet-50 on ImageNet. There it is the mean of the runs of the
-    MLPerf reference at this batch, interpolated between two batches of the reference if need be.
+    MLPerf reference at this batch, interpolated between two batches of the reference if need be. A batch below the
+    smallest of the reference takes the mean of the smallest.
 
     Args:
         training: The epochs that the user gave, if any, and whether the model is ResNet-50 on ImageNet.
@@ -172,7 +173,7 @@ def _dataset_size(records: Sequence[Record]) -> DatasetSize:
 
     Returns:
         The size. It is that of the benchmark's data set if no log describes one, or if the described one is synthetic
-        or does not say so. A single number that is missing or impossible is also that of the benchmark.
+        or the log does not say whether it is. A single number that is missing or impossible is also the benchmark's.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
@@ -196,8 +197,8 @@ def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
         records: The runs as read from their logs, all of one model. At least one.
 
     Returns:
-        The size. For a model that is not of this project, it is that of Cityscapes if a log is of segmentation, else of
-        ImageNet.
+        The size. If no benchmark of this project fits the model's name, it is that of Cityscapes if a log is of
+        segmentation, else of ImageNet.
     """
     workload = workloads.of_family(records[0].model)
     if workload is not None:
