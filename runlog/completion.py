@@ -45,7 +45,7 @@ def _cursor() -> int:
 
 
 def hide_words_from_parser(count: int) -> None:
-    """Have `complete` give the parser only the words after the first ones of the shell's line.
+    """Hide the first words of the shell's line from the parser that `complete` asks.
 
     Call this before `complete`. For `paddle-reference watch --on<Tab>` and 2, the parser of `watch` completes `--on`.
 

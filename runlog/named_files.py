@@ -74,13 +74,17 @@ def require_file_if_present(path: Path) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a file at a path; False if nothing is there.
+    """Return whether there is a file at a path.
 
     Args:
         path: Path as the user gave it.
 
+    Returns:
+        False if nothing is there, for /dev/null, and for a stream of this process, such as /dev/stdin, that is no file.
+
     Raises:
-        UnusableError: The path leads to something else, such as a folder or a pipe.
+        UnusableError: The path leads to something else, such as a folder or a pipe, or is a link that leads back to
+            itself.
     """
     require_file_if_present(path)
     return path.is_file()

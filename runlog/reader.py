@@ -178,7 +178,7 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: It is not a regular file, such as a folder or a pipe.
+        ValueError: The path leads to something that is no regular file, such as a folder or a pipe.
     """
     if isinstance(path, HeldLog) and path.data is not None:
         return BytesIO(path.data)

@@ -22,6 +22,9 @@ def median_set(
         runs: All runs, in the order of their start.
         count: The number of runs of a set, at most that of `runs`.
         score: Function that returns the score of a set of runs: a time, or infinity if the set has no score.
+
+    Returns:
+        The runs of the set, and the words. Of an even number of sets, it is the slower one of the two in the middle.
     """
     # MLPerf training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
     set_count = len(runs) - count + 1

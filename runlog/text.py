@@ -85,8 +85,11 @@ def cell(value: object) -> object:
     """Return a value for a cell of a CSV file, so that a spreadsheet never takes it as a formula.
 
     Args:
-        value: The value. Text that begins with `=`, `+`, `-` or `@` gets an apostrophe before it. All but text is
-            unchanged.
+        value: The value. All but text is unchanged.
+
+    Returns:
+        Text as `visible` shows it, cut at 4096 characters. If it begins with `=`, `+`, `-` or `@`, an apostrophe stands
+        before it.
     """
     if not isinstance(value, str):
         return value

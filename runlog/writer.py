@@ -142,7 +142,7 @@ class RunLog:
 def open_log(path: Path | None) -> Iterator[RunLog]:
     """Create the log of a run for a `with` block, and close it at the end of the block.
 
-    An exception in the block is logged as the end of the run, and raised again.
+    An error or Ctrl-C in the block is logged as the end of the run, and raised again. SystemExit is not logged.
 
     Args:
         path: Path of the log file, which must be new; None for a rank that writes no log.
