@@ -25,7 +25,7 @@ RENUMBERED[FROM_LABEL_IDS, list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
 def label_fault(pairs: PairList, number: int) -> str:
     """Return a message if a pair's label holds a number that is no class.
 
-    The label is read by Pillow, without DALI. One that cannot be read so has a message, too.
+    The label is read by Pillow, without DALI. There is also a message for a label that Pillow cannot read.
 
     Args:
         pairs: Images with their labels.

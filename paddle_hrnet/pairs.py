@@ -152,7 +152,8 @@ def image_head(path: Path) -> Size:
         path: File of the image.
 
     Raises:
-        ValueError: The file cannot be read, or is neither a PNG of 8 bits of RGB nor an upright JPEG.
+        ValueError: The file cannot be read, or is neither a PNG of 8 bits of RGB nor an upright JPEG that states its
+            size.
     """
     content = _head(path, pictures.PNG_HEAD_BYTES)
     if content.startswith(b"\xff"):
@@ -167,7 +168,7 @@ def label_head(path: Path) -> Size:
         path: File of the label.
 
     Raises:
-        ValueError: The file cannot be read, or is no PNG of 8 bits of greyscale or of a palette.
+        ValueError: The file cannot be read, or is neither a PNG of 8 bits of greyscale nor a PNG with a palette.
     """
     return pictures.label_size(os.fspath(path), _head(path, pictures.PNG_HEAD_BYTES))
 

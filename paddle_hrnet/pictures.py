@@ -48,7 +48,7 @@ def image_size(name: str, content: bytes) -> Size:
         content: The whole file, or its first HEAD_BYTES (256 KiB).
 
     Raises:
-        ValueError: It is neither a PNG of 8 bits of RGB nor an upright JPEG.
+        ValueError: It is neither a PNG of 8 bits of RGB nor an upright JPEG that states its size.
     """
     if content.startswith(encoded.JPEG_START):
         return _jpeg_size(name, content)
@@ -66,7 +66,7 @@ def label_size(name: str, content: bytes) -> Size:
         content: The whole file, or its first PNG_HEAD_BYTES (33).
 
     Raises:
-        ValueError: It is no PNG of 8 bits of greyscale or of a palette.
+        ValueError: It is neither a PNG of 8 bits of greyscale nor a PNG with a palette.
     """
     depth, colour_type, size = _png_header(name, content, "no PNG file, as a label must be")
     if colour_type != PALETTE and (depth, colour_type) != (8, GREY):

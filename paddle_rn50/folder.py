@@ -77,11 +77,14 @@ class ImageList:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the names, sizes in bytes and labels of all files.
 
+        The sizes of very many files are kept in a file. A later call then looks at some of the files only, and at all
+        of them if the size of one has changed.
+
         Args:
             on_progress: Called with the number of files looked at so far and the number of all.
 
         Raises:
-            ValueError: A file is absent, a folder or empty.
+            ValueError: A file that is looked at is absent, a folder or empty.
         """
         sizes = file_sizes(self.root, self.paths, self.root / KEPT_SIZES.format(self.part), on_progress)
         return Contents(names=self.paths, sizes=sizes, labels=self.labels, is_exact=True)
@@ -288,7 +291,7 @@ def folder_names(folder: Path) -> list[str]:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Names of the files in a folder, sorted; hidden ones are left out."""
+    """Return the names of the files in a folder, sorted; hidden ones are left out."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if not entry.is_dir() and not entry.name.startswith("."))
 
@@ -332,7 +335,7 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
 
 
 def _is_pipe_or_device(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry of a folder is a pipe, a socket or a device, which may make who opens it wait for ever.
+    """Tell whether an entry of a folder is a pipe, a socket or a device, on which a reader may wait for ever.
 
     A link to what is absent is taken for a file, so that the message about it is that of an absent image.
 

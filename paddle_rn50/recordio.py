@@ -342,7 +342,7 @@ def _has_image_and_class(fields: Array, records: Records) -> Array:
         records: How many classes the labels may have.
 
     Returns:
-        [records] bool, which counts only for records of one part.
+        [records] bool. The values of records that are stored in several parts have no meaning.
     """
     labels = _labels(fields)
     has_one_label = fields["further"] <= 1

@@ -182,9 +182,10 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the name and the size of each image and, for RecordIO, its label.
+        """Return the name and the size in bytes of each image and, for RecordIO, its label.
 
-        Most records are read no further than their first bytes.
+        The sizes in a RecordIO set are those of the encoded images. In a TFRecord set they are those of the messages,
+        which hold more than the image.
 
         Args:
             on_progress: Called with the number of records read so far and the number of all.

@@ -40,7 +40,7 @@ class ResNet50(Workload):
     def _logits(self, batch: int, *, training: bool) -> static.Variable:
         """Append the network to Paddle's default program and return its logits [batch, classes].
 
-        The program's input "image" is fed as float16 where the program begins by casting it.
+        The program's input "image" is float32 here. In half precision `program/precision.py` makes it float16 later.
 
         Args:
             batch: Images of the device that are computed at once.
