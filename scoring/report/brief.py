@@ -28,7 +28,7 @@ def first_ones_in_words(texts: Sequence[str]) -> str:
     """Join the first few texts, and say how many more there are: "a; b; and 2 more".
 
     Args:
-        texts: A text for each group of repeated runs, such as its name. More than MOST_NAMED are not all shown.
+        texts: A text for each group of repeated runs, such as its name. The first eight (MOST_NAMED) are shown.
     """
     named = list(texts[:MOST_NAMED])
     if len(texts) > MOST_NAMED:
@@ -262,8 +262,8 @@ def tiles(report: Report) -> list[Tile]:
             figure, if any, the group with most devices.
 
     Returns:
-        The figure and its number of runs, or one tile that says why there is no figure; then the time to train, unless
-        it is the figure, and the quality. The last two are left out if the logs do not have them.
+        The figure and its number of runs, or one tile that says why there is no figure; then the time to train and the
+        quality, if the logs have them. The time is left out if it is the figure, or if only throughput was measured.
     """
     group = report.headline
     name_prefix = f"{group.name}: " if len(report.groups) > 1 else ""
@@ -522,7 +522,7 @@ def _runs_of_figures_with(warning: Verdict, report: Report) -> Inline:
         report: The content of the report.
 
     Returns:
-        Links to the first MOST_NAMED runs, and how many more there are. Empty if all groups or none have the warning.
+        Links to the first eight runs, and how many more there are. Empty if all groups or none have the warning.
     """
     groups = [group for group in report.groups if group.score and warning in group.score.warnings]
     if len(groups) == len(report.groups):

@@ -174,7 +174,7 @@ def _has_run_time_only(record: Record) -> bool:
 
 
 def _scored_groups(runs: Sequence[ReportedRun], options: _FigureOptions) -> list[Group]:
-    """Group the runs that repeat each other, and return the groups with figures, by ascending number of devices.
+    """Group the runs that repeat each other, score each group, and return all groups by ascending number of devices.
 
     Args:
         runs: The runs of the report.
@@ -352,7 +352,7 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
-    """Return a scaling table for each system that was run on several numbers of devices, or of their nodes.
+    """Return a scaling table for each system with throughputs on several numbers of devices, or of their nodes.
 
     Args:
         systems: The groups of repeated runs of each system, which share framework, model and precision, among others.

@@ -329,8 +329,8 @@ def timeline(run: ReportedRun) -> Timeline:
     """Return the throughput of a run over time as points to draw.
 
     A point is one window, which is the steps between two printed rows of the log. In a long run several neighbouring
-    windows share a point, so that there are about SHOWN_POINTS points or fewer. Measured windows, which count for the
-    run's figure, share no point with others.
+    windows share a point, so that there are about 120 points (SHOWN_POINTS) or fewer. A measured window, which counts
+    for the run's figure, shares no point with one that does not.
 
     Args:
         run: A run of the report.

@@ -133,7 +133,7 @@ class _Curve(NamedTuple):
 
     @property
     def series(self) -> plots.NamedPoints:
-        """Return the run's name and about SHOWN_VALUES of the points, at equal distances, for a plot."""
+        """Return the run's name and its points for a plot; of 800 or more, 400 to 600 at equal distances."""
         every = max(1, len(self.points) // SHOWN_VALUES)
         return f"run {self.run.number}", self.points[::every]
 

@@ -268,8 +268,8 @@ def _passport_in_words(passport: schema.Passport) -> str:
     """Return the size and the hash of a set of files: "50,000 files, 6,744,924,160 bytes, SHA-256 1f2e..."
 
     Args:
-        passport: Number, bytes and SHA-256 of the files, from the log. If it is exact, they are those of image files.
-            Otherwise they are those of packed records, which hold labels besides the images.
+        passport: Number, bytes and SHA-256 of the files, from the log. If it is exact, the bytes are those of the
+            images alone. Otherwise they are those of packed records, which hold more than the images.
     """
     counted_things = "files" if passport.is_exact else "records with more in them than the images"
     return f"{passport.files:,} {counted_things}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
@@ -324,8 +324,8 @@ def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
 def reproduce(report: Report, command: Sequence[str]) -> Section:
     """Return the section of the report with the shell commands that reproduce what the report shows.
 
-    The commands repeat runs of this project, check MLPerf logs, score each group of runs, and write the report. Logs
-    below `report.folder` are named by their paths in it.
+    The commands repeat runs of this project, check the logs if one of them is an MLPerf log, score each group of runs,
+    and write the report. Logs below `report.folder` are named by their paths in it.
 
     Args:
         report: The content of the report.

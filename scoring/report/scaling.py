@@ -373,7 +373,7 @@ def _warning_of_other_data(record: Record) -> str:
 
     Returns:
         A sentence that begins with a space, because it follows another one. It is empty if the run read real images of
-        224 px, as the published ones did, or if its log does not describe its data set.
+        224 px, as the published ones of ResNet-50 did, or if its log does not describe its data set.
     """
     dataset = section(record, "dataset")
     if not dataset:

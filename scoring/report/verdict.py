@@ -85,7 +85,8 @@ def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
         protocol: Rules by which runs become a figure.
 
     Yields:
-        The verdicts. There is one on cut logs, and one on the ends of training, only if there is something to say.
+        The verdicts. Those on compliance and on measurement are always there; those on cut logs, ends of training,
+        steadiness and origin only if there is something to say.
     """
     runs = runs_of(groups)
     yield _judge_compliance(runs)
@@ -113,8 +114,8 @@ def _verdict_that_does_not_apply(check: str, why: str) -> Verdict:
 
     Args:
         check: Name of the check.
-        why: Reason, which the text of the verdict ends with. By the beginning of that text, `applies` tells to ignore
-            the status.
+        why: Reason, the end of the verdict's text. The text begins with "not applicable", by which `applies` knows that
+            the status does not count.
     """
     return Verdict(check=check, status=UNKNOWN, found=f"{NOT_APPLICABLE}: {why}")
 
