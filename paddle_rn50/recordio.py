@@ -257,20 +257,20 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 def contents(records: Records, heads: Array) -> Contents:
     """Return the name, size in bytes and class label of the image in every record of a RecordIO file.
 
-    The first bytes of a record tell all this for nearly every record, which saves reading a whole data set. Only a
-    record for which they do not suffice is read in full, for example one that is stored in several parts.
+    The first bytes of nearly every record tell all this. Only a record for which they do not suffice, such as one that
+    is stored in several parts, is read in full.
 
     Args:
         records: Where each record lies in the file, and how many classes the labels may have.
         heads: The first 36 bytes of each record, laid out as HEAD_FIELDS; shape [records, 36], uint8.
 
     Returns:
-        For each record: its number as the name ("0", "1", ...), the exact size of its encoded image without headers and
-        labels, and its label as int64.
+        For each record: its number as the name ("0", "1", ...), the exact size of its encoded image, and its label as
+        int64.
 
     Raises:
-        ValueError: A record that had to be read in full is damaged, does not hold one image with one label, or has a
-            label outside the known classes. The error is about the first such record.
+        ValueError: A record is seen to be damaged, does not hold one image with one label, or has a label that is no
+            class. The message names the first such record.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]: each row of bytes as one record of named fields
     labels = _labels(fields)

@@ -191,8 +191,8 @@ class Records:
             on_progress: Called with the number of records read so far and the number of all.
 
         Raises:
-            ValueError: A record is seen to be damaged, of another kind or, for RecordIO, of no class. The message names
-                the first one.
+            ValueError: A record is seen to be damaged, of another kind or of no class; of a TFRecord set only the first
+                one is asked for its kind and class. The message names the record.
         """
         blocks: list[Array] = []  # of heads, in the order of the records
         records_read = 0

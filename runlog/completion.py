@@ -56,7 +56,7 @@ def hide_words_from_parser(count: int) -> None:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """If a shell asks for completions, answer it from a parser and end the process; otherwise do nothing.
+    """If a shell asks for completions, answer with those of a parser and end the process; otherwise do nothing.
 
     Args:
         parser: The parser of the command, whose options and arguments are the completions.

@@ -15,8 +15,8 @@ def median_set(
 ) -> tuple[Sequence[_Run], str]:
     """Return the consecutive runs whose score is the median of all such sets, and words that say which they are.
 
-    7 runs have 3 sets of 5 consecutive runs: 1 to 5, 2 to 6 and 3 to 7. If the second of them has the median score, the
-    words are "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of 5".
+    7 runs have 3 sets of 5 consecutive runs: 1 to 5, 2 to 6 and 3 to 7. Of an even number of sets, the slower one of
+    the two in the middle is taken.
 
     Args:
         runs: All runs, in the order of their start.
@@ -24,7 +24,7 @@ def median_set(
         score: Function that returns the score of a set of runs: a time, or infinity if the set has no score.
 
     Returns:
-        The runs of the set, and the words. Of an even number of sets, it is the slower one of the two in the middle.
+        The runs, and words such as "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of 5".
     """
     # MLPerf training_rules.adoc, section Scoring: the set of consecutive runs with the median score counts.
     set_count = len(runs) - count + 1

@@ -252,8 +252,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
     Returns:
         The relative standard deviation of the runs within such scores. None if no score has several runs of the system
-        that all converged, or if `base`, `other` and the repeats are not all of one system. Also None for one host
-        beside several: `ratio_interval` then takes how far the hosts lie apart.
+        that all converged, or if the scores are of several systems. Also None for one host beside several, because
+        `ratio_interval` then takes how far the hosts lie apart.
     """
     if _several_hosts_beside_one(base, other) is not None:
         return None

@@ -231,9 +231,8 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
     """Express each window's throughput as a fixed number of images and the seconds that they take.
 
-    Every window gets the same number of images, so all weigh the same in a later mean of the seconds per image. For
-    example, if two rows print 100 and then 50 images/s for each of 8 devices, the result is the images [8, 8] and the
-    seconds [0.01, 0.02].
+    All windows get the same number of images, so that they weigh the same. For example, two rows that print 100 and 50
+    images/s for each of 8 devices give the images [8, 8] and the seconds [0.01, 0.02].
 
     Args:
         record: The run as read from its log. It tells how many devices ran, and whether the log prints images/s of one
@@ -241,9 +240,8 @@ def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
         chosen: The windows to use. A window is what one printed row of the log covers: some steps, or an epoch.
 
     Returns:
-        The images and the seconds of each window. They come from the printed rates if every row has one, and else from
-        the rates that `rate_or_refuse` finds, for 1 image a window. The rates are of all devices, or of one if the log
-        neither prints rates of all devices nor says how many ran.
+        The images and the seconds of each window. If some row prints no rate, `rate_or_refuse` finds the rates of all
+        rows, and each window has 1 image.
 
     Raises:
         InputError: Some row prints no rate, and a row says too little to work out its rate.

@@ -44,8 +44,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 
     Args:
         record: The run as read from its log.
-        protocol: The rules by which the run becomes one figure: images/s by one of several rules, or the minutes from
-            start to stop; and which warm-up to drop.
+        protocol: The rules by which the run becomes one figure, in images/s or in minutes, and the warm-up to drop.
         skip: Value of the option --skip, in place of the protocol's warm-up: how many windows (printed rows) or epochs
             to drop or, for a rate between time stamps, which row with a time stamp to start at, counted from 1. None
             takes the protocol's.
@@ -54,8 +53,8 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         The figure; infinite minutes for a run that did not reach its target.
 
     Raises:
-        InputError: The log lacks what the protocol needs, or contradicts itself; or `skip` does not suit the protocol,
-            such as 3 for a protocol that measures whole runs.
+        InputError: The log lacks what the protocol needs, or contradicts itself. Also if `skip` does not suit the
+            protocol, such as 3 for whole runs.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
@@ -349,8 +348,8 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after the start of a measurement, up to the last one that is at most `steps` steps later.
 
-    One step may be missing at the end. For example, a log that counts from 0 prints "20" after 21 steps. If a warm-up
-    of 20 steps ends at that row, a log of 120 steps has only 99 of the 100 steps that the protocol takes.
+    One step may be missing. If a warm-up of 20 steps ends at a row after 21 (see `_row_ending_warm_up`), a log of 120
+    steps has only 99 of the 100 that a protocol takes.
 
     Args:
         record: The run as read from its log, for the error.
@@ -427,17 +426,16 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
     """Return the log row whose time stamp ends the warm-up, so that throughput is measured from there on.
 
-    The best choice is a row printed after exactly `steps_to_skip` steps. Some programs number their first step 0 and so
-    print "20" after 21 steps: in such a log, the row with that printed number is the second choice. The last choice is
-    the first row after more steps than that.
+    The first of these rows that is there is taken, for a warm-up of 20 steps:
+
+    - the row after exactly 20 steps
+    - the row that prints "20", in a log that numbers its first step 0, so that 21 steps are done
+    - the first row after more than 20 steps
 
     Args:
         record: The run as read from its log. It tells whether the log numbers its first step 0 or 1.
         steps_to_skip: The length of the warm-up in optimizer steps, such as 20.
         stamped: The rows that have a time stamp and a known count of steps done, in the order of the log. At least one.
-
-    Returns:
-        The chosen row: its figures, its time stamp in seconds and the steps done by then.
 
     Raises:
         InputError: No row fits, because the warm-up is longer than the run.
@@ -481,7 +479,7 @@ def _figure_of_own_summary(record: Record) -> RunFigure:
         record: The run as read from its log.
 
     Returns:
-        The figure. It comes from the closing line alone.
+        The figure. It comes from the closing line alone; its `chosen` windows, all of the log, serve for warnings.
 
     Raises:
         InputError: The log closes with no figure of its own.

@@ -220,14 +220,13 @@ def score(
         skip: How many windows (printed rows) or epochs of each run to drop (the option --skip). For a protocol that
             measures between two time stamps, it is the number of the stamped row to start at, from 1. None takes the
             protocol's warm-up.
-        system: Name of the machine, as the user gave it. With it, logs that name no machine get no warning. None if not
-            given.
+        system: Name of the machine, as the user gave it; None if not given. Without it, logs that name no machine get a
+            warning.
 
     Raises:
         InputError: There are no runs, they are no repeats of one system, or they do not fit the protocol. It is a
             NothingMeasuredError if the warm-up leaves nothing of a run.
-        TooFewRunsError: The runs, or those that converged, are too few. Its `partial` is their score, or None if they
-            have none.
+        TooFewRunsError: The runs, or those that converged, are too few. Its `partial` is their score, if they have one.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")

@@ -21,10 +21,10 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
         The rows, at least one: windows or, if the protocol skips epochs, the summaries of epochs that print a rate.
 
     Raises:
-        NothingMeasuredError: The warm-up is as long as the run or longer. (It is an InputError.)
-        InputError: Fewer steps are left than the protocol takes, or its steps end within the first row that is left.
-            Also if the log has no windows but warm-up, marks a window as warm-up that would be measured, or does not
-            say the steps though the protocol skips steps.
+        NothingMeasuredError: The warm-up is as long as the run or longer. This is a kind of InputError.
+        InputError: The rows that are left have too few steps for the protocol, or the first one has more than it takes.
+            Also if the log has no windows, marks all of them, or one that would be measured, as warm-up, or does not
+            say steps that are needed.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -40,12 +40,12 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark its windows as warm-up or as measured, and the protocol has a warm-up of its own. One rule holds:
+    A log may mark its windows as warm-up or as measured. The first of these rules that fits is used:
 
-    - With `skip`, the marked warm-up is dropped, and then so many further windows.
-    - If the protocol skips windows, the marked warm-up is dropped, and further windows up to the protocol's number.
-    - If it skips steps, and the log marks measured windows, only the marked warm-up is dropped.
-    - If it skips steps, and the log marks no measured windows, the windows that begin within these steps are dropped.
+    - `skip` is given: the marked warm-up is dropped, and then so many further windows.
+    - The protocol skips windows: the marked warm-up is dropped, and further windows up to the protocol's number.
+    - It skips steps, and the log marks measured windows: only the marked warm-up is dropped.
+    - It skips steps, and the log marks no measured windows: the windows that begin within these steps are dropped.
 
     Args:
         record: The run as read from its log.

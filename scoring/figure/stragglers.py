@@ -43,7 +43,8 @@ def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTim
     """Yield a warning if one rank is the slowest too often to be chance, and lags far behind the median rank.
 
     Args:
-        record: The run as read from its log. Each of its devices has one rank.
+        record: The run as read from its log. Each of its devices has one rank. There is no warning for fewer than two
+            devices, or if their number is not known.
         windows: The measured windows (what one printed row covers). Without the ranks' times there is no warning.
         kind: Which times of the ranks to compare: "compute", or "data_wait" for the time spent waiting for input.
         action: The verb for it in the message, such as "computes".

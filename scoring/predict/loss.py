@@ -232,8 +232,7 @@ def back_test(tables: Sequence[PublishedTable]) -> list[BackTested]:
             fit, not counting those on the fewest nodes of their table.
 
     Returns:
-        One result for each figure on more than its table's fewest nodes: the published and the predicted images/s, the
-        95 % interval of the prediction, its relative error, and linear scaling as a baseline.
+        One result for each figure on more than its table's fewest nodes.
     """
     results = []
     for table in tables:
