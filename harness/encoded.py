@@ -59,9 +59,10 @@ class Segment(NamedTuple):
 
 
 def fault(content: bytes) -> str:
-    """Say why some bytes are no whole encoded image, as "it is truncated: ..."; an empty text if they are one.
+    """Say why some bytes are no whole image of a supported kind, as "it is truncated: ..."; empty if no fault is found.
 
-    JPEG, PNG and WebP are checked by their structure, which takes no decoding. A file of any other kind is decoded.
+    JPEG, PNG and WebP are checked by their structure, which takes no decoding. A file of any other kind is decoded by
+    Pillow. If Pillow does not know its kind, no fault is reported, because DALI may know it.
 
     Args:
         content: All bytes of the file.
@@ -197,7 +198,7 @@ def _segment_length(content: bytes, start: int) -> int:
 
 
 def jpeg_size(content: bytes) -> tuple[int, int] | None:
-    """Return (height, width) of a JPEG in pixels, by the frame before its pixels; None if it has no whole frame.
+    """Return (height, width) of a JPEG in pixels, by its frame; None if no frame with a size comes before its pixels.
 
     Args:
         content: The bytes of the JPEG; its beginning up to the frame is enough.
@@ -214,7 +215,8 @@ def jpeg_size(content: bytes) -> tuple[int, int] | None:
 def is_cmyk_without_mark(content: bytes) -> bool:
     """Tell whether a file is a JPEG of CMYK without the marker of Adobe.
 
-    The marker says that 0 is full ink. Without it DALI takes 0 for no ink, as TensorFlow does, and Pillow for full ink.
+    The marker says that 0 is full ink. Without the marker DALI takes 0 for no ink, as TensorFlow does, while Pillow
+    takes 0 for full ink.
 
     Args:
         content: All bytes of the file. It need not be a JPEG.
@@ -313,8 +315,8 @@ def _fault_by_decoding(content: bytes) -> str:
 def _tiff_fault(opened: TiffImagePlugin.TiffImageFile) -> str:
     """Say that DALI would mistake the colours of a TIFF; return an empty text if it would not.
 
-    DALI takes three or more numbers of a pixel for RGB, and one of 8 bits or more for grey whose 0 is black. JPEG data
-    in YCbCr are made RGB on the way.
+    DALI takes three or more channels for RGB, and a single channel of more than one bit for grey whose 0 is black. JPEG
+    data in YCbCr are converted to RGB as they are decoded, so they are in order.
 
     Args:
         opened: The image as Pillow has opened it.

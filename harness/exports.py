@@ -25,7 +25,7 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 
     Args:
         environ: The environment with what the config file adds.
-        set_by_config: The variables in it that the environment did not have, or had with another value.
+        set_by_config: The variables in `environ` that the config file added or changed.
         origins: The value of each setting of the job, with who set it.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
@@ -45,13 +45,15 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
-    DGXNNODES:   the number of nodes
-    JOB_DEVICE:  "cpu" or "gpu"
-    JOB_FLUSHES: how many times the job flushes the page cache, which it does before each trial or never
-    CONT_...:    settings of the container that the config file sets; each node reads the others in it by itself
-    JOB_GIVEN:   names of the variables that the user has set and the launcher hands to the nodes
-    JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
-    JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
+        DGXNNODES:   the number of nodes
+        JOB_DEVICE:  "cpu" or "gpu"
+        JOB_FLUSHES: how many times the job flushes the page cache, which it does before each trial or never
+        CONT_...:    settings of the container that the config file sets
+        JOB_GIVEN:   names of the variables that the user has set and the launcher hands to the nodes
+        JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
+        JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
+
+    All else that the config file sets is left out, because each node reads that file by itself.
 
     Args:
         user_environ: The user's environment.

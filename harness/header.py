@@ -60,7 +60,7 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
         job: The settings of the job.
         origins: The value of each setting with who set it.
         ranks: This process among the ranks of the job.
-        recipe: The hyperparameters, a dataclass that may hold others.
+        recipe: The hyperparameters, a dataclass whose fields may be dataclasses, too.
         dataset: Name, sizes and digests of the data set.
     """
     nodes = provenance.gather_nodes(ranks.comm)

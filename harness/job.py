@@ -102,10 +102,10 @@ class Setting:
         """Return the whole number that a text is.
 
         Args:
-            text: Decimal digits, with a minus before a negative number.
+            text: At most 18 decimal digits, with a minus before a negative number.
 
         Raises:
-            ValueError: The text is no whole number, or the number is out of the setting's bounds.
+            ValueError: The text has another form, or the number is out of the setting's bounds.
         """
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise ValueError(f"{self.variable}={text!r}: must be a whole number ({self.doc})")
@@ -460,7 +460,7 @@ def job_of(**values: Any) -> Job:
         values: Values by the names of their environment variables, in capitals or small letters. They are not checked.
 
     Raises:
-        KeyError: A name is no setting's.
+        KeyError: No setting has that name.
     """
     values_by_group: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}  # {group: {field: value}}
     for name, value in values.items():
@@ -482,7 +482,7 @@ def with_values(job: Job, **values: Any) -> Job:
             checked.
 
     Raises:
-        KeyError: A name is no setting's.
+        KeyError: No setting has that name.
     """
     unchanged = {variable: job.value(variable) for variable in SETTINGS}
     return job_of(**unchanged | {name.upper(): value for name, value in values.items()})

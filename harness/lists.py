@@ -28,9 +28,10 @@ def lines(list_file: Path) -> list[Line]:
         The lines without blanks at their ends. The place is as "train_list.txt:7", with the path as given.
 
     Raises:
-        ValueError: Every line is blank, the file is UTF-16 or binary, or the path is that of a folder, a pipe or a
-            device.
-        OSError: The file cannot be read.
+        ValueError: Every line is blank, the file is UTF-16 or has a NUL byte, or the path is that of a folder, a pipe
+        or
+            a device.
+        OSError: The file is absent or cannot be read.
     """
     named_files.require_file_if_present(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)
@@ -112,7 +113,7 @@ class Folders:
         nothing is at the path as written: on Linux the name of a file may hold backslashes.
 
         Args:
-            path: The path as the list has it.
+            path: The path as the list has it. An absolute path outside the root stays absolute.
         """
         as_written = path.removeprefix(f"{os.fspath(self._root)}/")
         with_slashes = as_written.replace("\\", "/")

@@ -106,11 +106,14 @@ class CapturedStep(LaunchedStep):
         self.inputs = {name: scope.var(name).get_tensor() for name in names}
 
     def send_rate(self, step: int) -> None:
-        """Send the device the learning rates of the next steps, once it has used up those that it has.
+        """Send the device the learning rates of the next steps, at the first step and whenever it has used them up.
 
         Args:
             step: Number of the step within a call of `Trainer.run`, from 1. The rates of RATES_AT_ONCE steps are sent
                 at a time.
+
+        Raises:
+            RunError: A tensor that the captured step uses has moved since the capture.
         """
         if step % RATES_AT_ONCE == 1:
             self.begin()
@@ -145,7 +148,7 @@ class CapturedStep(LaunchedStep):
         Once the step is captured, this checks that its tensors are where the CUDA graph reads and writes them.
 
         Raises:
-            RunError: A tensor of the state has moved since the capture.
+            RunError: A tensor of the state, an input or a table of rates has moved since the capture.
         """
         scope = static.global_scope()
         place = self.executor.place
@@ -179,10 +182,15 @@ class Trainer:
     clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Batch) -> None:
-        """Run a training step on a synthetic batch, or several if a CUDA graph is to be captured afterwards.
+        """Run a training step on a synthetic batch, twice if a CUDA graph is to be captured afterwards.
+
+        The parameters are updated by noise, and mean nothing afterwards.
 
         Args:
             batch: Noise in the format of the training's batches.
+
+        Raises:
+            Refused: The batch does not have the shapes and types that the program takes. It is a ValueError.
         """
         WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
         self.step.begin()
@@ -202,7 +210,7 @@ class Trainer:
                 takes.
 
         Raises:
-            Refused: The check found a difference.
+            Refused: The check found a difference. It is a ValueError.
         """
         programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
@@ -218,9 +226,9 @@ class Trainer:
         return float(np.mean(losses))
 
     def run(self, batches: Iterator[Batch], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
-        """Train a number of steps, log every `print_steps` steps as one window, and return the windows' sum.
+        """Train a number of steps, log every `print_steps` steps as one window, and return the sum of the windows.
 
-        The loss is read only at the end of a window, so that between two of them the device does not wait for the host.
+        The loss is read only at the end of a window, so that within a window the device does not wait for the host.
         Every rank must call this with the same numbers.
 
         Args:
@@ -236,7 +244,8 @@ class Trainer:
 
         Raises:
             NotFinite: The mean loss over the ranks is infinite or NaN at the end of a window.
-            RunError: The input cannot be read, or a signal asked the run to end.
+            Refused: The first batch does not have the shapes and types that the program takes. It is a ValueError.
+            RunError: The input cannot be read, a signal asked the run to end, or a tensor of a captured step has moved.
         """
         for hook in self.hooks:
             hook.run_begins()
@@ -315,7 +324,7 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def report_clock(self, step: int) -> None:
-        """Log it if somebody has set the system's clock since the last call.
+        """Log by how many seconds the system's clock was set since the last call; do nothing if it was not set.
 
         Args:
             step: Number of the last step that was done, for the log.
@@ -382,8 +391,8 @@ class Trainer:
         is the one that slows down the others.
 
         Returns:
-            Seconds since the thread began, or NaN if they are not measured: for a single rank, on a GPU, and on a Linux
-            kernel without schedstat.
+            Seconds, counted from the start of the thread. NaN if they are not measured: for a single rank, on a GPU,
+            and on a Linux kernel without schedstat.
         """
         is_alone = self.ranks.size == 1  # with no rank to compare with
         on_cpu = isinstance(self.step.executor.place, paddle.CPUPlace)
@@ -459,6 +468,9 @@ class Evaluator:
 
         Args:
             batch: Noise in the format of the evaluation's batches.
+
+        Raises:
+            Refused: The batch does not have the shapes and types that the program takes. It is a ValueError.
         """
         WATCHDOG.beat("warming up the evaluation program", extra_s=SEARCH_S)
         self._reset()

@@ -87,7 +87,7 @@ def _interface_to_other_nodes(cluster: ClusterSettings, node: int) -> str | None
 
     Returns:
         The name, as "eth0". None if the job has one node, or if HOSTS does not name all nodes or does not lead to an
-        interface of this one.
+        interface of this node.
     """
     are_all_nodes_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
     if cluster.dgxnnodes == 1 or not are_all_nodes_named:
@@ -121,10 +121,11 @@ def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
 def export_for_mpi(cluster: ClusterSettings) -> None:
     """Have Open MPI connect this rank to other nodes by the interface at which they reach this one.
 
-    Left alone, Open MPI takes every interface but the loopback. A bridge of containers or virtual machines has one
-    address on all nodes, at which a rank reaches its own node, and the first message of MPI between nodes then hangs.
-    This must be called before MPI starts, and does nothing if the user names interfaces, as Open MPI refuses both lists
-    at once.
+    Left alone, Open MPI takes every interface but the loopback. Among them may be a bridge of containers, which has the
+    same address on all nodes: a rank then reaches its own node there, and MPI's first message between nodes hangs.
+
+    This must be called before MPI starts. It does nothing if the job has one node, if HOSTS does not lead to an
+    interface of this node, or if the user names interfaces to use or to leave out: Open MPI refuses both lists at once.
 
     Args:
         cluster: Settings of the nodes.

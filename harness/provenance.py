@@ -27,7 +27,7 @@ CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "h
 
 
 def is_for_cuda_12() -> bool:
-    """Whether Paddle is its build for CUDA 12 (`CUDA=12 launch/setup.sh`)."""
+    """Tell whether Paddle's build for CUDA 12 is installed (`CUDA=12 launch/setup.sh`); False without Paddle."""
     builds = importlib.metadata.distributions(name="paddlepaddle-gpu")  # none where logs are only checked
     return any(build.version.endswith(".post120") for build in builds)
 
@@ -64,12 +64,13 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
     The lock file names the packages that the code was installed with.
 
     Args:
-        image_commit: The commit that a container image says it was built from, as "1a2b3c4" or "1a2b3c4-dirty"; empty
-            outside such an image. Git is asked then.
+        image_commit: The commit that a container image says it was built from, as "1a2b3c4" or "1a2b3c4-dirty". It is
+            empty outside such an image; git is then asked for the commit.
         image_digest: Digest of the container's image; empty: none.
 
     Returns:
-        The code. What is unknown of it is None.
+        The code. What git does not tell is None. An image that was built without its commit has the commit "unknown"
+        and counts as unchanged.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name
@@ -87,7 +88,8 @@ def _checkout_of_image(image_commit: str) -> Checkout:
     """Return the commit that a container image was built from, and whether files differed from it.
 
     Args:
-        image_commit: What the image says: "<commit>" or, if files differed, "<commit>-dirty".
+        image_commit: What the image says: "<commit>" or, if files differed, "<commit>-dirty". An image that was built
+            without its commit says "unknown", which is taken for an unchanged commit of that name.
     """
     commit = image_commit.removesuffix("-dirty")
     return Checkout(commit=commit, dirty=image_commit != commit)
@@ -196,7 +198,8 @@ def clear_caches(wanted: bool, *, cleared_by: str) -> schema.CacheState:
 
     Args:
         wanted: Whether to flush it.
-        cleared_by: Name of the launcher that has flushed it already, whatever is wanted; empty: none.
+        cleared_by: Name of the launcher that has flushed it already; empty: none. If there is one, nothing is flushed
+            here, and the result names it even if `wanted` is false.
 
     Returns:
         Whether it is done, and by whom or why not. To lack the right to do it is no error.

@@ -47,7 +47,7 @@ def raise_first(refusals: Iterator[str]) -> None:
 
 
 def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
-    """Yield a sentence for each pair of settings that do not go together, of those that any host can compare.
+    """Yield a sentence for each fault in a job's settings that any host can find, for example two that do not fit.
 
     No package is needed, so the host of a launcher can call this, too.
 
@@ -96,7 +96,7 @@ def _refusals_of_cluster(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_hosts(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a sentence if HOSTS, the list of the nodes, names a node twice, and one if it names not DGXNNODES nodes.
+    """Yield a sentence if HOSTS, the list of nodes, names a node twice, and one if it does not name DGXNNODES nodes.
 
     Args:
         cluster: Settings of the nodes. An empty HOSTS is in order here.
@@ -113,7 +113,7 @@ def _refusals_of_hosts(cluster: ClusterSettings) -> Iterator[str]:
 
 
 def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
-    """Yield a sentence if the device cannot compute in PRECISION, or NVIDIA_TF32_OVERRIDE demands another precision.
+    """Yield a sentence if the device cannot compute in PRECISION, or NVIDIA_TF32_OVERRIDE contradicts it on a GPU.
 
     Args:
         job: The settings of the job.
@@ -160,8 +160,8 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
 def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
     """Return the least and the largest fixed loss scale with which FP16 was shown to train a global batch.
 
-    Below the least the gradients vanish, above the largest they overflow. Both grow with the batch, because the loss is
-    a mean over its images.
+    A smaller scale lets small gradients become 0, and a larger one may let gradients overflow. Both bounds grow with
+    the batch, because the loss is a mean over its images.
 
     Args:
         global_batch: Images of a step over all ranks.
@@ -176,7 +176,7 @@ def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
 
 
 def _refusals_of_course(job: Job) -> Iterator[str]:
-    """Yield a sentence for each of PRETRAINED, RECIPE, PROFILE and RESUME that does not fit the workload or MODE.
+    """Yield a sentence for each fault in PRETRAINED, RECIPE, PROFILE and RESUME, which must fit WORKLOAD and MODE.
 
     For example, a run that only measures throughput (MODE=throughput) has no checkpoints to resume from.
 
@@ -238,8 +238,9 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each file or folder named by the job that is not usable on this machine.
 
-    A path at which there is nothing is in order, as the job may make it; only HOSTFILE, the list of the nodes, must be
-    there. Only the user's command asks this: a rank may be on another machine, without these files.
+    A path at which there is nothing is in order here: the job makes it, or whoever opens it reports that. Only
+    HOSTFILE, the list of the nodes, must be there. Only the user's command asks this: a rank may be on another machine,
+    without these files.
 
     Args:
         job: The settings of the job.
@@ -262,7 +263,9 @@ def of_named_paths(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_hostfile(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a sentence if HOSTS is set beside HOSTFILE, and one if HOSTFILE does not list the job's nodes.
+    """Yield a sentence if HOSTS is set beside HOSTFILE, and one if the list of nodes in HOSTFILE is wrong.
+
+    It is wrong if it cannot be read, has a malformed name, names a node twice, or does not name DGXNNODES nodes.
 
     Args:
         cluster: Settings of the nodes. An empty HOSTFILE is in order.
@@ -283,7 +286,7 @@ def _refusals_of_hostfile(cluster: ClusterSettings) -> Iterator[str]:
 def of_program(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
 
-    This needs the project's packages, unlike the other checks here.
+    This needs installed packages such as NumPy, unlike the other checks here.
 
     Args:
         job: The settings of the job.
@@ -292,7 +295,8 @@ def of_program(job: Job) -> Iterator[str]:
         What is wrong and what to set instead.
 
     Raises:
-        ValueError: The recipe or an option of STRATEGY is unknown.
+        ValueError: The recipe is unknown or there is none for the global batch, or STRATEGY has an unknown or refused
+            option, or a wrong value.
     """
     model = job.model
     recipe = job.hyperparameters  # raises ValueError for an unknown recipe
@@ -317,7 +321,7 @@ def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
         What is wrong and what to set instead.
 
     Raises:
-        ValueError: STRATEGY has an unknown option or a wrong value.
+        ValueError: STRATEGY has an unknown or refused option, or a wrong value.
     """
     model = job.model
     knobs = model.knobs  # STRATEGY, parsed
@@ -338,7 +342,9 @@ def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
 
 
 def _refusals_without_kernels(job: Job) -> Iterator[str]:
-    """Yield a sentence if an option of STRATEGY cannot work on the job's device, in its precision and layout.
+    """Yield a sentence about the first option of STRATEGY that cannot work on the job's device, if there is one.
+
+    The precision, the image layout and other options count, too: `cuda_graph` cannot work beside `gradient_merge`.
 
     Args:
         job: The settings of the job.
@@ -368,7 +374,8 @@ def layout_of(model: ModelSettings) -> str:
 def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
     """Yield a sentence if a training step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
 
-    The network must be one whose captured step was shown to be safe. In FP16 it must also train at a fixed loss scale.
+    The network must be one whose captured step was shown to be safe. In FP16 it must also have been shown to train at
+    a fixed loss scale.
 
     Args:
         model: Settings of the model.

@@ -55,8 +55,8 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         The run: log, terminal output, checkpoints, start position, seed and executor.
 
     Raises:
-        ValueError: The data set is smaller than a global batch, the log cannot be created, the checkpoints found in the
-            run's folder do not fit this run or its settings, or the run is done already.
+        ValueError: The data set is smaller than a global batch, the log exists or cannot be created, the checkpoints in
+            the run's folder are all damaged or do not fit this run or its settings, or the run is done already.
         RunError: Memory ran out, another rank was lost, or the ranks could not be connected.
     """
     samples = task.dataset.train_samples
@@ -105,7 +105,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
 
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
-    """Return what a run's state depends on: it may go on only from the checkpoint of a run that has the same.
+    """Return what the state of a run depends on; a run goes on only from a checkpoint whose run has equal values.
 
     Args:
         model: Settings of the model.
