@@ -394,19 +394,16 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
     """Repeat an MLPerf convergence test with only the reference points on their lower convex envelope.
 
-    MLPerf compares the epochs that a submission needs with reference convergence points, which give the epochs that the
-    reference needs at some batch sizes. MLCommons' tool rcp_checker is meant to use only the points on the lower convex
-    envelope of epochs over batch size, but keeps others as well (mlcommons/logging #368). The second test shows whether
-    this matters.
+    The test compares a submission's epochs with reference points: the epochs that the reference needs at some batch
+    sizes. MLCommons' rcp_checker is meant to use only the points on the lower convex envelope of epochs over batch
+    size, but keeps others as well (mlcommons/logging #368). The second test shows whether this matters.
 
     Args:
         test: The outcome of the first test, with the points that rcp_checker uses. None if there was no such test.
 
     Returns:
-        The outcome of the second test, and the mean of the reference point that the runs are held to in each of the two
-        tests, in epochs or the unit that the reference counts in. None if there was no first test, if it could not
-        compare the runs, or if either test ended without a reference point, for example because too many runs did not
-        converge.
+        The outcome of the second test, and the mean epochs (or samples) of the reference point of either test. None if
+        there was no first test, if it could not compare the runs, or if either test ended without a reference point.
     """
     if test is None or test.comparison is None:
         return None

@@ -90,10 +90,10 @@ def check_logs(
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own ("strict") rules for
             it.
         benchmark: Name of the benchmark that all logs must be of, such as "resnet". None: any.
-        system: File of a system description, which the logs must not contradict. None: there is none to compare with.
+        system: File of a system description, which the logs must not contradict. None: there is none.
         official: Asks mlperf-logging, MLCommons' own checker, about a log as well. None: it is not asked.
         receipt: Whether to write the verdict and the SHA-256 of each log into a file next to the log.
-        hashed: Whether the report of each log states its SHA-256. `receipt` adds it as well.
+        hashed: Whether each report states the SHA-256 of its log. It always does with `receipt`.
         by: The verdict that counts, "official" or "strict". None: strict for logs of this project, official for others.
 
     Returns:

@@ -139,8 +139,8 @@ def choose_median_runs(
 ) -> tuple[Sequence[Report], str]:
     """Return which runs to score if more were made than a result takes, and a line on how they were chosen.
 
-    If a result takes 5 runs and 7 were made, it may be made of the first 5 by their start, of the 5 from the second on,
-    or of the last 5. Of these sets, the one with the median score is chosen.
+    Of the sets of consecutive runs, the one with the median score is chosen. If a result takes 5 runs and 7 were made,
+    these are runs 1 to 5, 2 to 6 and 3 to 7 in the order of their start.
 
     Args:
         checked: The reports on the logs of one submission, at least one.
@@ -150,7 +150,7 @@ def choose_median_runs(
 
     Returns:
         The reports on the runs to score, and the line. If there are no more runs than a result takes, or if the
-        benchmark is not scored, all runs are returned, and the line is empty.
+        benchmark is not scored, these are all the runs and "".
 
     Raises:
         ValueError: There are more runs than a result takes, and they cannot be scored together.
