@@ -50,7 +50,7 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
         silent_s: Seconds of silence after which the child is taken to hang.
 
     Returns:
-        The lines of its stdout and stderr, and the hang or death in words; those are empty if it ended with status 0.
+        The lines of its stdout and stderr, and how it hung or died, in words that are empty if it ended with status 0.
     """
     process = subprocess.Popen(
         [sys.executable, "-I", str(script), *arguments],

@@ -339,7 +339,7 @@ def libraries(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         environ: Environment variables. Those count whose names begin with one of LIBRARIES.
 
     Returns:
-        {name: value}, sorted by name. The value is left out if the name says that it is a secret.
+        {name: value}, sorted by name. A variable that is a secret by its name has a note in place of its value.
     """
     logged = {}
     for name in sorted(environ):

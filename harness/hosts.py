@@ -75,7 +75,8 @@ def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
         The names. An empty list if neither HOSTFILE nor HOSTS is set.
 
     Raises:
-        ValueError: HOSTFILE cannot be read, names a host twice, or names more or fewer hosts than DGXNNODES says.
+        ValueError: HOSTFILE cannot be read, has a malformed name or a host twice, or names more or fewer hosts than
+            DGXNNODES says.
     """
     if not cluster.hostfile:
         return [host for host in cluster.hosts.split(",") if host]

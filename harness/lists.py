@@ -28,9 +28,8 @@ def lines(list_file: Path) -> list[Line]:
         The lines without blanks at their ends. The place is as "train_list.txt:7", with the path as given.
 
     Raises:
-        ValueError: Every line is blank, the file is UTF-16 or has a NUL byte, or the path is that of a folder, a pipe
-        or
-            a device.
+        ValueError: Every line is blank, the file is UTF-16 or has a NUL byte, or the path is that of a folder, a
+            pipe or a device.
         OSError: The file is absent or cannot be read.
     """
     named_files.require_file_if_present(list_file)

@@ -196,7 +196,7 @@ def _are_record_numbers(names: Sequence[str]) -> bool:
 
 
 def _without_detours(names: Sequence[str]) -> list[str]:
-    """Return paths without "./", "../" and double slashes, so that all paths of one file are equal.
+    """Return paths without detours such as "./", "a/../" and double slashes, so that all paths of a file are equal.
 
     Args:
         names: Paths of files.

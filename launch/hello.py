@@ -65,7 +65,8 @@ def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
 def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
     """Listen where this node's sshd cannot, and tell the first node why when it calls, twice at most.
 
-    This waits up to ANSWER_S for each call. It returns early if nothing can listen there or a connection breaks.
+    This waits up to ANSWER_S for each call, and returns if none comes. It also returns, without an error, if it cannot
+    listen there or a connection breaks.
 
     Args:
         job: The settings of the job, with sshd's address and port.

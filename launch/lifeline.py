@@ -157,7 +157,7 @@ class Lifeline(threading.Thread):
                 time.sleep(0.5)
 
     def is_lost(self) -> bool:
-        """Return whether there was a connection and it has ended."""
+        """Return whether ssh to the node was started and has ended: the connection failed, or was lost later."""
         return self.process is not None and self.process.poll() is not None
 
     def send_end(self, status: int, reason: str) -> None:

@@ -318,7 +318,7 @@ class EarlyEnd(NamedTuple):
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Run a command to its end, or until a node is lost or a signal comes; return the exit status.
 
-    In the latter cases the command is asked to end, and killed JOB_END_S later.
+    In the latter cases the command is asked to end, and is killed if it has not ended JOB_END_S later.
 
     Args:
         words: The command and its arguments.
@@ -362,7 +362,8 @@ def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> 
     Args:
         lost: The connection to a lost node; None: none is lost. After a loss this waits SIGNAL_S for a signal: who
             stops a job often signals all nodes, and then the signal is the true reason.
-        signals: Numbers of the signals that this process got, the first one first. The handler adds to it meanwhile.
+        signals: Numbers of the signals that this process got, the first one first. The handler of signals
+            adds to this list meanwhile.
         parent: Process id of what started this process. If that has changed, run_and_time.sh was killed, and the signal
             came because of that.
 
@@ -398,7 +399,7 @@ def reason_of(folder: Path) -> str:
 
 
 def end_others(others: list[Lifeline], status: int, reason: str) -> None:
-    """Tell the other nodes how the job ended, and wait up to 2 s for each node that joined, until it has heard.
+    """Tell the other nodes how the job ended, and wait up to 2 s for each that answered to hear it.
 
     Args:
         others: The connections to the other nodes.
@@ -495,8 +496,8 @@ def main() -> int:
 def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     """Lead the job if this machine is the first of its nodes, and return the exit status.
 
-    Any other machine was started as the first by mistake. It then serves the true first node, which thereby finds it
-    and says so.
+    Any other machine was started as the first by mistake. It then serves the true first node, which thereby
+    notices the mistake and reports it.
 
     Args:
         job: The settings of the job.
@@ -505,7 +506,8 @@ def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]
         words: The command and its arguments, which run over all nodes.
 
     Returns:
-        The exit status of the command. On a machine started by mistake that of the first node, or 2 instead of 0.
+        The exit status of the command. On a machine that was started as the first by mistake, the status that the true
+        first node sends, or 2 if that is 0.
     """
     rank = rank_by_hosts(hosts)
     if rank == 0:

@@ -37,7 +37,7 @@ RANK_ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on si
 
 
 def memory_kills() -> int:
-    """Return how many processes this node's kernel has killed for lack of memory since it started."""
+    """Return how many processes this node's kernel has killed for lack of memory; 0 if it does not count them."""
     found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
     return int(found[1]) if found else 0
 
@@ -221,8 +221,8 @@ class Trial:
     def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
         """Wait until mpirun has ended.
 
-        It is asked to end its ranks when the time after a signal or the trial's limit is over. It is killed
-        MPIRUN_END_S after the former.
+        mpirun is asked to end its ranks, again and again, once the time to end after a signal or the trial's limit is
+        over. It is killed MPIRUN_END_S after the time to end; the limit alone never has it killed.
 
         Args:
             mpirun: The running process.
@@ -282,10 +282,13 @@ class Trial:
             time.sleep(0.1)
 
     def reason(self, status: int) -> str:
-        """Return why the trial failed, in one line: the first reason that is known, in the order of the lines below.
+        """Return why the trial failed, in one line: the reason that says most about the cause.
+
+        These are tried in turn: the reason of launch/nodes.py, the signal that asked the trial to end, a folder of
+        results that was removed, a rank that a signal ended, what the ranks wrote, and how mpirun ended.
 
         Args:
-            status: Exit status of mpirun as `run` returned it, or 1.
+            status: Exit status of mpirun as `run` returned it, or 1 in place of 0.
         """
         reason_by_nodes = self.reason_by_nodes()
         if reason_by_nodes:
@@ -302,9 +305,9 @@ class Trial:
         )
 
     def _reason_of_signal(self, number: signal.Signals, messages: Messages) -> str:
-        """Return what asked the trial to end: a signal, or more if it is known.
+        """Return what asked the trial to end: a signal, or a launcher that was killed.
 
-        A launcher may have been killed, and the words of a rank also say what was saved.
+        If a rank has written why it stopped, its words are part of it, because they also name the last checkpoint.
 
         Args:
             number: The signal.
@@ -319,7 +322,9 @@ class Trial:
         return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
 
     def _reason_of_ended_rank(self, messages: Messages) -> str:
-        """Return which signal ended a rank, and what to do; empty if there is no such rank, or it is not to blame.
+        """Return which signal ended a rank; empty if there is no such rank, or it is not to blame.
+
+        If the rank ended for lack of memory, the text also says what to do.
 
         A rank that ended by one of SIGNALS_OF_LOST_PEER is not to blame: it may have ended because it lost another
         rank.
@@ -364,7 +369,7 @@ class Trial:
         """Return what is known if no rank wrote an error: how mpirun ended, or what mpirun or MPI wrote.
 
         Args:
-            status: Exit status of mpirun as `run` returned it, or 1.
+            status: Exit status of mpirun as `run` returned it, or 1 in place of 0.
             messages: What the ranks and mpirun have printed on stderr.
         """
         if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64

@@ -172,7 +172,7 @@ class WaitingNode:
         fail(f"{self.me}: {self.first} was lost; this node ends")
 
     def check_sshd(self) -> None:
-        """End this process if its sshd has ended. Until the first node has joined, print which callers were refused.
+        """End this process if its sshd has ended. Until the first node has joined, print which callers hung up.
 
         Raises:
             NodeError: sshd has ended, or the first node has another JOB_KEY and has given up.
@@ -220,7 +220,7 @@ class WaitingNode:
     def end_if_late(self) -> None:
         """End this process if its deadline is over: JOB_END_S after a signal, or NODE_WAIT_S without the first node.
 
-        A node that has joined and got no signal has no deadline: only the end of the connection ends its wait.
+        A node that has joined and got no signal has no deadline, so this does nothing then.
 
         Raises:
             SystemExit: The deadline is over.

@@ -50,7 +50,7 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write checkpoints as the job's settings say; nothing is written yet.
 
-        Rank 0 removes what a killed run has left half written in the folder of the checkpoints.
+        If the run writes checkpoints, rank 0 removes from their folder what a killed run has left half written.
 
         Args:
             job: The settings of the job: how often to write, how many files to keep, and in which folder.
@@ -107,13 +107,17 @@ class Keeper(Hook):
     def last_good(self) -> str:
         """Say in words which checkpoint is the last one written, and that a run can go on from it.
 
-        This waits until it is written, and every rank must ask.
+        If there is none, the text says so. This waits until the checkpoint is written, and every rank must ask.
         """
         return self._last_in_words(suffix=", from which RESUME=auto goes on")
 
     @property
     def last_written(self) -> str:
-        """Say the same of a run that has done all of its epochs, without the promise: nothing is left to go on with."""
+        """Say in words which checkpoint is the last one written by a run that has done all of its epochs.
+
+        Unlike `last_good` this does not say that a run can go on from it, because no epoch is left. This waits until
+        the checkpoint is written, and every rank must ask.
+        """
         return self._last_in_words(suffix="")
 
     def _last_in_words(self, *, suffix: str) -> str:

@@ -126,7 +126,7 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 
     Args:
         there: What the state of the checkpoint's run depends on, by name.
-        here: The same of this run. Names that only `there` has do not count.
+        here: What the state of this run depends on, by name. Names that only `there` has do not count.
     """
     differing = []
     for name, value in here.items():

@@ -118,7 +118,7 @@ class Sampler(Hook):
         """Return the node's readings of now, by the names that a line of the telemetry file has.
 
         Returns:
-            {name with its unit: value}, as "cpu_percent". "gpus" has such a dictionary for each GPU that CUDA shows.
+            {name with its unit: value}, as "cpu_percent". "gpus" lists such a dictionary for each GPU that CUDA shows.
             Bytes of the disks and the network are counted since the machine started. What cannot be read is None.
         """
         memory = psutil.virtual_memory()
@@ -160,12 +160,15 @@ class Sampler(Hook):
     # ---- what the run asks
 
     def run_begins(self) -> None:
-        """Count energy from now on, where this is the first step."""
+        """Count energy from now on, if this is the first call, which comes before the first step of the run."""
         if self._energy_begin_j is None:
             self._energy_begin_j = self._energy_j()
 
     def readings(self) -> dict[str, Any]:
-        """Return the power of the job's GPUs on this node at the last sample."""
+        """Return the power in watts of the job's GPUs on this node at the last sample, as {"power_w": 812.5}.
+
+        It is None if there is no sample yet, there are no GPUs, or one of them does not tell it.
+        """
         return {"power_w": self.power_w}
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
@@ -337,7 +340,7 @@ class Tracer(Hook):
         self._written = False
 
     def close(self) -> None:
-        """Write the trace, with a warning, of a run that ended before the last of the steps; else do nothing."""
+        """Write the trace so far, with a warning, if the run ended before the last step to trace; else do nothing."""
         if not self._written:
             left = "the trace ends before it" if self._events else "there is no trace"
             text = f"PROFILE=steps:{self._first}-{self._last}: the run had no step {self._last}: {left}"

@@ -26,7 +26,7 @@ class Watchdog:
     """Watches this process; `beat` says that it makes progress."""
 
     def __init__(self) -> None:
-        """Nothing is watched before `start`."""
+        """Prepare to watch; nothing is watched before `start`."""
         self.doing = "starting"  # in words, for a message
         # The limit counts from the last progress; where that has extra time, from the end of the extra time.
         self._limit_counts_from_s = time.monotonic()
@@ -92,6 +92,8 @@ class Watchdog:
 
     def _end_process(self, limit_s: float, rank: int, node: str) -> NoReturn:
         """Write to stderr that this rank hangs, and the stacks of its threads; end the process with status 1.
+
+        The end comes GRACE_S later, because mpirun then ends the other ranks: they can write their stacks meanwhile.
 
         Args:
             limit_s: Seconds without progress that were allowed, for the message.
@@ -164,7 +166,8 @@ class Clock:
         """Return the seconds by which the system's clock was set since the last call.
 
         Returns:
-            Below 0 if it was set back. 0 if it differs by less than TOLERANCE_S, as NTP's small corrections do.
+            Seconds, below 0 if it was set back; the first call counts from the creation of this object. 0 if it differs
+            by less than TOLERANCE_S, as by NTP's small corrections.
         """
         offset_s = self._read_offset_s()
         moved_s = offset_s - self._offset_s
