@@ -53,7 +53,7 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
         JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
 
-    All else that the config file sets is left out, because each node reads that file by itself.
+    Other variables that the config file sets are left out, because each node reads that file by itself.
 
     Args:
         user_environ: The user's environment.

@@ -59,7 +59,15 @@ class Samples(Protocol):
         """Return the number of samples."""
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Tell names, sizes and labels. Raises ValueError for what a run would fail at."""
+        """Return names, sizes and labels of the files.
+
+        Args:
+            on_progress: Called from time to time with how many of how many files were looked at.
+
+        Raises:
+            ValueError: A run would fail at a file.
+            OSError: A file cannot be read.
+        """
 
 
 class Surveyed(NamedTuple):
@@ -84,6 +92,7 @@ def survey(train: Samples, evaluation: Samples, say: Callable[[str], None]) -> S
     Raises:
         ValueError: A run would fail at a file: it is absent, a folder or empty, a record in it is not whole, or a label
             is out of range.
+        OSError: A file cannot be read.
     """
     train_contents = contents_of(train, "training files", say)
     eval_contents = contents_of(evaluation, "evaluation files", say)
@@ -101,6 +110,7 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 
     Raises:
         ValueError: A run would fail at a file.
+        OSError: A file cannot be read.
     """
     return samples.contents(_progress_of(what, say))
 

@@ -258,6 +258,9 @@ def train_measured_steps(trainer: Trainer, batches: Iterator[Batch], course: Cou
         trainer: Runs the steps and logs both phases.
         batches: Gives this rank's batch for each step.
         course: Settings with the number of steps of each phase.
+
+    Raises:
+        RunError: The training failed. It is a NotFinite if a loss is not finite.
     """
     trainer.run(batches, steps=course.warmup_steps, epoch=1, done=0, phase="warmup")
     trainer.run(batches, steps=course.measured_steps, epoch=1, done=course.warmup_steps, phase="measured")
@@ -292,6 +295,9 @@ def train_epoch(run: session.Run, trainer: Trainer, batches: Iterator[Batch], ep
         trainer: Runs the training program.
         batches: This rank's training batches from the next step on.
         epoch: Number of the epoch, from 1.
+
+    Raises:
+        RunError: The training failed. It is a NotFinite if a loss is not finite.
     """
     start = run.start.position
     done_in_epoch = start.epoch_step if epoch == start.epoch else 0

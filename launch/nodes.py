@@ -362,8 +362,8 @@ def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> 
     Args:
         lost: The connection to a lost node; None: none is lost. After a loss this waits SIGNAL_S for a signal: who
             stops a job often signals all nodes, and then the signal is the true reason.
-        signals: Numbers of the signals that this process got, the first one first. The handler of signals
-            adds to this list meanwhile.
+        signals: Numbers of the signals that this process got, the first one first. The handler of signals adds
+            to this list meanwhile.
         parent: Process id of what started this process. If that has changed, run_and_time.sh was killed, and the signal
             came because of that.
 
@@ -496,8 +496,8 @@ def main() -> int:
 def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     """Lead the job if this machine is the first of its nodes, and return the exit status.
 
-    Any other machine was started as the first by mistake. It then serves the true first node, which thereby
-    notices the mistake and reports it.
+    Any other machine was started as the first by mistake. It then serves the true first node, which thereby notices
+    the mistake and reports it.
 
     Args:
         job: The settings of the job.

@@ -37,7 +37,7 @@ RANK_ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on si
 
 
 def memory_kills() -> int:
-    """Return how many processes this node's kernel has killed for lack of memory; 0 if it does not count them."""
+    """Return how many processes the kernel has killed for lack of memory since its start; 0 if it counts none."""
     found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
     return int(found[1]) if found else 0
 
@@ -282,7 +282,7 @@ class Trial:
             time.sleep(0.1)
 
     def reason(self, status: int) -> str:
-        """Return why the trial failed, in one line: the reason that says most about the cause.
+        """Return why the trial failed, in one line: the first reason that is known, in the order below.
 
         These are tried in turn: the reason of launch/nodes.py, the signal that asked the trial to end, a folder of
         results that was removed, a rank that a signal ended, what the ranks wrote, and how mpirun ended.
@@ -307,7 +307,7 @@ class Trial:
     def _reason_of_signal(self, number: signal.Signals, messages: Messages) -> str:
         """Return what asked the trial to end: a signal, or a launcher that was killed.
 
-        If a rank has written why it stopped, its words are part of it, because they also name the last checkpoint.
+        If a rank has written why it stopped, its words are in the result, because they also name the last checkpoint.
 
         Args:
             number: The signal.

@@ -17,10 +17,10 @@ class Hook:
         self.close()
 
     def close(self) -> None:
-        """Called after the run, whatever ended it."""
+        """Do what is due after the run, whatever ended it; leaving the context calls this."""
 
     def run_begins(self) -> None:
-        """Called before the first step of an epoch, or of a measurement."""
+        """Do what is due before the first step of an epoch, or of a measurement; the loop calls this."""
 
     def step_begins(self, step: int) -> None:
         """Do what is due before a training step, and before its input is read; the loop calls this.
