@@ -142,8 +142,8 @@ def _to_smaller(branch: static.Variable, source: int, target: int, layer: str, l
 def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
     """Resize images bilinearly to a height and width, which may also be smaller.
 
-    The result stays in FP32: Paddle's FP16 kernel of the gradient computes positions in FP16, in steps of an eighth of
-    a pixel from column 128 on.
+    Mixed precision leaves the result in FP32, which is as it should be: Paddle's FP16 kernel of the gradient computes
+    positions in FP16, in steps of an eighth of a pixel from column 128 on.
 
     Args:
         x: Images [N, C, H, W].

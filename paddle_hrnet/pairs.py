@@ -214,6 +214,7 @@ def find(root: Path, part: str, classes: int) -> PairList:
 
     Raises:
         ValueError: There are no pairs, the list is wrong, or a file is absent.
+        OSError: The list or a folder cannot be read.
     """
     folders = lists.Folders(root)
     list_file = _find_list(root, part)

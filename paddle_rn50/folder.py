@@ -78,7 +78,7 @@ class ImageList:
         """Return the names, sizes in bytes and labels of all files.
 
         The sizes of very many files are kept in a file. A later call then looks at some of the files only, and at all
-        of them if the size of one has changed.
+        of them if one of these has another size now.
 
         Args:
             on_progress: Called with the number of files looked at so far and the number of all.

@@ -55,8 +55,8 @@ def _card_of_all_gpus(record: Record) -> Card | None:
         record: The run as read from its log, whose header may describe the GPUs of each node.
 
     Returns:
-        The row; None if the log does not describe its GPUs, if they are of several models, or if the table lacks the
-        model.
+        The row; None if the log does not describe its GPUs, if they are of several models, or if the table has no row
+        for this name and memory.
     """
     # `card_of` returns None for a model that the table does not have.
     cards = {card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))) for gpu in _described_gpus(record)}
