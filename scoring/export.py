@@ -50,7 +50,9 @@ def main(args: argparse.Namespace) -> int:
         The exit status, always 0.
 
     Raises:
-        InputError: No form is named, a log cannot be scored, an output exists already, or a package is not installed.
+        InputError: No form is named, a log cannot be scored, an output exists already or has no folder to lie in, a
+            package is not installed, or MLflow refuses a run.
+        OSError: A log cannot be opened, or an output cannot be written.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")
@@ -145,6 +147,7 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
 
     Raises:
         InputError: mlflow is not installed.
+        MlflowException: MLflow refuses the run or cannot be reached.
     """
     mlflow = _optional_package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)

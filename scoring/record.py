@@ -167,9 +167,9 @@ class Record:
     def is_of_same_run(self, other: "Record") -> bool:
         """Return whether two logs are of one training run, even if one of them is cut or has further lines.
 
-        They are if they have the same text, or if they state the same start of the run and the same end of their first
-        row of training figures. If one of them states no start, all rows of the shorter log must be those with which
-        the other begins.
+        They are if they are the same lines of the same text, or if they state the same start of the run and the same
+        end of their first row of training figures. If one of them states no start, all rows of the shorter log must be
+        those with which the other begins.
 
         Args:
             other: What the other log says.
@@ -381,8 +381,8 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
 
         epoch 3, step 100 or 95  -> True
         epoch 3, step 110 or 90  -> False
-        epoch 4, step 10         -> True, because the program counts anew in each epoch, from the `first_step` 1 on
-        epoch 4, step 0          -> True, because OneFlow prints a row there, which counts from 1 all the same
+        epoch 4, step 10         -> True, because programs may count anew in each epoch, here from `first_step` 1
+        epoch 4, step 0          -> True, because OneFlow prints a row there
         epoch 5, step 10         -> False
 
     Args:

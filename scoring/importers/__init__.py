@@ -102,8 +102,8 @@ def _sign_of_row(format: type[FormatReader]) -> RowSign:
     """Return how a line is recognised as a row of training figures of one log format.
 
     Args:
-        format: Class of the format. It may have a text and a pattern for recognition only, or else those of its rows
-            count.
+        format: Class of the format. If it has no text or no pattern that is for recognition only, that of its rows
+            counts.
     """
     return RowSign(text=format.row_clue or format.row_marker, pattern=format.recognised_by or format.row_pattern)
 
@@ -186,13 +186,13 @@ def read_record(
     Args:
         path: The log, which may be a gzip file.
         format: Name of its format, a key of FORMATS. None recognises the format from the text.
-        devices: Number of devices of the run. It replaces what the log says. None keeps that.
-        batch_per_device: Images of a step on one device. They replace what the log says. None keeps that.
+        devices: Number of devices of the run, in place of what the log says. None keeps that.
+        batch_per_device: Images of a step on one device, in place of what the log says. None keeps that.
         segment: Which run of a log that holds several; counts from 1. None requires that there is just one.
 
     Raises:
-        InputError: No single run in the log can be scored: the format is unknown, for example, or the log holds several
-            runs and `segment` is None.
+        InputError: No single run in the log can be scored: the format is unknown, for example, the log has neither a
+            row of training figures nor a start of the run, or it holds several runs and `segment` is None.
         OSError: The log cannot be opened.
     """
     name = format or recognise(path)
@@ -296,7 +296,8 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
         span: First and last line to read, from 1. None as the last line stands for the end of the log.
 
     Raises:
-        InputError: The lines cannot be scored, or the file is damaged. The text begins with the path.
+        InputError: The lines cannot be scored, or the file is no regular file or a damaged gzip file. The text begins
+            with the path.
         OSError: The log cannot be opened.
     """
     with _open_unpacked(path) as stream:
@@ -318,7 +319,7 @@ def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int,
         number: Which of `runs`; counts from 1. None stands for the only one.
 
     Raises:
-        InputError: There is no such run, or `number` is None and there are several.
+        InputError: The log has fewer runs than `number`, or `number` is None and there are several.
     """
     if number is None and len(runs) == 1:
         return runs[0]
@@ -373,7 +374,8 @@ def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -
             for an option that is not given.
 
     Returns:
-        Names of the fields that got another value than the log states, or that the log does not state.
+        Names of the fields that an option has set, such as ("devices",). A field for which the log states the same
+        value as the option is left out.
     """
     changed = []
     for field, value in options.items():

@@ -58,8 +58,8 @@ def _check_of_ratio(
 ) -> Check:
     """Return the result of comparing two figures of a log by their ratio: whether they agree, or are to be refused.
 
-    Figures agree if their ratio is 1 within 2 %, or within 5 % for the checks in CLOCK_CHECKS, plus `rounding`. They
-    are refused if one is over 1.5 times the other, plus `rounding`: then one of them is wrong, and the log supports no
+    Figures agree if their ratio is 1 within 2 %, or 5 % for the checks in CLOCK_CHECKS, plus `rounding`. They are
+    refused if one is over 1.5 times the other, plus `rounding`: then one of them is wrong, and the log supports no
     figure of speed.
 
     Args:

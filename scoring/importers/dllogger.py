@@ -306,7 +306,7 @@ class MXNet(PyTorch):
 
         The places are the parameters, the table that benchmark.py prints last, and mpirun's tags, which put the number
         of the rank before each line. A rank that prints nothing has no tag. So the tags count only beside another
-        place, and only if they show as many ranks as any of the other places or more.
+        place, and only if no other place states more devices than the tags show.
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,

@@ -82,11 +82,10 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
 
-        A log may hold several runs, and a tool prints several startup lines before its first row (a line on its
-        training steps). So a line is a new start only if a row came since the last noted start, or if it has a text
-        that each start prints just once, such as "powered by PaddlePaddle", for the second time: then the last start
-        failed before any row. A startup line that repeats the line just before it is a copy, as when two programs write
-        one log, and does not count.
+        A tool prints several startup lines before its first row (a line on its training steps). So a line is a new
+        start only if a row came since the last start, or if it repeats a text of the last start that a tool prints
+        just once, such as "powered by PaddlePaddle": then the last start failed. A startup line that equals the line
+        just before it is a copy, as when two programs write one log, and does not count.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -109,7 +108,7 @@ class Lines:
     def note_possible_start(self, number: int) -> None:
         """Note that a training run may begin on a line, unless no row of figures came since the last noted start.
 
-        It counts as a run only once `confirm_run` is called.
+        The line begins a run only if `confirm_run` is called later.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -126,16 +125,16 @@ class Lines:
     def runs(self, restarts: Iterable[Restart]) -> list[Span]:
         """Return the first and the last line of each training run in the log. Call this after all lines are read.
 
-        A run begins at each tool's start that was followed by a row of training figures. It also begins where the step
-        counter goes back between two rows, unless such a start lies between them. If rows come before all of these, a
-        run begins with the log.
+        A run begins at each start of a tool that `confirm_run` has confirmed. The first start counts from the first
+        line of the log, unless it failed. A run also begins where the step counter goes back between two rows, unless
+        a confirmed start lies between them. If that is the first beginning, the rows before it are a run, too.
 
         Args:
             restarts: Pairs of successive rows between which the step counter goes back.
 
         Returns:
             Pairs of line numbers in ascending order, such as [(1, 311), (312, None)]. None stands for the end of the
-            log. A log without a row is one run.
+            log. A log with none of these beginnings is one run.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
@@ -184,9 +183,9 @@ class Lines:
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number and the text of each line of the run, leaving out rows that repeat those of another rank.
 
-        With mpirun, a tag before each line may name the rank that wrote it. Rows of training figures, and the texts
-        that a tool prints as it starts, are kept of a single rank: the lowest one that prints a row in the first block
-        of lines in which a rank prints one. Earlier blocks are kept whole.
+        With mpirun, a tag before each line may name the rank that wrote it. Rows of training figures and lines of a
+        tool's startup are kept of a single rank. This is the lowest one with a row in the first block of 1,000 lines
+        that has a tagged row. Earlier blocks are kept whole.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
@@ -196,7 +195,7 @@ class Lines:
             marker: Text that stands in every row of training figures.
 
         Yields:
-            Number of the line in the log, from 1, and its text without tags. Lines without a tag are all kept.
+            Number of the line, from 1, and its text without tags. Lines without a tag are all kept.
         """
         kept_rank: int | None = None  # None: no rank has printed a row yet
         for block in self._blocks_of_lines():

@@ -76,8 +76,8 @@ class MLLog(FormatReader):
     def _take_entries(self) -> None:
         """Read each entry in this run's lines, and add a window for each event `step_window`.
 
-        Several ranks may each write the whole run into the log. Then the events of all ranks but the lowest one are
-        left out.
+        Several ranks may each write the whole run into the log. Then the events of all these ranks but the lowest one
+        are left out.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
@@ -234,6 +234,7 @@ class MLLog(FormatReader):
         """Set when the run started and stopped, and its status. A log without run_stop is truncated.
 
         If a start or a stop is logged more than once, the first counts, and each other becomes a problem of the record.
+        So does a start outside the years 2018 to 2099.
         """
         self._set_from_first_mark("run_start", self.events.starts)
         self._set_from_first_mark("run_stop", self.events.stops)
@@ -241,7 +242,7 @@ class MLLog(FormatReader):
         self._note_impossible_date()
 
     def _note_impossible_date(self) -> None:
-        """Note a problem if the run started on no date of MLPerf: `time_ms` may be in seconds or microseconds."""
+        """Note a problem if the run started outside the years 2018 to 2099: `time_ms` may not be in milliseconds."""
         start = self.facts_by_name.get("run_start_s")
         if start is None or FIRST_DATE_S <= start.value < LAST_DATE_S:
             return

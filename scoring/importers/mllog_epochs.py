@@ -72,14 +72,14 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
     """Return the training figures of one epoch. Those that are not known are None.
 
-    The time and the images are those that this project's program logged for the epoch. If it logged none, the time is
-    that from the epoch's start to its stop. An epoch that has a time but no images gets `samples` images.
+    If this project's program logged a rate, the time and the images are those of that event. Otherwise the time is that
+    from start to stop. An epoch that has a time but no images gets `samples` images.
 
     Args:
-        number: Number of the epoch, as it is logged. It may be of any type.
+        number: Number of the epoch, as it is logged, of any type.
         epoch: The start, the stop and the rates that are logged for the epoch.
-        samples: Number of images in an epoch, or None if the log does not state it.
-        batch: Images of a step over all devices, or None if the log does not state it. Then the steps are None.
+        samples: Number of images in an epoch, or None if not stated.
+        batch: Images of a step over all devices. None if not stated: then the steps are None, too.
     """
     images: float | None = None
     wait_s: float | None = None

@@ -213,8 +213,8 @@ class Dygraph(Launch):
     def _precision(self) -> str | None:
         """Return the precision as a record names it, by the switches in the configuration that PaddleClas prints.
 
-        `use_pure_fp16: True` is "amp_o2", whatever the other switches are. A section `AMP` alone is "amp", which leaves
-        the level open, and with `level: O1` it is "amp_o1".
+        `use_pure_fp16: True` gives "amp_o2", whatever the other switches are. A section `AMP` alone gives "amp", which
+        leaves the level open. With `level: O1` in it, the result is "amp_o1".
 
         Returns:
             One of "amp_o2", "amp_o1", "amp", "fp16" and "fp32". None if the switches state no precision.
@@ -242,9 +242,9 @@ class Dygraph(Launch):
         """Return whether the log ends before its run does, by the epoch of its last row of training figures.
 
         Returns:
-            True if the configuration wants a later epoch, or if lines say that other epochs ended but not this one.
-            False if this epoch ended and the configuration wants no later one. None in any other case, as for a log
-            without rows.
+            True if the configuration asks for an epoch after that of the last row, or if lines say that other epochs
+            ended but not that one. False if it ended and the configuration asks for no later one. None in any other
+            case, as for a log without rows or without the number of epochs.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
@@ -263,8 +263,8 @@ class Dygraph(Launch):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many training steps the printed averages of a row cover.
 
-        The program begins new averages after each row, at the start of an epoch and at `meters.reset_step`. If this is
-        step 5, rows at steps 0, 10 and 20 of an epoch cover 1, 6 and 10 steps.
+        The program begins new averages after each row, at the start of an epoch and at `meters.reset_step`. If the
+        latter is step 5, rows at steps 0, 10 and 20 of an epoch cover 1, 6 and 10 steps.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -332,9 +332,9 @@ class Static(Dygraph):
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many training steps a printed row covers, how long they took, and how long they waited for input.
 
-        A row prints averages since the last reset, so its own time is a difference of totals: after 0.2 s over 20
-        steps, 0.3 s over 30 steps show 10 steps of 9 s - 4 s = 5 s. Call this once for each row, in their order,
-        because it keeps the row's totals for the next call.
+        A row prints averages since the last reset, so its own time is a difference of totals. If one row prints a mean
+        of 0.2 s over 20 steps and the next one 0.3 s over 30 steps, the 10 steps between took 9 s - 4 s = 5 s. Call
+        this once for each row, in their order, because it keeps the totals for the next call.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -343,7 +343,7 @@ class Static(Dygraph):
 
         Returns:
             The steps, their seconds and their wait. The seconds are None if the total time did not grow. The wait is
-            None if it is not printed or is longer than the seconds.
+            None if it is not printed, or if it is over 1 % longer than the seconds.
         """
         totals = self._totals_of_row(position, row)
         is_first_after_reset = last is None or self._were_averages_reset(last, position)

@@ -43,9 +43,8 @@ class RowBatch:
 
         Args:
             line: Line of the log that prints the row.
-            printed_rate: Images/s of one device, as printed. None if the row does not have it.
-            printed_time: Mean seconds of a step, as printed. None if the row does not have it. If either figure is
-                missing or is not a usable number, the range stays as it is.
+            printed_rate: Images/s of one device, as printed, or None. If it is missing or unusable, nothing changes.
+            printed_time: Mean seconds of a step, as printed, or None. If it is missing or unusable, nothing changes.
         """
         rate = _figure(printed_rate)
         time_s = _figure(printed_time)

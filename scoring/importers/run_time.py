@@ -151,8 +151,8 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a span of time, and words on whether this is done.
 
-    The logged time of an evaluation may include a wait for training steps that have not ended. So it counts for at most
-    MAX_EVALUATION_RATIO times what training on its images would take.
+    The logged time of an evaluation may include a wait for training steps. So at most MAX_EVALUATION_RATIO times the
+    time counts that training on the images of the evaluation would take.
 
     Args:
         record: What the log says, such as the times of evaluations and the images of one.
@@ -161,7 +161,7 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span
 
     Returns:
         The seconds and the words: 0.0 and an empty text if there is nothing to leave out. If the log does not state the
-        images of an evaluation, no seconds are left out and the words say why.
+        images of an evaluation, the seconds are 0.0 and the words say why.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")

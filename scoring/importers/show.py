@@ -8,8 +8,8 @@ from scoring.record import FACTS, Check, Record
 def record_lines(record: Record) -> list[str]:
     """Return what a training log says as lines of text, each with a name and a value.
 
-    The record's fields in FACTS, such as `devices`, and its status have a line in any case, with `not said` for None: `
-    devices          8  (line 12)`. Other missing values have no line.
+    A line may be `devices 8  (line 12)`, with more spaces. The fields in FACTS, such as `devices`, and the status have
+    a line in any case, with `not said` for None. Other missing values have no line.
 
     Args:
         record: What the log says.
@@ -47,8 +47,8 @@ def _fact_text(record: Record, name: str) -> str:
         name: Name of the field, such as "devices".
 
     Returns:
-        The text. The source is a line of the log, the options of the command line, or else the log's format. It is `not
-        said` if the field is None.
+        The text. The source is a line of the log, the options of the command line, or else the format of the log. If
+        the field is None, the whole text is `not said`.
     """
     value = getattr(record, name)
     if value is None:

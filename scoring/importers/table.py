@@ -174,9 +174,9 @@ class FormatReader:
     def add_window(self, window: Window) -> None:
         """Append the figures of one printed row to `windows`, unless they repeat those of the last row.
 
-        A row repeats the last one if two programs write one log, for example. A row with an earlier epoch than the last
-        one, or with an earlier step of the same epoch, is also added to `restarts`, because another run may begin
-        there. At most MAX_RESTARTS of these places are kept.
+        A row repeats the last one if two programs write one log, for example. If a row has an earlier epoch than the
+        last one, or an earlier step of the same epoch, the lines of both are added to `restarts`, because another run
+        may begin there. At most MAX_RESTARTS such pairs are kept.
 
         Args:
             window: The figures of the row. One without a step is never taken for a repetition or a restart.
@@ -295,8 +295,8 @@ class FormatReader:
         """Convert what the log states from its own words to the values of a record. Call this after the last line.
 
         The text "8" for the devices becomes the number 8, and a log's own word for the precision becomes "fp32" or the
-        like. A count or a precision that cannot be converted is removed, and so is a count of 0. Formats extend this
-        method to set further values.
+        like. A count or a precision that cannot be converted is removed, and so is a count of 0. The framework of the
+        format is set if no line has stated one. Formats extend this method to set further values.
         """
         for field in _COUNT_FIELDS:
             fact = self.facts_by_name.pop(field, None)
@@ -343,10 +343,9 @@ class FormatReader:
             row: Values of this row by column, as printed: {"time": "0.35", "step": "10"}.
 
         Returns:
-            The steps, their seconds, and their wait in seconds. The steps are None if they are not known, as for many a
-            first row. The seconds and the wait are None if the steps or the step time are not known, or if the row
-            prints the time of only one of several steps. The wait alone is None if the row prints none, or a negative
-            or too long one.
+            The steps, their seconds, and their wait in seconds. The steps are None if not known, as for many a first
+            row. The seconds and the wait are None without steps or a step time, or if the row prints the time of only
+            one of several steps. The wait alone is None if the row prints none, or a negative or too long one.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
@@ -420,7 +419,7 @@ class FormatReader:
         """Add the figures of one printed row to `windows`.
 
         A row adds nothing if it covers 0 steps, if it has the same epoch and step as the row before, or if the format's
-        `required_column` has no positive figure in it.
+        `required_column` has no positive figure in it. A format may skip further rows, such as those of evaluations.
 
         Args:
             line: Number of the line in the log.

@@ -82,19 +82,17 @@ def rows(
 ) -> Iterator[Row]:
     """Yield the lines of a log, each with the values of the training figures that are printed on it.
 
-    A row may be broken in two by a line that another process writes. Then its first half is yielded without values, and
-    the joined row takes the place of the second half.
+    A line of another process may break a row in two. Then the first half is yielded without values, and the joined row
+    takes the place of the second half.
 
     Args:
         numbered_lines: Number and text of each line.
         row_marker: Text that stands in every row of training figures.
-        tool_marker: Text that stands in every line that the training program prints. A line that holds it is no second
-            half of a row.
+        tool_marker: Text that stands in every line of the training program. A line with it is no second half of a row.
         pattern: Pattern of a row.
 
     Yields:
-        A line with its values, or with None for them if it is no row. A line that holds several rows is yielded as
-        several.
+        A line with its values, or with None if it is no row. Several rows on a line are yielded one by one.
     """
     first_half: Row | None = None  # of a row whose second half has not come yet
     for number, line in numbered_lines:
@@ -114,13 +112,17 @@ def rows(
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
-    """Return each row of training figures that one line holds, or the line without values if it holds no whole row.
+    """Return each row of training figures that one line of a log holds.
 
     Args:
         number: Number of the line in the log.
         line: The line, which holds `row_marker`.
         row_marker: Text that stands in every row.
         pattern: Pattern of a row.
+
+    Returns:
+        The rows with their values, or None for the values of a row that is not whole. A line without the beginning of a
+        row is a single item without values.
     """
     texts = _cut_at_rows(line, row_marker, pattern.head)
     return [Row(number, text, pattern.search(text)) for text in texts]
@@ -142,8 +144,8 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
         pattern: Pattern of a row.
 
     Returns:
-        The row with its values. None if the later line is more than HALF_ROW_LINES lines away, or if the joined text is
-        no row. A number at the very end of the first half may be incomplete, so it does not count as a number.
+        The row with its values. None if the lines are over HALF_ROW_LINES apart, or if the joined text is no row. A
+        number at the very end of the first half may be incomplete and is not read.
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None
@@ -203,7 +205,7 @@ def total(windows: Iterable[Window], field: str) -> float:
 
 
 def lines_in_words(windows: Sequence[Window]) -> str:
-    """Return the lines of the log from the first window to the last one: `lines 12 to 480`, or `line 12` of one.
+    """Return in words the lines of a log from the first window to the last one: `lines 12 to 480`, or `line 12`.
 
     Args:
         windows: Rows of training figures or epochs, at least one.
@@ -311,7 +313,7 @@ def integer(text: str | None) -> int | None:
         text: The text, such as "128", or None.
 
     Returns:
-        The number. None if the text is None, has anything but digits in it or has over 9 of them.
+        The number. None if the text is None or empty, has anything but digits in it or has over 9 of them.
     """
     if text is None or not text.isascii() or not text.isdigit() or len(text) >= 10:
         return None

@@ -22,7 +22,7 @@ def positive_amount(value: Any) -> float | None:
 
 
 def positive_whole(value: Any) -> int | None:
-    """Return a logged value as a whole number above 0, or None if it is not one.
+    """Return a logged value as a whole number above 0 and below MOST, or None if it is not one.
 
     Args:
         value: Any JSON value. A float counts as whole if nothing is behind its point: 3.0 gives 3.
@@ -31,9 +31,9 @@ def positive_whole(value: Any) -> int | None:
 
 
 def whole_or_zero(value: Any) -> int | None:
-    """Return a logged value as a whole number from 0 up to MOST, or None if it is not one.
+    """Return a logged value as a whole number of at least 0 and below MOST, or None if it is not one.
 
-    The number of a first epoch may be 0.
+    This suits the number of an epoch: that of the first one may be 0.
 
     Args:
         value: Any JSON value. A float counts as whole if nothing is behind its point: 3.0 gives 3.

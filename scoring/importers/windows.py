@@ -58,7 +58,7 @@ def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | 
 
     Args:
         first: The first row.
-        second: The second row. Its seconds are known only in formats that print the time of all steps of a row.
+        second: The second row. Its seconds are known only if the time that it prints stands for all of its steps.
         steps: Number of steps that the first row covers.
 
     Returns:

@@ -356,15 +356,17 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the benchmark runs of a campaign, each with its trials that are done or missing.
 
-    They are in the order of the report's throughputs, and several of these may share a run.
-
-    What this machine can do depends on its GPUs, as nvidia-smi lists them, and on the nodes in the variable HOSTS. A
-    run that it cannot do has the reason in `skipped`.
+    The runs are in the order of the report's throughputs, several of which may share a run. What this machine can do
+    depends on its GPUs, as nvidia-smi lists them, and on the nodes in the variable HOSTS. A run that it cannot do has
+    the reason in `skipped`.
 
     Args:
         campaign: The runs that measure a report's figures again.
         results: Folder of all campaigns. The logs of the trials lie in a folder of it.
         runner: Command of one trial. Empty stands for this project's own command.
+
+    Raises:
+        OSError: A log cannot be opened.
     """
     folder = results / _folder_name(campaign)
     gpus = _ask_nvidia_smi("name")
@@ -409,17 +411,20 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
     """Read the repeated trials of a benchmark run, and return which are done and which are missing.
 
     A trial is one execution of the run, with its log in the folder `trial_1`, `trial_2` and so on. It is done if it
-    left exactly one log, of a successful run with the settings that the job has now.
+    left exactly one log, of a successful run with the wanted settings.
 
     Args:
         folder: Folder of the run, which contains those of its trials.
         count: Number of trials that the run should have.
-        exports: Environment variables that the job sets now, as {"BATCHSIZE": "256"}. The log must state the same
-            values, except for NEXP, the number of runs in one call.
+        exports: Environment variables of the job, as {"BATCHSIZE": "256"}. The log must state the same values, except
+            for NEXP, the number of runs in one call.
 
     Returns:
-        The records of the trials that are done, and for each missing trial its number and why it does not count; the
-        reason is empty if it has not been run yet.
+        The records of the trials that are done, and for each missing trial why it does not count. The reason is empty
+        for a trial that was not run yet.
+
+    Raises:
+        OSError: A log cannot be opened.
     """
     trials = Trials(done=[], missing={})
     for number in range(1, count + 1):
@@ -442,6 +447,9 @@ def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
 
     Returns:
         The record, or the reason as a text. The text is empty if the trial was not run yet.
+
+    Raises:
+        OSError: The log cannot be opened.
     """
     if not folder.is_dir():
         return ""

@@ -206,14 +206,15 @@ def _is_within_tolerance(value: float, published: Published) -> bool:
 
 
 def _closing_figure_if_published(records: Sequence[Record], published: Published) -> float | None:
-    """Return the images/s in the closing line of a log, if they equal the published figure at its printed digits.
+    """Return the images/s of all devices by a log's closing line, if they equal the published figure as it is printed.
 
     Args:
         records: What the logs of the figure say.
         published: The published figure.
 
     Returns:
-        The images/s. None for several logs, for a log without such a line, or if the two figures are not equal.
+        The images/s: those of the line x devices if the line has those of one device. None for several logs, for a log
+        without such a line, or if the two figures are not equal.
     """
     if len(records) != 1 or records[0].summary_rate is None:
         return None
@@ -278,10 +279,11 @@ def _read_log(path: Path, rule: Rule) -> Record:
 
 
 def _rounds_to_published(value: float, published: Published) -> bool:
-    """Return whether a figure equals the published one at the digits that are printed of that.
+    """Return whether a figure, rounded or cut off to the printed digits of the published one, equals it.
 
     Args:
-        value: The figure. It may be rounded, or cut off as 243.578 to 243.
+        value: The figure. 243.578 equals a published 244, to which it rounds, and a published 243, to which it is cut
+            off.
         published: The published figure.
     """
     cut = math.floor(value * 10**published.digits) / 10**published.digits
@@ -391,7 +393,9 @@ def main(args: argparse.Namespace) -> int:
         on that; else 0.
 
     Raises:
-        InputError: The folder holds no files, or the table of --map has a mistake.
+        InputError: The folder holds no files, or the table of --map has a mistake. For example, its rule matches not
+            exactly one published figure, or it names an unknown protocol.
+        OSError: The table of --map or a file in the folder cannot be read.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -427,6 +431,7 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
     Raises:
         InputError: A rule whose logs are there does not match exactly one published figure, or names an unknown
             protocol.
+        OSError: A file in the folder cannot be read.
     """
     files = _files_by_rule(folder, rules)
     figures = []

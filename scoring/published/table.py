@@ -230,9 +230,9 @@ def _system_of(row: Published) -> _System:
 def systems_by_devices(rows: Iterable[Published]) -> list[list[Published]]:
     """Return the published throughputs of each system, by ascending number of devices.
 
-    Rows are of one system if they agree in table, framework, accelerator, precision, strategy, batch size and model. If
-    several have the same number of devices, the first counts. Figures that a report copied from another one are left
-    out.
+    Rows are of one system if they agree in table, framework, accelerator, precision, strategy, batch size and model. Of
+    several rows of a system with the same number of devices, the first counts. Figures that a report copied from
+    another one are left out.
 
     Args:
         rows: Published figures. Other metrics than throughput are left out.
@@ -350,10 +350,9 @@ def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     is included, because it may match: "amp" is taken to match "amp_o1", and "resnet50" to match "resnet50_v1.5".
 
     Args:
-        card: The GPU with its memory size, such as the A100 of 40 GiB. A row must name the same GPU, but may leave its
-            memory size open.
+        card: The GPU with its memory size, such as the A100 of 40 GiB. A row must name the same GPU.
         model: Name of the model, such as "resnet50_v1.5".
-        precision: "fp32", "tf32", "amp_o1" or "amp_o2", the last two being Paddle's levels of mixed precision (AMP).
+        precision: "fp32", "tf32", "amp_o1" or "amp_o2". The last two are levels of mixed precision (AMP).
 
     Returns:
         The matching rows of published.csv, for any batch size and any number of devices; empty if there are none.
