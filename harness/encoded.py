@@ -129,7 +129,7 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
 
 
 def _frame_fault(frame: Segment, content: bytes) -> str:
-    """Say that the frame of a JPEG lacks the picture's size, or has not 8 bits a channel; empty if it is in order.
+    """Say that a JPEG's frame lacks the picture's size, or has other than 8 bits a channel; empty if it is in order.
 
     Args:
         frame: Kind and place of the frame's segment.

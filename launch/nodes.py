@@ -99,7 +99,8 @@ def copy_key(key: Path, folder: Path, user: str) -> str:
         user: Login name of this process's user, for the message.
 
     Raises:
-        NodeError: The file is no readable private key without a passphrase. It ends this process with status 2.
+        NodeError: The file cannot be read, or is no private key without a passphrase. It ends this process with status
+            2.
     """
     try:
         named_files.require_file_if_present(key)
@@ -318,7 +319,7 @@ class EarlyEnd(NamedTuple):
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
     """Run a command to its end, or until a node is lost or a signal comes; return the exit status.
 
-    In the latter cases the command is asked to end, and is killed if it has not ended JOB_END_S later.
+    In the latter cases the command is asked to end, and is killed if it has not ended JOB_END_S seconds later.
 
     Args:
         words: The command and its arguments.

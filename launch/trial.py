@@ -64,8 +64,8 @@ def longest_window_s(result: Path) -> float:
 def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
     """Return how many seconds the ranks may take to end after a signal.
 
-    They end the window of steps under way and save a checkpoint. On one node without a container they get more time if
-    windows are long.
+    Meanwhile they end the window of steps under way and save a checkpoint. They get LAST_WINDOW_S seconds. On one node
+    without a container they get twice the time of the longest window so far, if that is more.
 
     Args:
         result: The log of the trial, which says how long its windows are.
@@ -222,7 +222,7 @@ class Trial:
         """Wait until mpirun has ended.
 
         mpirun is asked to end its ranks, again and again, once the time to end after a signal or the trial's limit is
-        over. It is killed MPIRUN_END_S after the time to end; the limit alone never has it killed.
+        over. It is killed MPIRUN_END_S seconds after the time to end; the limit alone never has it killed.
 
         Args:
             mpirun: The running process.

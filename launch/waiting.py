@@ -93,7 +93,7 @@ class WaitingNode:
         self.deadline = time.monotonic() + job.cluster.node_wait_s
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Note a signal that asks this node to end, but go on for up to JOB_END_S.
+        """Note a signal that asks this node to end, but go on for up to JOB_END_S seconds.
 
         Who stops a job often signals all its nodes. The first node needs this one until it has saved.
 
@@ -109,7 +109,8 @@ class WaitingNode:
         """Wait until the first node says that the job has ended, and return the exit status that it says.
 
         Raises:
-            SystemExit: The first node does not come or is lost, sshd ends, or JOB_END_S have passed since a signal.
+            SystemExit: The first node does not come or is lost, sshd ends, or JOB_END_S seconds have passed since a
+                signal.
         """
         poll = select.poll()
         poll.register(self.lifeline, select.POLLIN)
