@@ -86,10 +86,10 @@ def _flop_per_image(record: Record) -> float | None:
     workload = workloads.of_model(record.model)
     if workload is None:
         return None
-    return workload.flop_of(_image_side(record, "height"), _image_side(record, "width"))
+    return workload.flop_of(image_side(record, "height"), image_side(record, "width"))
 
 
-def _image_side(record: Record, side: str) -> int:
+def image_side(record: Record, side: str) -> int:
     """Return the height or the width of the training images in pixels, as the run was configured.
 
     `RECIPE.image_size`, the side of square images, goes before `RECIPE.image_height` and `RECIPE.image_width`.

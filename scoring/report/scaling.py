@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from runlog import workloads
+from scoring.figure import limits
 from scoring.figure.compare import ratio_interval
 from scoring.figure.score import Score
 from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.published.table import Published, systems_by_devices
-from scoring.record import Record, Window, config_of, section
+from scoring.record import Record, Window, section
 from scoring.report.content import Curve, Group, ScalingRow, StepTime, values_of
 
 LONG_WORD = 8  # letters
@@ -333,7 +334,7 @@ def published_curves(record: Record, published: Sequence[Published]) -> Publishe
         note = f"No published curves beside it: the log does not say a {unknown} that the published table knows."
         return PublishedCurves([], note)
 
-    note = f"Published tables of {workload.title} at {precision}.{_warning_of_other_data(record)}"
+    note = f"Published tables of {workload.title} at {precision}.{_warning_of_other_data(record, workload)}"
     return PublishedCurves(_curves_from_one_device(published, workload.family, precision), note)
 
 
@@ -365,25 +366,29 @@ def _has_family_and_precision(row: Published, family: str, precision: str) -> bo
     return same_family and _kind_of_precision(row.precision, row.math_mode) == precision
 
 
-def _warning_of_other_data(record: Record) -> str:
+def _warning_of_other_data(record: Record, workload: workloads.Workload) -> str:
     """Return a warning that the published figures were measured on other images than this run, or "".
 
     Args:
         record: The run as its log describes it.
+        workload: What is known of the run's model. Its FLOPs are counted at the size of the published runs' images.
 
     Returns:
         A sentence that begins with a space, because it follows another one. It is empty if the run read real images of
-        224 px, as the published ones of ResNet-50 did, or if its log does not describe its data set.
+        the size of the published runs' (224 px for ResNet-50), or if its log does not describe its data set.
     """
     dataset = section(record, "dataset")
     if not dataset:
         return ""
-    image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
-    is_same_kind_of_data = image_size == 224 and not dataset.get("synthetic")
-    if is_same_kind_of_data:
+    height = limits.image_side(record, "height")
+    width = limits.image_side(record, "width")
+    is_full_size = (height, width) == (workload.flop_height, workload.flop_width)
+    if is_full_size and not dataset.get("synthetic"):
         return ""
     name = dataset.get("name", "other data")
-    size = f" at {image_size} px" if isinstance(image_size, int) else ""
+    size = ""  # of a log that does not say it
+    if height and width:
+        size = f" at {width} px" if height == width else f" at {width}x{height} px"
     return f" They were measured on full-size images; these runs on {name}{size}: compare the efficiency, not images/s."
 
 

@@ -233,6 +233,22 @@ def test_runs_on_synthetic_images_are_told_apart_from_the_published_ones(dataset
     assert note.endswith(said or "Published tables of ResNet-50 at fp32.")
 
 
+@pytest.mark.parametrize(
+    ("width", "is_synthetic", "said"),
+    [
+        (1024, False, "Published tables of FCN-HRNetW18 at fp32."),
+        (1024, True, "these runs on cityscapes at 1024x512 px: compare the efficiency, not images/s."),
+        (512, False, "these runs on cityscapes at 512 px: compare the efficiency, not images/s."),
+    ],
+)
+def test_a_run_of_hrnet_on_full_crops_is_as_the_published_ones(width: int, is_synthetic: bool, said: str) -> None:
+    config = {"RECIPE.image_height": {"value": 512}, "RECIPE.image_width": {"value": width}}
+    header = {"config": config, "dataset": {"name": "cityscapes", "synthetic": is_synthetic}}
+    fields = {"model": "fcn_hrnetw18", "precision": "fp32", "math_mode": "fp32", "header": header}
+    record = Record(file="a", sha256="a", lines=2, format="mllog", windows=(), **fields)
+    assert published_curves(record, read_published()).note.endswith(said)
+
+
 @pytest.mark.parametrize(("seconds", "more"), [((1.0, 2.0), ""), ((1.0, None), "; 1 more below")])
 def test_a_run_that_is_not_in_the_plot_of_all_runs_is_counted(seconds: tuple[float | None, ...], more: str) -> None:
     """A log without seconds has no rate to draw."""
