@@ -189,7 +189,8 @@ class Record:
         """Return whether this log is the next part of the training run whose previous part is another log.
 
         A log may be rotated while its run goes on. Then the earlier part has no end, this part has no beginning, and
-        its first row of training figures follows the last row of the earlier part.
+        its first row of training figures follows the last row of the earlier part. Of logs in the format "keras", only
+        these two rows are compared, because a row there prints the step at which it begins.
 
         Args:
             earlier: What the other log says.

@@ -151,7 +151,7 @@ class Lines:
         return list(zip(first_lines, last_lines, strict=True))
 
     def _has_start_within(self, restart: Restart) -> bool:
-        """Return whether a training run has a noted start between two rows at which the step counter goes back.
+        """Return whether a training run has a confirmed start between two rows at which the step counter goes back.
 
         Args:
             restart: The two rows. A start on the line of the later one counts, too.

@@ -378,7 +378,7 @@ class MLLog(FormatReader):
     def _report_unreadable_images(self) -> None:
         """Add the check `images` as not compared, if some step windows have no readable number of images.
 
-        Only with those of all windows can their sum be compared with their steps x batch.
+        The sum of the images can be compared with steps x batch only if the images of all step windows are known.
         """
         without_images = [window for window in self.windows if window.images is None]
         if not without_images:
