@@ -27,8 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The words of the command line; None takes sys.argv.
 
     Returns:
-        The status of the command. It is 2, with one line on stderr, for wrong use or bad input, and 1 if the output is
-        closed early, as in `check ... | head`.
+        The status of the command. It is 2, with one line on stderr, for bad input, and 1 if the output is closed early,
+        as in `check ... | head`.
+
+    Raises:
+        SystemExit: The words are wrong (status 2), ask for help, or a shell asks which word comes next.
     """
     parser = _parser()
     complete(parser)  # ends here if a shell asks which word comes next
@@ -156,7 +159,7 @@ def _explain_rule(options: argparse.Namespace) -> None:
         options: The options of the command line.
 
     Raises:
-        ValueError: Logs are given, too, or no rule has the name.
+        ValueError: Logs are given, too, no rule has the name, or there are no rules for the ruleset.
     """
     if options.logs:
         raise ValueError("--explain checks no log; ask for it in a command of its own")
@@ -171,7 +174,8 @@ def _refuse_wrong_options(options: argparse.Namespace) -> None:
         options: The options of the command line.
 
     Raises:
-        ValueError: No log is given, two forms are, or the file for --junit is not one of --junit.
+        ValueError: No log is given, --json and --format github are both given, or --junit names a folder or a file that
+            this command did not write.
     """
     if not options.logs:
         raise ValueError("no log given; name one, or --explain RULE")

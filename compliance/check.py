@@ -50,7 +50,7 @@ _COUNT = _ValueType("a whole number above 0", is_count)
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
-    """Return the type that an event's value must have. None if it may be anything.
+    """Return the type that an event's value must have. None if its type is not checked here.
 
     Args:
         event: The event, as the schema of this project's logs describes it.
@@ -240,7 +240,8 @@ class Checker:
         """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK.
 
         Args:
-            event: The event. Its rank is that in the launcher's prefix of its line, else that in its metadata.
+            event: The event. Its rank is the one in the launcher's prefix of its line. If that is absent or 0, it is
+                the one in the event's metadata.
         """
         rank = event.rank or event.metadata.get("rank")  # by the launcher's prefix, else by the event itself
         if rank and event.key not in KEYS_OF_EVERY_RANK:
@@ -331,7 +332,7 @@ class Checker:
         return None
 
     def _finding_of_no_events(self) -> Finding:
-        """Return the finding that the log has no events. It quotes the first damaged line if there is one."""
+        """Return the finding that the log has no events. It quotes the first thing that is wrong, as a damaged line."""
         actual = "none"
         if self._collector.findings:
             first = self._collector.findings[0]
@@ -381,7 +382,7 @@ def _findings_on_damaged_log(
     from our reader's strictness alone are excused.
 
     Args:
-        path: The path of the log, which is read once more.
+        path: The path of the log, which is read again.
         findings: The findings by our reader.
         run: The facts that the log states of the run.
         ruleset: The rules by which the log is checked, with this project's benchmarks.

@@ -12,8 +12,8 @@ def explain(name: str, ruleset: Ruleset) -> str:
     """Return a text on a rule: what it asks for, why, what to do, and its source.
 
     Args:
-        name: A strict rule (`seed-present`), a key of events (`run_stop`), a rule about one (`run_stop.order`), or
-            `all`.
+        name: A strict rule (`seed-present`), a key of events (`run_stop`), a rule about one (`run_stop.order`), the
+            rule that there are events (`events.count`), or `all`.
         ruleset: The rules of one version.
 
     Raises:

@@ -149,10 +149,10 @@ def as_github(reports: Iterable[Report]) -> str:
 
 
 def _github_level(report: Report, finding: Finding) -> str:
-    """Return GitHub's level of a finding: `error` if it fails the verdict that counts, else `notice` or `warning`.
+    """Return GitHub's level of a finding: `error` if it fails the log, else `notice` for a note, `warning` for others.
 
     Args:
-        report: The report, which says what counts.
+        report: The report, which says by which rules the log passes or fails.
         finding: A finding of the report.
     """
     if report.fails(finding):

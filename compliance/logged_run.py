@@ -116,7 +116,7 @@ class LoggedRun:
         return self.event_counts[event.key]
 
     def stated_count(self, event: schema.Point[Any]) -> Any:
-        """Return the value of the first event of a key; 0 if it is not a whole number above 0.
+        """Return the value of the first event of a key; 0 if it is missing or not a whole number above 0.
 
         Args:
             event: The event of the schema that has the key, such as schema.TRAIN_SAMPLES.
@@ -135,7 +135,7 @@ class LoggedRun:
         return int(self.stated_count(schema.GLOBAL_BATCH_SIZE)) or None
 
     def stated_text(self, event: schema.Point[str]) -> str:
-        """Return the value of the first event of a key; empty if it is not a text.
+        """Return the value of the first event of a key; empty if it is missing or not a text.
 
         Args:
             event: The event of the schema that has the key, such as schema.OPT_NAME.
@@ -201,9 +201,9 @@ class LoggedRun:
 
     @property
     def minutes(self) -> float | None:
-        """Return the time to train, as mlperf-logging's result_summarizer computes it.
+        """Return the minutes from the first run_start to the first run_stop; None if one of them is missing.
 
-        None if run_start or run_stop is missing.
+        In a log with several of them, `as_tools_read` has the time that mlperf-logging's result_summarizer takes.
         """
         if self.start_ms is None or self.stop_ms is None:
             return None

@@ -127,7 +127,7 @@ class Standing:
     def target_in_words(self) -> str:
         """Return the quality at which the run was to end; "not stated" if it is not known.
 
-        This is the target that the log states, else the one that the benchmark's closed division fixes.
+        This is the target that the log states. For a closed run that states none, it is the one in benchmarks.yaml.
         """
         if self.facts.quality_target is not None:
             return six_digits(self.facts.quality_target)
@@ -230,7 +230,7 @@ def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
 
 
 def scored(ruleset: str) -> list[str]:
-    """Return the benchmarks that have results in a round: the MLPerf benchmarks of that round, and our own.
+    """Return the benchmarks that can have results in a round: those of MLPerf in that round, and this project's own.
 
     Args:
         ruleset: The version of the rules of the round, such as 4.0.0.
@@ -383,7 +383,10 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
-    """Yield how the data set differs from that of the benchmark; if this is not known, only whether it is synthetic.
+    """Yield how the data set differs from that of the benchmark.
+
+    If the data is synthetic, only this is yielded. Otherwise nothing is compared unless the benchmark is one of MLPerf
+    and has a row in benchmarks.yaml.
 
     Args:
         facts: The facts that a log states of the result.

@@ -37,8 +37,9 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
     """Return the sums of bytes of the files of the data set, as the log states them; empty if it states none.
 
     Args:
-        dataset: The section `dataset` of the log's header. Its passports have the sums, for what was trained and
-            evaluated on, and for the files that this was packed from.
+        dataset: The section `dataset` of the log's header. Its passports (number, bytes and digest of some files)
+            describe the training and the evaluation data, and the files that these were packed from. One that does
+            not fit the schema is left out.
     """
     parts = []
     for field, part in _PART_OF_FIELD.items():

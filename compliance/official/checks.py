@@ -189,7 +189,7 @@ def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNam
             "weights_initialization"}.
 
     Raises:
-        SyntaxError: The check has any other form.
+        SyntaxError: The check has any other form, or `key_by_state_name` does not have the list.
     """
     text_on_one_line = ast.unparse(parse_expression(text))
     check = _CHECK_OF_NAMES.fullmatch(text_on_one_line)

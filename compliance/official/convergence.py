@@ -321,8 +321,8 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return the reference point for a global batch between those of two points.
 
-    The mean and the standard deviation are interpolated. The least mean follows from them by a t-test, as in
-    rcp_checker, the official test of convergence.
+    The mean and the standard deviation are interpolated. The least mean follows from them by a t-test, less the samples
+    that the round allows the benchmark to save, as in rcp_checker, the official test of convergence.
 
     Args:
         batch: The global batch.

@@ -67,7 +67,8 @@ def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count
 
     Raises:
         KeyError: The metadata has no such field.
-        TypeError: The metadata is no table, or its count or metric name is a list or dict.
+        TypeError: The metadata is a number, for instance, in which no name can be looked up, or its count or metric
+            name is a list or dict.
     """
     metadata = event.metadata
     if "metric" not in metadata:

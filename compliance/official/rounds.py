@@ -41,10 +41,10 @@ def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
 
 
 def dropped_runs(benchmark: str) -> int:
-    """Return how many of the fastest and of the slowest runs mlperf-logging drops of any benchmark, known or not.
+    """Return how many of the fastest runs of a benchmark mlperf-logging drops; it drops as many of the slowest.
 
     Args:
-        benchmark: The name of the benchmark, such as "unet3d".
+        benchmark: The name of the benchmark, such as "unet3d". For an unknown one the number is 1.
     """
     return DROPPED_RUNS.get(benchmark, DROPPED_RUNS_OF_OTHERS)
 
@@ -69,7 +69,7 @@ def round_of(ruleset: str) -> str:
     """Return the round as MLCommons names it: 5.1 for ruleset 5.1.0.
 
     Args:
-        ruleset: The version of the rules, such as 5.1.0. Any other form than x.y.z is returned as it is.
+        ruleset: The version of the rules, such as 5.1.0. Any other form than x.y.0 is returned as it is.
     """
     return ruleset.removesuffix(".0") if ruleset.count(".") == 2 else ruleset
 
@@ -98,7 +98,7 @@ def _literal(file: str, name: str) -> Mapping[str, Any]:
         name: The name, such as "_ALL_RESULT_FILE_COUNTS".
 
     Raises:
-        KeyError: The file assigns nothing to the name.
+        KeyError: The file assigns nothing to the name, or the archive has no such file.
     """
     for statement in ast.parse(rule_files.archived(file)).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:

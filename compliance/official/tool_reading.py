@@ -160,6 +160,7 @@ class ToolReader:
         Raises:
             KeyError: run_stop has no status, or no evaluation before it; for stable_diffusion, an evaluation lacks a
                 metric that is needed.
+            TypeError: For stable_diffusion, a metric is no number.
             ValueError: Nothing can be computed with what the evaluation states; for stable_diffusion, no evaluation
                 reaches the target.
         """
@@ -181,6 +182,7 @@ class ToolReader:
         Raises:
             ValueError: None does. rcp_checker fails then, too.
             KeyError: An evaluation lacks a metric that is needed to tell. rcp_checker fails then, too.
+            TypeError: A metric is no number, or the evaluations at the target have counts that cannot be compared.
         """
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
         earliest: float = min(counts_at_target)  # of an empty list, `min` raises the ValueError
@@ -206,5 +208,6 @@ def _reaches_target(metrics: dict[Any, Any]) -> bool:
 
     Raises:
         KeyError: There is no FID, or no CLIP although FID reaches its target.
+        TypeError: One of them is no number.
     """
     return bool(metrics["FID"] <= _MOST_FID and metrics["CLIP"] >= _LEAST_CLIP)

@@ -306,7 +306,8 @@ def _chance_of_accidental_fit(candidates: int, values: int) -> float:
 def are_shares_of_samples(accuracies: Iterable[float], samples: float) -> bool:
     """Return whether each accuracy can be a whole number of right samples over all samples.
 
-    accuracy * samples must be whole, within the error that rounding an accuracy to six digits makes.
+    accuracy * samples must be whole, within 0.01 or, if that is larger, within the error that rounding an accuracy to
+    six digits makes. For a million samples or more, any accuracy will do.
 
     Args:
         accuracies: Shares of right samples, such as 0.76002.

@@ -41,7 +41,8 @@ def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensor
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
 
     Yields:
-        The fault, with the line to blame: that of run_summary for the header, because the reader does not keep its own.
+        The fault, with the line to blame. For the header this is the line of run_summary, because `LoggedRun` does not
+        keep the header's own lines.
     """
     hardware = run.header_section(schema.HARDWARE)
     yield from _impossible_nodes(run, hardware["nodes"])
@@ -58,7 +59,7 @@ def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensor
 
 
 def _line(run: LoggedRun) -> int:
-    """Return the line that is blamed for the header, as the reader does not keep its own: that of run_summary."""
+    """Return the line that is blamed for the header: that of run_summary, as `LoggedRun` keeps no lines of headers."""
     return run.first_event(schema.RUN_SUMMARY).line
 
 
@@ -146,7 +147,10 @@ class _GpuClaims(NamedTuple):
                 return
 
     def _memory_beyond_cards(self) -> Iterator[Fault]:
-        """Yield a fault for the most memory in windows, and in telemetry, that is more than any card has."""
+        """Yield a fault if windows of steps used more memory of a GPU than any card has, and one if telemetry did.
+
+        Nothing is checked if the memory of a card is not known.
+        """
         memories_gib = [card["memory_gib"] for card in self._cards]
         if not memories_gib or None in memories_gib:
             return
@@ -223,10 +227,11 @@ def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]
 
 
 def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
-    """Yield a fault for a power below 0, a temperature that no GPU survives, and a share of CPU time below 0.
+    """Yield a fault for a power below 0, a GPU's temperature below 0 or above 150 degrees C, and a CPU share below 0.
 
     Args:
-        run: The facts that the log states of the run.
+        run: The facts that the log states of the run. If its telemetry_summary does not fit the schema, only the power
+            is checked. The CPU share is that of the program that takes the samples.
         sensors: The power of GPUs that the windows of steps state.
     """
     if sensors.powers and sensors.least_power_w < 0:

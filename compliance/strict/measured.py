@@ -322,7 +322,7 @@ class Measured:
         return 1 if only_measures_throughput else self._open_epoch
 
     def _compare_with_clock(self, event: Event) -> None:
-        """Keep a fault if the windows took longer in all than the time that has passed since the epoch's start.
+        """Keep a fault if the windows took longer in all than the time since the last epoch_start or run_start.
 
         A small share more (1 %), and the tolerance of the log's clock, are allowed.
 
@@ -365,10 +365,11 @@ class Measured:
             self.keep_fault(event.line, f"no rank_times of this run: {printable(event.value)}")
 
     def _take_checkpoint(self, event: Event) -> None:
-        """Keep how long training waited for a checkpoint. Keep a fault if it is not of a step that was done.
+        """Keep how long training waited for a checkpoint. Keep a fault if it is impossible, or its step not done.
 
         Args:
-            event: The event checkpoint, with the step, file name, size and times of a checkpoint that was written.
+            event: The event checkpoint, with the step, file name, size and times of a checkpoint that was written. One
+                that is a fault adds no waiting time.
         """
         checkpoint = dataclass_of(schema.Checkpoint, event.value)
         if checkpoint is None or not is_possible_checkpoint(checkpoint) or not self._is_possibly_done(checkpoint.step):

@@ -28,14 +28,14 @@ class _Peak(NamedTuple):
 def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> Iterator[Fault]:
     """Yield a fault for a window of steps or an evaluation that is faster than the devices' peak allows.
 
-    The peak depends on the image's size, so settings of it that are no numbers of pixels are a fault, too. An
-    evaluation is only checked if the recipe has one size for the images of both.
+    The peak depends on the image's size, so a size in the settings that is no number of pixels is a fault, too.
+    Evaluations are only checked if the recipe has one size of images for training and evaluation.
 
     Args:
         run: The facts that the log states of the run.
         order: The run's fastest window and shortest evaluation.
         nodes: The nodes that the header describes, with their GPUs and cores. Nothing is checked if there are none, or
-            if the workload's arithmetic or the peak of a device is not known.
+            if the workload's arithmetic is not known. If the peak of a device is not known, only the size is checked.
     """
     workload = workloads.find(str(run.settings.get("WORKLOAD")))
     if not nodes or workload is None or workload.training_flop is None:

@@ -115,7 +115,8 @@ class Policy:
     def _check_summary(self) -> None:
         """Report each field of run_summary that shows that the run was not a whole training on real data.
 
-        Logs of other projects have no run_summary: it is noted that the rule was not applied.
+        If the log has no run_summary, as those of other projects, or one that does not fit the schema, it is noted that
+        the rule was not applied.
         """
         summary = self.run.summary
         if summary is None:
@@ -257,6 +258,8 @@ class Policy:
     def _check_evaluations_of_closed_run(self, benchmark: Benchmark) -> None:
         """Report what is wrong with the schedule, the samples and the curve of the evaluations of a closed ResNet run.
 
+        The schedule of a resumed run is not checked, because its first evaluations are in another log.
+
         Args:
             benchmark: The benchmark, on whose data set the run is, with its number of evaluation samples and its
                 target.
@@ -355,7 +358,8 @@ class Policy:
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
         """Report a run that reached its target, but has another status than success, or reached it after run_stop.
 
-        A closed run may go on after it has reached the target, which is noted.
+        An evaluation up to `after_stop_ms` (100 ms), a bound of the rule target-status, after run_stop is allowed. A
+        closed run may go on after it has reached the target, which is noted.
 
         Args:
             reaching: The first evaluation that reached the target.

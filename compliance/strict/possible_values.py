@@ -12,7 +12,7 @@ def is_possible_window(window: schema.StepWindow) -> bool:
     """Return whether a window's counts are not below 0 and have 63 bits at most, and its loss is not below 0.
 
     Args:
-        window: The figures of some steps. A loss of None is possible: it was not a number.
+        window: The figures of some steps. A loss of None is possible: it was infinite or not a number.
     """
     is_good_loss = window.loss is None or window.loss >= 0
     has_good_steps = 0 <= window.steps < 2**63
@@ -65,8 +65,8 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
     """Return whether an event rank_times is possible: the ranks that it names exist, and its times are in order.
 
     Args:
-        times: The least, median and most time of computing and of waiting for data, and the ranks with the most. A rank
-            and the times of computing may be missing.
+        times: The least, median and most time of computing and of waiting for data, and the ranks with the most. Those
+            of computing may be missing (None).
         ranks: How many ranks the run has. They count from 0.
     """
     for rank in (times.data_wait_rank, times.compute_rank):

@@ -126,7 +126,10 @@ class ProjectLog:
         return [Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")]
 
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
-        """Yield a fault for each kind of event that is missing, or that the log has too often."""
+        """Yield a fault for each kind of event that is missing, or that the log has too often.
+
+        A seed that is no whole number from 0 on and an unknown optimizer are faults, too.
+        """
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
             count = run.number_of_events(written_once)
@@ -228,7 +231,7 @@ class ProjectLog:
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
     def _impossible_accuracies(self) -> Iterator[Fault]:
-        """Yield each accuracy of a ResNet run that is not a whole number of right samples over eval_samples."""
+        """Yield a fault for each accuracy of a ResNet run that is no whole number of samples over eval_samples."""
         samples = self.run.stated_count(schema.EVAL_SAMPLES)
         if self.benchmark is None or self.benchmark.name != "resnet" or not samples:
             return
@@ -260,9 +263,9 @@ class ProjectLog:
     def _missing_evaluation(self) -> Iterator[Fault]:
         """Yield a fault if a trained epoch that the recipe evaluates has no accuracy: for the first such epoch.
 
-        A run without success may have ended before the evaluation of its last epoch. Nothing is checked if the header
-        does not say which epochs the recipe evaluates, in a resumed run, of which the log has only a part, or if an
-        accuracy is no number, which is reported as such.
+        A run without success may have ended before the evaluation of its last epoch. Settings of the schedule that are
+        no numbers of epochs are a fault, too. Nothing is checked if the header does not say which epochs the recipe
+        evaluates, if the run was resumed, so that the log has only a part of it, or if an accuracy is no number.
         """
         period: Any = self.run.settings.get("RECIPE.eval_every_epochs")
         offset: Any = self.run.settings.get("RECIPE.eval_offset_epochs", 0)

@@ -208,7 +208,7 @@ def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_
 
 
 def _release_of_paddle(packages: JsonObject) -> str | None:
-    """Return the release of the package of Paddle, such as 2.6.2 of 2.6.2.post120; None if it is not listed.
+    """Return the release of Paddle, such as 2.6.2 of 2.6.2.post120; None if paddlepaddle-gpu is not listed.
 
     Args:
         packages: The header's section `packages`: the version of each package by its name.
@@ -306,7 +306,7 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
         summary: The value of the event run_summary: the devices, and the images of a step on each.
 
     Returns:
-        The number; None if the setting STRATEGY states no number of parts of a batch.
+        The number; None if the gradient_merge of the setting STRATEGY is not a whole number above 0.
     """
     parts = _parts_of_batch(str(run.settings["STRATEGY"]))
     if parts is None or parts < 1:

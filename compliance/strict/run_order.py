@@ -174,7 +174,7 @@ class RunOrder:
     def _begin_run(self, start: Event) -> None:
         """Begin the run, and report the first block, epoch or evaluation that the log has above its run_start.
 
-        Its place in the log is one breach. If its time is before that of run_start, too, this is another.
+        Its place in the log is one breach. If its time is too long before that of run_start, this is another.
 
         Args:
             start: The first run_start of the log.
@@ -348,7 +348,7 @@ class RunOrder:
             self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {number_due}")
 
     def _check_time_of_start(self, event: Event) -> None:
-        """Report the start of a part whose time is before run_start. A part above run_start is checked at run_start.
+        """Report a part that starts too long before run_start. One that the log has above run_start is checked there.
 
         Args:
             event: A block_start, epoch_start or eval_start.
@@ -542,7 +542,7 @@ class RunOrder:
         return self.epochs_counted if stated_epoch is None else stated_epoch
 
     def _check_epoch_evaluated(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:
-        """Report an accuracy of an epoch without an evaluation of its own.
+        """Report an accuracy without an evaluation of its own, or of another epoch than that evaluation.
 
         Args:
             event: An eval_accuracy.
