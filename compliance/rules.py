@@ -338,8 +338,8 @@ class FindingCollector:
     ) -> None:
         """Add a finding that the log breaks a strict rule.
 
-        If the rule is not in force in this ruleset, a note that says so is added instead. Of each rule the first
-        FINDINGS_PER_RULE breaches are added, and the others are only counted.
+        If the rule is not in force in this ruleset, a note that says so is added instead, at each call. Of each other
+        rule the first FINDINGS_PER_RULE breaches are added, and later ones are only counted.
 
         Args:
             rule: The name of the rule, such as "seed-present".

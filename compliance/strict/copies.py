@@ -448,7 +448,7 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
 
 
 def _text_of_seed(value: object) -> str:
-    """Return the text of a seed: "7" for 7, "+7" and 7.0. Any value that is not a whole number keeps its own text.
+    """Return the text of a seed: "7" for 7, "+7" and 7.0. Fractions, and values that int() refuses, keep their text.
 
     Args:
         value: The value of an event `seed`, of any type of JSON.

@@ -85,7 +85,7 @@ class Policy:
     # --- rules of every benchmark ---
 
     def _check_benchmark_asked(self, asked: str | None) -> None:
-        """Report a log of another benchmark than the user asked for.
+        """Report a log that states another benchmark than the user asked for.
 
         Args:
             asked: The benchmark that the user asked for; None allows any.
