@@ -522,7 +522,7 @@ def _first_sample_count(*stated: Any) -> int | None:
     """Return the first of the stated values that is a whole number above 0; None if none is.
 
     Args:
-        stated: The values that a log has for one number of samples, of any type.
+        *stated: The values that a log has for one number of samples, of any type.
     """
     for value in stated:
         if is_number(value) and value > 0 and value == int(value):

@@ -37,6 +37,9 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
     Returns:
         The findings by our reader, with `official` set or not, and then those that only the official checker has.
+
+    Raises:
+        OSError: The log cannot be read.
     """
     if all(_is_about_damage(finding) for finding in ours):
         last_damaged_line = max(finding.line or 0 for finding in ours)

@@ -110,7 +110,7 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 
     Args:
         tool: The name of the tool's module, one of _TEXT_OF_ACCEPTANCE.
-        arguments: Its command line.
+        *arguments: Its command line.
 
     Raises:
         ValueError: The right release of mlperf-logging, or a package that the tool imports, is not installed.

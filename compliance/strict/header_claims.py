@@ -211,7 +211,7 @@ class _GpuClaims(NamedTuple):
 
 
 def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
-    """Yield a fault for each figure of GPUs in a run on CPUs.
+    """Yield a fault for the first window, and for each field of telemetry_summary, with a figure of GPUs in a CPU run.
 
     Args:
         run: The facts that the log states of the run.

@@ -35,7 +35,7 @@ class OpenPart:
 
     @property
     def last(self) -> int | None:
-        """The number of its last epoch."""
+        """The number of its last epoch; None if its event states no number."""
         return None if self.number is None else self.number + self.epochs - 1
 
     def __str__(self) -> str:
