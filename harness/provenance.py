@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # launchers and tools that start no ranks must not start MPI
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 REPOSITORY = env.ROOT
+UNKNOWN_COMMIT = "unknown"  # what the Dockerfile says of an image that is built without a commit
 CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
 
 
@@ -69,8 +70,7 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
         image_digest: Digest of the container's image; empty: none.
 
     Returns:
-        The code. What git does not tell is None. An image that was built without its commit has the commit "unknown"
-        and counts as unchanged.
+        The code. What neither git nor the image tells is None.
     """
     lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
     lock = REPOSITORY / "locks" / lock_name
@@ -88,9 +88,14 @@ def _checkout_of_image(image_commit: str) -> Checkout:
     """Return the commit that a container image was built from, and whether files differed from it.
 
     Args:
-        image_commit: What the image says: "<commit>" or, if files differed, "<commit>-dirty". An image that was built
-            without its commit says "unknown", which is taken for an unchanged commit of that name.
+        image_commit: What the image says: "<commit>" or, if files differed, "<commit>-dirty".
+
+    Returns:
+        The commit and whether files differed. Both are None for "unknown", which an image says that was built without
+        its commit.
     """
+    if image_commit == UNKNOWN_COMMIT:
+        return Checkout(commit=None, dirty=None)
     commit = image_commit.removesuffix("-dirty")
     return Checkout(commit=commit, dirty=image_commit != commit)
 

@@ -109,7 +109,9 @@ def _figure(printed: str | None) -> PrintedFigure | None:
         exponent.
     """
     value = positive(printed)
-    if printed is None or value is None or "e" in printed:  # with an exponent the last digit stands for another step
+    if printed is None or value is None:
+        return None
+    if "e" in printed.lower():  # with an exponent the last digit stands for another step
         return None
     decimals = len(printed.partition(".")[2])
     return PrintedFigure(value, rounding=0.5 * 10.0**-decimals)

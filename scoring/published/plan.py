@@ -282,9 +282,21 @@ def reason_to_skip(
     if nodes < run.nodes:
         return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(hosts)}"
     needed_capability = LEAST_CAPABILITY.get(run.precision, 0.0)
-    if capabilities and float(capabilities[0]) < needed_capability:
-        return f"{run.precision} needs compute capability {needed_capability}, {gpus[0]} has {float(capabilities[0])}"
+    capability = _capability(capabilities)
+    if capability is not None and capability < needed_capability:
+        return f"{run.precision} needs compute capability {needed_capability}, {gpus[0]} has {capability}"
     return ""
+
+
+def _capability(capabilities: Sequence[str]) -> float | None:
+    """Return the compute capability of the first GPU, such as 8.0; None if nvidia-smi does not tell it.
+
+    Args:
+        capabilities: What nvidia-smi prints for each GPU: a number, or words such as "[N/A]".
+    """
+    if not capabilities or not re.fullmatch(r"[0-9]+\.[0-9]+", capabilities[0].strip()):
+        return None
+    return float(capabilities[0])
 
 
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:

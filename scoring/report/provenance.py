@@ -237,7 +237,7 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         has_changes = "yes" if source["dirty"] else "no"
     line = run.header_lines.get("source")
     return [
-        ("commit", link_to_line(run, line, str(source.get("commit")))),
+        ("commit", link_to_line(run, line, str(source.get("commit") or "not said"))),
         ("uncommitted changes", link_to_line(run, line, has_changes)),
         ("lock file SHA-256", link_to_line(run, line, str(source.get("lock_sha256")))),
         ("image digest", link_to_line(run, line, str(source.get("image_digest") or "no image"))),

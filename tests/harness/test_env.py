@@ -284,6 +284,16 @@ def test_the_commit_in_a_logs_header_is_this_checkouts_or_unknown(
         assert (source.commit, source.dirty) == found
 
 
+def test_an_image_says_its_commit_or_that_it_knows_none() -> None:
+    for told, found in (
+        ("0a1b2c3", ("0a1b2c3", False)),
+        ("0a1b2c3-dirty", ("0a1b2c3", True)),
+        ("unknown", (None, None)),
+    ):
+        source = provenance.source(told, "")
+        assert (source.commit, source.dirty) == found
+
+
 # ---- Paddle's parts of a zlib stay apart from the system's, whichever way our code is started
 
 

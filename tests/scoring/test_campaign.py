@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def have(folder: Path, gpus: int, capability: str) -> None:
     """An nvidia-smi as it prints; a driver before 510 refuses the field compute_cap."""
-    answer = f"value={capability}" if capability else "echo 'is not a valid field to query.'; exit 2"
+    answer = f"value='{capability}'" if capability else "echo 'is not a valid field to query.'; exit 2"
     jobs.script(
         folder / "nvidia-smi",
         f"#!/bin/sh\ncase $1 in *compute_cap) {answer};; *) value=V100;; esac\n"
@@ -111,6 +111,7 @@ NODES = "nodes needed, HOSTS or HOSTFILE names"
         ("perf_rn50", 8, "7.0", "a,b c d", "4n8g_b256_amp_o2", ""),
         ("perf_rn50", 8, "7.0", "a,b,c,d", "1n8g_b256_tf32", "tf32 needs compute capability 8.0, V100 has 7.0"),
         ("perf_rn50", 8, "", "", "1n8g_b256_tf32", ""),
+        ("perf_rn50", 8, "[N/A]", "", "1n8g_b256_tf32", ""),
         ("fleetx", 8, "7.0", "a,b,c", "4n8g_b32_amp_o1", f"4 {NODES} 3"),
         ("dlperf", 4, "7.0", "", "1n4g_b128_fp32", ""),
         ("dlperf", 4, "7.0", "", "1n8g_b128_fp32", "8 GPU(s) a node needed, 4 here"),

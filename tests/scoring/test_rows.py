@@ -20,6 +20,7 @@ from tests.scoring import samples
         ("320", "0.1001", 32),  # 32 images in 0.10012 s are 319.6 images/s: the rate's digits leave 31.97 to 32.10
         ("320.00", "0.1001", None),  # by these digits it is 32.01 to 32.05, which is no whole number
         ("320.0", "0.10", None),  # 30.4 to 33.6: several
+        ("3.20E+02", "0.1000", None),  # with an exponent the last digit stands for another step
     ],
 )
 def test_the_digits_of_rate_and_time_leave_a_range_for_the_batch(rate: str, time_s: str, batch: int | None) -> None:
