@@ -338,8 +338,8 @@ class FindingCollector:
     ) -> None:
         """Add a finding that the log breaks a strict rule.
 
-        If the rule is not in force in this ruleset, a note that says so is added instead, at each call. Of each other
-        rule the first FINDINGS_PER_RULE breaches are added, and later ones are only counted.
+        If the rule is not in force in this ruleset, a note that says so is added instead. Of each rule the first
+        FINDINGS_PER_RULE breaches are added, and later ones are only counted.
 
         Args:
             rule: The name of the rule, such as "seed-present".
@@ -348,13 +348,14 @@ class FindingCollector:
             expected: What is expected; None takes the rule's own words.
             severity: "error" or "warning"; None takes the rule's own.
         """
-        strict_rule = self.strict_rules[rule]
-        if not strict_rule.in_force:
-            self.add_note(rule, f"not applied: in force from ruleset {strict_rule.since} on; {actual}")
-            return
         self._breach_counts[rule] += 1
-        if self._breach_counts[rule] <= FINDINGS_PER_RULE:
+        if self._breach_counts[rule] > FINDINGS_PER_RULE:
+            return
+        strict_rule = self.strict_rules[rule]
+        if strict_rule.in_force:
             self.findings.append(breach(strict_rule, actual, line=line, expected=expected, severity=severity))
+        else:
+            self.add_note(rule, f"not applied: in force from ruleset {strict_rule.since} on; {actual}")
 
     def drop_inapplicable_rules(self, benchmark: str | None, division: str) -> None:
         """Drop the findings of rules that do not apply to the run, and note each such rule.

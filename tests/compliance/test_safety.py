@@ -1,6 +1,7 @@
 """Any bytes are safe to check: no traceback, no hang, bounded memory, nothing of the log raw on the terminal."""
 
 import random
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -12,8 +13,10 @@ from compliance.check import MOST_REFUSED_LINES, check_file
 from tests import jobs, make_log
 from tests.compliance import altered as by
 from tests.compliance import fuzz
-from tests.compliance.altered import Altered
+from tests.compliance.altered import Altered, foreign, write
+from tests.compliance.test_check import check
 from tests.compliance.test_official import altered
+from tests.make_log import closed_run
 
 HERE = Path(__file__).parent
 CORPUS = sorted((HERE / "corpus").iterdir())
@@ -139,3 +142,15 @@ def test_hostile_files_take_little_memory_and_time(content: bytes, tmp_path: Pat
     status, peak_mib = _check(tmp_path / "log")
     assert status == 1
     assert peak_mib < 150
+
+
+def test_of_a_rule_that_is_not_in_force_as_many_notes_are_kept_as_of_another(tmp_path: Path) -> None:
+    log = foreign(closed_run())
+    seed = next(line for line in log.splitlines() if '"key": "seed"' in line)
+    without_place = re.sub(r'"metadata": {[^}]*}', '"metadata": {}', seed)
+    assert without_place != seed
+    write(tmp_path, log.replace(seed, "\n".join([without_place] * 40)))
+    _, [file] = check(tmp_path, "--ruleset", "4.0.0")
+    notes = [f["actual"] for f in file["findings"] if f["rule"] == "seed-present"]
+    assert len(notes) == 11 and notes[0].startswith("not applied: in force from ruleset 4.1.0 on")
+    assert sum("30 more breaches of seed-present" in note for note in notes) == 1
