@@ -13,10 +13,9 @@ from typing import Any
 
 from harness import child, env, memory, network, nvidia
 from harness.processes import send_native_output_to_stderr
-from runlog.errors import INTERRUPTED, RunError, message_of
+from runlog.errors import INTERRUPTED, INTERRUPTED_STATUS, RunError, message_of
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
-INTERRUPTED_STATUS = 128 + signal.SIGINT
 LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes the log first
 
 

@@ -10,6 +10,7 @@ from typing import ParamSpec
 _P = ParamSpec("_P")
 
 INTERRUPTED = "stopped by signal INT"  # why a run ended by KeyboardInterrupt
+INTERRUPTED_STATUS = 128 + signal.SIGINT  # the exit status then, as of a shell
 
 
 class RunError(Exception):
@@ -40,7 +41,7 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
             return 1
         except KeyboardInterrupt:
             print(INTERRUPTED, file=sys.stderr)
-            return 128 + signal.SIGINT
+            return INTERRUPTED_STATUS
 
     return main_in_one_line
 

@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import io
 import os
-import signal
 import sys
 import threading
 import zlib
@@ -32,7 +31,7 @@ from paddle_rn50.records import Records
 from program.arrays import Array
 from runlog import named_files
 from runlog.completion import complete
-from runlog.errors import RunError, one_line, print_to_reader
+from runlog.errors import INTERRUPTED_STATUS, RunError, one_line, print_to_reader
 from runlog.options import Parser
 from runlog.schema import as_json
 from tools.pack_lists import PARTS, print_warning, write_lists
@@ -480,7 +479,7 @@ def main() -> int:
         raise RunError(f"{where}: {error.strerror}: mend that and start the same command again") from error
     except KeyboardInterrupt:
         print("stopped: the same command goes on from here", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return INTERRUPTED_STATUS
     return 0
 
 
