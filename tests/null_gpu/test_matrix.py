@@ -205,7 +205,8 @@ def test_a_recipe_trains_on_the_cpu(workload: str, recipe: str, tmp_path: Path) 
         assert done.returncode == 0 and len(windows) == 2, done.stderr
         return
     assert f"after {case.epochs} epochs, below the target" in done.stderr and len(windows) == case.epochs
-    jobs.run(["./run_and_time.sh"], timeout_s=1200, LOGDIR=str(tmp_path / "logs"), RESUME="auto", **settings)
+    done = jobs.run(["./run_and_time.sh"], timeout_s=1200, LOGDIR=str(tmp_path / "logs"), RESUME="auto", **settings)
+    assert f"after {case.epochs} epochs, below the target" in done.stderr, done.stderr
     again = jobs.values(log.with_name("result_0.resumed_1.txt"), "step_window")
     losses = [window["loss"] for window in windows[case.epochs - 1 :]]
     assert [window["loss"] for window in again] == pytest.approx(losses, rel=1e-3)
