@@ -118,8 +118,8 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each oddity of a data set that a user should know of before a run.
 
-    Odd are a file that a part names more than once, or with several labels, a part of one class alone, a class that is
-    evaluated and not trained on, and a file that is in both parts.
+    Odd are a file that a part names more than once, or with several labels, a label file of several images, a part of
+    one class alone, a class that is evaluated and not trained on, and a file that is in both parts.
 
     Args:
         train: Names, sizes and labels of the training files.
@@ -133,6 +133,7 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
         if repeated:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
             notes += _note_on_contradictions(part, names, contents)
+        notes += _note_on_shared_labels(part, names, contents)
         labels = contents.labels  # an array where they are class numbers
         if isinstance(labels, np.ndarray) and len(np.unique(labels)) == 1:
             notes.append(f"the {part} set has one class alone, {labels[0]}: there is nothing to tell apart")
@@ -169,6 +170,34 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
     return [
         f"the {part} set gives {len(contradicted)} files more than one label, the first is {first}: correct its "
         "list, as only one can be right"
+    ]
+
+
+def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) -> list[str]:
+    """Return a sentence on the images of a part that have the label file of another image.
+
+    Args:
+        part: Name of the part for the sentence, as "training".
+        names: Names of its images without detours such as "./", so that all names of a file are equal.
+        contents: The part's images, in the same order, with their labels.
+
+    Returns:
+        One sentence in a list. An empty list if there is no such image, or labels are numbers or not known.
+    """
+    if contents.labels is None or isinstance(contents.labels, np.ndarray):
+        return []
+    first_image_by_label: dict[object, str] = {}
+    others: dict[str, str] = {}  # the first image with the same label, by the image
+    for name, label in zip(names, contents.labels, strict=True):
+        first = first_image_by_label.setdefault(label, name)
+        if first != name:
+            others[name] = first
+    if not others:
+        return []
+    image, first = next(iter(others.items()))
+    return [
+        f"the {part} set gives {len(others)} images the label file of another image, the first is {image}, with that "
+        f"of {first}: see that its list names the right files"
     ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from harness import sampling
+from harness import passport, sampling
 from harness.embedded import make_once
 from paddle_hrnet import data, pictures, scenes, train
 from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
@@ -341,6 +341,17 @@ def test_what_is_passed_over_in_cityscapes_folders_is_noted(root: Path) -> None:
     (folder / "village").symlink_to(root / "absent")
     said = f"{folder} has 2 files or folders that are not CITY/NAME_leftImg8bit.png and are passed over, the first is "
     assert data.find(root, "train", CLASSES).notes == (f"{said}{folder}/town/t9_leftImg8bit.jpg",)
+
+
+def test_an_image_with_the_label_of_another_is_noted(root: Path) -> None:
+    images = [f"leftImg8bit/train/town/t{i}_leftImg8bit.png" for i in range(3)]
+    label = "gtFine/train/town/t0_gtFine_labelTrainIds.png"
+    (root / "train.txt").write_text("".join(f"{image} {label}\n" for image in [images[0], *images]))
+    found = passport.survey(data.find(root, "train", CLASSES), data.find(root, "val", CLASSES), str)
+    repeated, shared = found.notes
+    assert repeated == f"the training set names 1 files more than once, the first is {images[0]}"
+    said = f"the training set gives 2 images the label file of another image, the first is {images[1]}, with that of "
+    assert shared == f"{said}{images[0]}: see that its list names the right files"
 
 
 def test_a_damaged_palette_label_is_refused(root: Path) -> None:
