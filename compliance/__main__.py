@@ -32,7 +32,6 @@ def main(arguments: list[str] | None = None) -> int:
 
     Raises:
         SystemExit: The words are wrong (status 2), or ask for help (status 0).
-        ValueError: A shell asks which word comes next, but does not say where the cursor is.
     """
     parser = _parser()
     complete(parser)  # ends here if a shell asks which word comes next

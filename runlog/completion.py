@@ -58,14 +58,16 @@ def hide_words_from_parser(count: int) -> None:
 def complete(parser: argparse.ArgumentParser) -> None:
     """If a shell asks for completions, answer with those of a parser and end the process; otherwise do nothing.
 
+    If the shell does not say where the cursor is, the process ends with status 2 and one line on stderr.
+
     Args:
         parser: The parser of the command, whose options and arguments are the completions.
-
-    Raises:
-        ValueError: The shell does not say where the cursor is.
     """
     if is_asked():
-        _cursor()  # raises the ValueError; argcomplete would end with a traceback
+        try:
+            _cursor()
+        except ValueError as error:  # argcomplete would end with a traceback
+            parser.exit(2, f"{parser.prog}: {error}\n")
         import argcomplete  # slow to import, so only here
 
         argcomplete.autocomplete(parser)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import yaml
 
 from runlog.json_types import JsonObject
+from runlog.reader import settings_of
 from scoring.figure import protocols
 from scoring.figure.protocols import Protocol
 from scoring.importers import read_record
@@ -489,9 +490,9 @@ def _first_difference(record: Record, exports: dict[str, str]) -> str:
     Returns:
         The difference, or an empty text if there is none.
     """
-    config = record.header.get("config", {})
+    settings = settings_of(record.header.get("config"))
     for name, wanted in exports.items():
-        value = config.get(name, {}).get("value")
+        value = settings.get(name)
         if str(value) != wanted and name != "NEXP":  # the number of runs in one call does not change a run
             return f"its configuration has {name}={value}, the campaign wants {wanted}"
     return ""

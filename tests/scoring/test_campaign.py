@@ -311,6 +311,14 @@ def test_a_log_of_another_job_or_unfinished_does_not_count(
     assert plan("dlperf", tmp_path)[0].missing[1] == "no log(s), a trial has one"
 
 
+@pytest.mark.parametrize("config", ["[]", "null", '{"WORKLOAD": "rn50"}'])
+def test_a_log_whose_settings_are_no_table_does_not_count(tmp_path: Path, config: str) -> None:
+    job = plan("dlperf", tmp_path)[0]
+    log = write_log(job.folder / "trial_1", job.exports, step_time_s=0.35)
+    log.write_text(re.sub(r'(?m)^# \{"config": .*$', f'# {{"config": {config}}}', log.read_text()))
+    assert "its configuration has WORKLOAD=None, the campaign wants " in plan("dlperf", tmp_path)[0].missing[1]
+
+
 # ----------------------------------------------------------------------------------------------- the launcher
 
 CAMPAIGN_SH = str(jobs.REPOSITORY / "launch" / "campaign.sh")

@@ -94,6 +94,12 @@ def test_a_cursor_that_is_no_number_is_one_line(line: str, point: str) -> None:
     jobs.refused(done, f"COMP_POINT={point!r}: must be a whole number")
 
 
+@pytest.mark.parametrize("module", ["compliance", "scoring", "tools.watch"])
+def test_a_command_of_its_own_says_so_in_one_line(module: str) -> None:
+    done = run([sys.executable, "-m", module], jobs.REPOSITORY, _ARGCOMPLETE="1", COMP_LINE=module, COMP_POINT="")
+    jobs.refused(done, "COMP_POINT='': must be a whole number, as the shell sets it: unset _ARGCOMPLETE")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
