@@ -200,6 +200,8 @@ class Policy:
         self._check_accuracies_are_shares()
         check_pace(run, self.order, benchmark, self.collector)
         self._check_target(benchmark, division)
+        if not is_closed and data.is_of_benchmark:
+            self._note_lower_target(benchmark)
         if run.is_project_log and data is StatedData.BENCHMARK:
             self._check_bytes_of_data_set(benchmark)
         if is_closed:
@@ -354,6 +356,20 @@ class Policy:
             last = run.evaluations[-1]
             actual = f"status success; the last evaluation gave {six_digits(last.value)}, the target is {target}"
             self._add_breach("target-status", last.line, actual)
+
+    def _note_lower_target(self, benchmark: Benchmark) -> None:
+        """Note that a run was to end at a lower quality than the benchmark's, as only an open run may.
+
+        Args:
+            benchmark: The benchmark, on whose data set the run is, with its target by division.
+        """
+        stated = self.run.recipe_target
+        wanted = benchmark.targets["closed"]
+        if stated is not None and stated < wanted:
+            actual = (
+                f"the target is {six_digits(stated)}, as an open run may have; the benchmark's is {six_digits(wanted)}"
+            )
+            self.collector.add_note("target-status", actual)
 
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
         """Report a run that reached its target, but has another status than success, or reached it after run_stop.

@@ -288,6 +288,15 @@ def test_rules_that_do_not_apply_say_so(tmp_path: Path) -> None:
     assert rules_broken(files[1]) == {"closed-data"}
 
 
+def test_an_open_run_with_a_lower_target_says_so(tmp_path: Path) -> None:
+    for target, said in ((0.5, ["the target is 0.5, as an open run may have; the benchmark's is 0.759"]), (0.759, [])):
+        write(tmp_path, run(samples=(1_281_167, 50_000), target=target))
+        _, [file] = check(tmp_path)
+        assert [
+            f["actual"] for f in file["findings"] if (f["rule"], f["severity"]) == ("target-status", "info")
+        ] == said
+
+
 def test_a_closed_run_of_0_7_says_that_the_rules_on_reference_points_were_not_applied(tmp_path: Path) -> None:
     write(tmp_path, foreign(closed_run()))
     _, [file] = check(tmp_path, "--ruleset", "0.7.0")
