@@ -19,22 +19,22 @@ NUMBER_FIELD_BY_KIND = {"block": "first_epoch_num", "epoch": "epoch_num", "eval"
 class OpenPart:
     """A part of the run that has started. `number` is the number of its first epoch; None if the event states none.
 
-    Only a block has more than one epoch. `due` are the numbers that its first epoch could have when it started; empty
-    if they were not known.
+    Only a block has more than one epoch. `possible_numbers` are those that its first epoch could have when it started;
+    empty if they were not known.
     """
 
     start: Event
     number: int | None
     epochs: int = 1
-    due: tuple[int, ...] = ()
+    possible_numbers: tuple[int, ...] = ()
 
     @property
-    def numbers_due(self) -> tuple[int, ...]:
-        """The numbers that later events of this part may state: that of its start, else those that were due then."""
-        return self.due if self.number is None else (self.number,)
+    def expected_numbers(self) -> tuple[int, ...]:
+        """The numbers that later events of this part may state: that of its start; without one, `possible_numbers`."""
+        return self.possible_numbers if self.number is None else (self.number,)
 
     @property
-    def last(self) -> int | None:
+    def last_epoch(self) -> int | None:
         """The number of its last epoch; None if its event states no number."""
         return None if self.number is None else self.number + self.epochs - 1
 

@@ -16,8 +16,8 @@ from runlog.text import printable
 
 ORDER = "event-order"  # a rule of form, so a breach of it only warns
 # Keys by whose times a score or a rate is computed. All others only annotate the run: some log them at any time.
-_KEYS_OF_THE_CLOCK = START_KEYS | STOP_KEYS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.EVAL_ACCURACY.key}
-_KEYS_OF_THE_CLOCK |= {schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
+_KEYS_THAT_TIME_THE_RUN = START_KEYS | STOP_KEYS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.EVAL_ACCURACY.key}
+_KEYS_THAT_TIME_THE_RUN |= {schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
 KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
 
@@ -30,14 +30,14 @@ class RunOrder:
         self.last_epoch: int | None = None  # the number of the last epoch that was trained
         self.trained: list[TrainedPart] = []
         self._collector = collector
-        self._latest_ms = -math.inf  # the latest time of the events of _KEYS_OF_THE_CLOCK so far
+        self._latest_ms = -math.inf  # the latest time so far of the events that time the run
         self._first_run_start: Event | None = None
         self._first_run_stop: Event | None = None
         self._epochs_started = 0  # how many epoch_start the log has so far; some logs have blocks alone
         self._epochs_announced = 0  # how many epochs the blocks so far have, by their block_start
         self._open_parts: dict[str, OpenPart] = {}  # by kind: block, epoch and eval
         # The last evaluation, from its start until its accuracy comes. It waits while it is open, and may wait longer.
-        self._waiting_evaluation: OpenPart | None = None
+        self._evaluation_without_accuracy: OpenPart | None = None
         self.shortest_evaluation: TimedEvaluation | None = None  # None: the log has no eval_stop
         self._evaluated_in_epoch_ms = 0.0  # the time of the evaluations in the open epoch
         self._handlers: dict[str, Callable[[Event], None]] = {
@@ -69,7 +69,7 @@ class RunOrder:
             event: The event, in the order of the log. `run` must have counted it before, if its key is known, because
                 the checks use these counts.
         """
-        self._check_clock(event)
+        self._check_time(event)
         handle = self._handlers.get(event.key)
         if handle is not None:
             handle(event)
@@ -80,6 +80,10 @@ class RunOrder:
 
     def _add_breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
         self._collector.add_breach(rule, event.line, actual, expected)
+
+    def _report_disorder(self, event: Event, actual: str) -> None:
+        """Report an event that is out of order, by the rule `event-order`, which only warns."""
+        self._add_breach(ORDER, event, actual)
 
     def _whole_number(self, event: Event, name: str) -> int | None:
         """Return the number in a field of an event's metadata: that of an epoch, or how many epochs there are.
@@ -95,29 +99,32 @@ class RunOrder:
         value: Any = event.metadata.get(name)
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
             return int(value)
+        # Scores need the epochs of accuracies, so a wrong one fails the log. ORDER only warns.
         rule = "value-type" if event.key == schema.EVAL_ACCURACY.key else ORDER
         self._add_breach(rule, event, f"{event.key} has {name} {printable(value)}", f"{event.key} has {name}, a number")
         return None
 
     # --- the clock ---
 
-    def _check_clock(self, event: Event) -> None:
+    def _check_time(self, event: Event) -> None:
         """Report an event whose time is before that of an event above it in the log.
 
-        Each event is compared with those of _KEYS_OF_THE_CLOCK, such as epoch_start, because scores are computed from
-        their times. An event of these keys may fail the log, and any other only gets a warning.
+        Each event is compared with those that time the run, such as epoch_start: scores are computed from their times.
+        One of these that is too early may fail the log, and any other only gets a warning.
 
         Args:
             event: The next event of the log. Events that each rank logs are not checked, because the clocks of ranks
                 differ.
         """
-        if event.key in _KEYS_OF_THE_CLOCK:
-            self._check_event_of_the_clock(event)
-        elif event.key not in KEYS_OF_EVERY_RANK:  # these have other ranks' clocks
-            self._check_not_earlier(event, ORDER, allowed_ms=0.0)
+        times_the_run = event.key in _KEYS_THAT_TIME_THE_RUN
+        may_be_by_other_clock = event.key in KEYS_OF_EVERY_RANK
+        if times_the_run:
+            self._check_timing_event(event)
+        elif not may_be_by_other_clock:
+            self._check_not_earlier(event, ORDER, allowed_ms=0.0)  # ORDER is the rule that only warns
 
-    def _check_event_of_the_clock(self, event: Event) -> None:
-        """Report an event of _KEYS_OF_THE_CLOCK that is too early, or that comes after the first run_stop.
+    def _check_timing_event(self, event: Event) -> None:
+        """Report an event that times the run, such as epoch_start, if it is too early or after the first run_stop.
 
         It is too early if it is more than `back_ms`, a bound of the rule time-order, before the latest time so far: as
         clocks are corrected during a run, a little is allowed. The run_stop of other nodes may follow the first one.
@@ -126,14 +133,14 @@ class RunOrder:
             event: The event, whose time becomes the latest one unless it is earlier.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
-        self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)
+        self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)  # than the latest time before this event
         self._latest_ms = max(self._latest_ms, event.time_ms)
         first_stop = self._first_run_stop
         if first_stop is not None and event.key != schema.RUN_STOP.key:
-            self._add_breach(ORDER, event, f"{event.key} after the run_stop of line {first_stop.line}")
+            self._report_disorder(event, f"{event.key} after the run_stop of line {first_stop.line}")
 
     def _check_not_earlier(self, event: Event, rule: str, *, allowed_ms: float) -> None:
-        """Report an event that is earlier than the latest time of the clock's events above it.
+        """Report an event that is earlier than the latest of the events above it that time the run.
 
         Args:
             event: The event to check.
@@ -182,7 +189,7 @@ class RunOrder:
         self.measured.begin_window_sums(start)
         part_start = self._first_start_of_a_part()
         if part_start is not None:
-            self._add_breach(ORDER, part_start, f"{part_start.key} above run_start")
+            self._report_disorder(part_start, f"{part_start.key} above run_start")
             self._check_not_before_start(part_start, start.time_ms)
 
     def _first_start_of_a_part(self) -> Event | None:
@@ -219,9 +226,9 @@ class RunOrder:
             return
         self.measured.check_losses_and_last_step(stop.line)
         for part in self._open_parts.values():
-            self._add_breach(ORDER, stop, f"{part} is open")
-        if self._waiting_evaluation is not None:
-            self._add_breach(ORDER, stop, f"{self._waiting_evaluation} has no accuracy")
+            self._report_disorder(stop, f"{part} is open")
+        if self._evaluation_without_accuracy is not None:
+            self._report_disorder(stop, f"{self._evaluation_without_accuracy} has no accuracy")
 
     def _compare_stops(self, event: Event, first: Event) -> None:
         """Report another node's run_stop if its status or its time is not that of the first run_stop.
@@ -247,12 +254,15 @@ class RunOrder:
             first: The first event of the same key.
         """
         apart_ms = abs(event.time_ms - first.time_ms)
-        if apart_ms:
-            is_far = apart_ms > self._collector.strict_rules["run-time"].bounds["repeat_ms"]
-            actual = f"another {event.key}, {significant(apart_ms, digits=10)} ms from that of line {first.line}"
-            if event.key == schema.RUN_START.key and self._first_run_stop is not None:
-                actual += " and after its run_stop: the file holds two runs, give each a file of its own"
-            self._add_breach("run-time" if is_far else ORDER, event, actual)
+        if apart_ms == 0:
+            return
+        is_far = apart_ms > self._collector.strict_rules["run-time"].bounds["repeat_ms"]
+        rule = "run-time" if is_far else ORDER  # ORDER only warns
+        actual = f"another {event.key}, {significant(apart_ms, digits=10)} ms from that of line {first.line}"
+        begins_another_run = event.key == schema.RUN_START.key and self._first_run_stop is not None
+        if begins_another_run:
+            actual += " and after its run_stop: the file holds two runs, give each a file of its own"
+        self._add_breach(rule, event, actual)
 
     # --- blocks, epochs and evaluations ---
 
@@ -296,10 +306,10 @@ class RunOrder:
             start: A block_start or an epoch_start, which should state the number of the first epoch.
             kind: "block" or "epoch".
         """
-        due = self._numbers_of_next_epoch()
+        possible_numbers = self._possible_numbers_of_next_epoch()
         number = self._whole_number(start, NUMBER_FIELD_BY_KIND[kind])
-        self._warn_if_not_due(start, f"{start.key} of epoch", number, due)
-        return OpenPart(start, number, due=due)
+        self._warn_of_other_epoch(start, f"{start.key} of epoch", number, possible_numbers)
+        return OpenPart(start, number, possible_numbers=possible_numbers)
 
     def _start_evaluation(self, event: Event) -> None:
         """Open an evaluation, and report what is out of order.
@@ -314,13 +324,13 @@ class RunOrder:
         self._report_if_open(event, "eval")
         number = self._whole_number(event, NUMBER_FIELD_BY_KIND["eval"])
         self._report_if_previous_has_no_accuracy(event)
-        number_due = self._epoch_to_evaluate()
+        trained_number = self._epoch_to_evaluate()
         if number is not None:
-            self._report_if_not_trained(event, number, number_due)
-        due = () if number_due is None else (number_due,)
-        evaluation = OpenPart(event, number, due=due)
+            self._report_if_other_epoch_was_trained(event, number, trained_number)
+        possible_numbers = () if trained_number is None else (trained_number,)
+        evaluation = OpenPart(event, number, possible_numbers=possible_numbers)
         self._open_parts["eval"] = evaluation
-        self._waiting_evaluation = evaluation
+        self._evaluation_without_accuracy = evaluation  # only now: the checks above are about the one before
 
     def _report_if_previous_has_no_accuracy(self, event: Event) -> None:
         """Report that the previous evaluation has ended, but still waits for its accuracy.
@@ -328,27 +338,29 @@ class RunOrder:
         Args:
             event: The eval_start of the next evaluation.
         """
-        is_previous_open = "eval" in self._open_parts
-        if self._waiting_evaluation is not None and not is_previous_open:
-            self._add_breach(ORDER, event, f"{self._waiting_evaluation} has no accuracy")
+        has_previous_ended = "eval" not in self._open_parts  # one that has not is reported as still open
+        if has_previous_ended and self._evaluation_without_accuracy is not None:
+            self._report_disorder(event, f"{self._evaluation_without_accuracy} has no accuracy")
 
-    def _report_if_not_trained(self, event: Event, number: int, number_due: int | None) -> None:
+    def _report_if_other_epoch_was_trained(self, event: Event, number: int, trained_number: int | None) -> None:
         """Report the start of an evaluation that states another epoch than it should.
 
         Args:
             event: An eval_start.
             number: The number of the epoch that the event states.
-            number_due: The number of the epoch that is being trained or was trained last. None if it is not known: then
-                the evaluation is only reported if no epoch has been started or announced before it.
+            trained_number: The number of the epoch that is being trained or was trained last. None if it is not known:
+                then the evaluation is only reported if no epoch has been started or announced before it.
         """
-        if number_due is None:
-            if not self.epochs_counted:
-                self._add_breach(ORDER, event, f"evaluation of epoch {number}; no epoch was trained before it")
-        elif number != number_due:
-            self._add_breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {number_due}")
+        is_before_first_epoch = self.epochs_counted == 0
+        if trained_number is None and is_before_first_epoch:
+            self._report_disorder(event, f"evaluation of epoch {number}; no epoch was trained before it")
+        elif trained_number is not None and trained_number != number:
+            self._report_disorder(event, f"evaluation of epoch {number}; the last trained is {trained_number}")
 
     def _check_time_of_start(self, event: Event) -> None:
-        """Report a part that starts too long before run_start. One that the log has above run_start is checked there.
+        """Report a block, epoch or evaluation that starts too long before run_start, by the times of the log.
+
+        One that the log has above run_start is not checked here, but at run_start.
 
         Args:
             event: A block_start, epoch_start or eval_start.
@@ -365,7 +377,7 @@ class RunOrder:
         """
         part = self._open_parts.get(kind)
         if part is not None:
-            self._add_breach(ORDER, event, f"{part} is still open")
+            self._report_disorder(event, f"{part} is still open")
 
     def _stop_block(self, event: Event) -> None:
         """Close the open block. Report a block_stop without an open block.
@@ -432,9 +444,9 @@ class RunOrder:
         number = self._whole_number(event, NUMBER_FIELD_BY_KIND[kind])
         part = self._open_parts.pop(kind, None)
         if part is None:
-            self._add_breach(ORDER, event, f"{event.key}, and no {kind} is open")
+            self._report_disorder(event, f"{event.key}, and no {kind} is open")
             return None
-        self._warn_if_not_due(event, f"{event.key} of epoch", number, part.numbers_due)
+        self._warn_of_other_epoch(event, f"{event.key} of epoch", number, part.expected_numbers)
         return part
 
     def _keep_training_time(self, part: OpenPart, took_ms: float, line: int) -> None:
@@ -445,9 +457,10 @@ class RunOrder:
             took_ms: How long it took in all, in milliseconds.
             line: The line of its stop event.
         """
-        self.last_epoch = part.last
+        self.last_epoch = part.last_epoch
         if len(self.trained) < EVENTS_KEPT:
-            self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
+            epochs = max(part.epochs, 1)  # a block may announce 0
+            self.trained.append(TrainedPart(epoch_ms=took_ms / epochs, line=line))
 
     def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
         """Report a block that stops within an epoch, or whose last epoch is not the last one trained.
@@ -457,11 +470,14 @@ class RunOrder:
             block: The block. If the number of its last epoch, or of the last epoch trained, is not known, only an open
                 epoch is reported.
         """
-        if block.last is None or self.last_epoch is None:
+        if block.last_epoch is None or self.last_epoch is None:
             self._report_if_open(event, "epoch")
-        elif "epoch" in self._open_parts or self.last_epoch != block.last:
-            announced = f"{block} announces epochs {block.number} to {block.last}"
-            self._add_breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
+            return
+        stops_within_epoch = "epoch" in self._open_parts
+        stops_after_its_last_epoch = self.last_epoch == block.last_epoch and not stops_within_epoch
+        if not stops_after_its_last_epoch:
+            announced = f"{block} announces epochs {block.number} to {block.last_epoch}"
+            self._report_disorder(event, f"{announced}; the last one done is {self.last_epoch}")
 
     def _keep_duration(self, part: OpenPart, stop: Event) -> float:
         """Keep how long a block, epoch or evaluation took, and return it, in ms. Report a duration that cannot be.
@@ -480,35 +496,40 @@ class RunOrder:
             self._add_breach("epoch-time", stop, f"{stop.key} {took_ms} ms after its start")
         return took_ms
 
-    def _warn_if_not_due(self, event: Event, what: str, number: int | None, due: tuple[int, ...]) -> None:
+    def _warn_of_other_epoch(self, event: Event, what: str, number: int | None, expected: tuple[int, ...]) -> None:
         """Warn if an event states another epoch than it should.
 
         Args:
             event: The event.
             what: How the message calls it, such as "epoch_start of epoch".
             number: The epoch that the event states. None if it states none, which has been reported already.
-            due: The numbers that it may state. Empty if they are not known: then nothing is checked.
+            expected: The numbers that it may state. Empty if they are not known: then nothing is checked.
         """
-        if number is None or not due or number in due:
-            return
-        numbers_due = " or ".join(map(str, due))
-        self._add_breach(ORDER, event, f"{what} {number}; {numbers_due} is due")
+        can_compare = number is not None and len(expected) > 0
+        if can_compare and number not in expected:
+            expected_numbers = " or ".join(map(str, expected))
+            self._report_disorder(event, f"{what} {number}; {expected_numbers} is due")
 
-    def _numbers_of_next_epoch(self) -> tuple[int, ...]:
-        """Return the numbers that the next epoch may have: 0 or 1 until an epoch has ended, then the one after it.
+    def _possible_numbers_of_next_epoch(self) -> tuple[int, ...]:
+        """Return the numbers that the next epoch may have: (0, 1) until an epoch has ended, then the one after it.
 
         It is empty if the last epoch stated no number, and at the start of a run that went on from a checkpoint.
         """
-        if not self.trained:
-            return () if self.run.is_resumed else (0, 1)
-        return () if self.last_epoch is None else (self.last_epoch + 1,)
+        is_first_of_log = not self.trained
+        if is_first_of_log and self.run.is_resumed:
+            return ()
+        if is_first_of_log:
+            return (0, 1)
+        if self.last_epoch is None:
+            return ()
+        return (self.last_epoch + 1,)
 
     def _epoch_to_evaluate(self) -> int | None:
         """Return the number of the epoch that an evaluation must state if it starts now; None if it is not known."""
         if "epoch" in self._open_parts:
             return self._open_parts["epoch"].number
         if "block" in self._open_parts and not self._has_epoch_events:  # a log of blocks alone
-            return self._open_parts["block"].last
+            return self._open_parts["block"].last_epoch
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
@@ -520,8 +541,8 @@ class RunOrder:
         Args:
             event: An eval_accuracy.
         """
-        evaluation = self._waiting_evaluation  # None if there is no eval_start since the last accuracy
-        self._waiting_evaluation = None
+        evaluation = self._evaluation_without_accuracy  # None if there is no eval_start since the last accuracy
+        self._evaluation_without_accuracy = None  # this event is its accuracy
         if "epoch_num" in event.metadata:
             epoch = self._epoch_of_accuracy(event)
             self._check_epoch_evaluated(event, epoch, evaluation)
@@ -551,9 +572,9 @@ class RunOrder:
                 this is not reported.
         """
         if evaluation is not None:
-            self._warn_if_not_due(event, "an accuracy of epoch", epoch, evaluation.numbers_due)
+            self._warn_of_other_epoch(event, "an accuracy of epoch", epoch, evaluation.expected_numbers)
         elif self.run.number_of_events(schema.EVAL_START):
-            self._add_breach(ORDER, event, f"an accuracy of epoch {epoch} without an evaluation of its own")
+            self._report_disorder(event, f"an accuracy of epoch {epoch} without an evaluation of its own")
 
     def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
         """Report an accuracy of an epoch that is too far ahead of the epochs started or announced so far.
@@ -565,8 +586,10 @@ class RunOrder:
             event: An eval_accuracy.
             number: The number of its epoch.
         """
-        epochs_ahead = 0 if self.run.is_resumed else number - self.epochs_counted
-        if self.epochs_counted and epochs_ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
+        if self.run.is_resumed or self.epochs_counted == 0:
+            return
+        epochs_ahead = number - self.epochs_counted
+        if epochs_ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
             actual = f"an accuracy of epoch {number}; {self.epochs_counted} were started or announced"
             self._add_breach("epochs-counted", event, actual)
 
@@ -579,7 +602,8 @@ class RunOrder:
             event: An eval_accuracy.
             number: The number of its epoch.
         """
-        if is_number(event.value):
-            del self.run.evaluations[EVENTS_KEPT - 1 :]
-            accuracy = float(event.value)
-            self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))
+        if not is_number(event.value):
+            return
+        del self.run.evaluations[EVENTS_KEPT - 1 :]  # makes room for this one; nothing while there are fewer
+        accuracy = float(event.value)
+        self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))
