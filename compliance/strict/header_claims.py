@@ -25,6 +25,7 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 # The GeForce RTX 2050 is a later one: it has 8.6.
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+_LOSS_SCALING = "check_finite_and_unscale"  # the operator that looks for what overflowed in half precision
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
 _MOST_TEMPERATURE_C = 150  # cards stop far below
@@ -253,8 +254,8 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
 def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
     """Yield a fault if the training program cannot be that of so many devices, or of the precision.
 
-    A program sums gradients if and only if there are several devices, and it casts values for half precision. Nothing
-    is checked if Paddle makes the program (STRATEGY=auto).
+    A program sums gradients if and only if there are several devices. It casts values for half precision, and scales
+    its loss for nothing else. Nothing is checked if Paddle makes the program (STRATEGY=auto).
 
     Args:
         run: The facts that the log states of the run. The header's section `program` counts the operators.
@@ -268,6 +269,8 @@ def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault
         yield Fault(_line(run), f"a program of {program['all_reduces']} all-reduces for {summary.devices} devices")
     if summary.precision in schema.HALF_PRECISIONS and program["operators"].get("cast", 0) < 1:
         yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")
+    if summary.precision not in schema.HALF_PRECISIONS and _LOSS_SCALING in program["operators"]:
+        yield Fault(_line(run), f"a program that scales its loss for half precision, for precision {summary.precision}")
 
 
 def _other_passports(run: LoggedRun) -> Iterator[Fault]:

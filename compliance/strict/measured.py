@@ -11,6 +11,7 @@ from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
     ROUNDING_ERROR_S,
     are_possible_rank_times,
+    contradiction_of_ranks,
     has_impossible_time,
     images_per_s_of_foreign,
     is_positive_throughput,
@@ -91,6 +92,8 @@ class Measured:
         self._run = run
         self._collector = collector
         self._plan = Plan()
+        self._rank_times: tuple[int, schema.RankTimes] | None = None  # their step; None: none since the last window
+        self._window_began_ms = 0.0  # by the log's clock: the time of the last window, or of the start of its epoch
         self._epoch_sums = _WindowSums()
         self._windows_seen = 0  # events step_window, also malformed ones
         self._losses_not_read = 0  # of the first LOSSES_KEPT windows, those of malformed ones
@@ -141,6 +144,7 @@ class Measured:
             start: The event from which they count: a run_start or an epoch_start.
         """
         self._epoch_sums = _WindowSums(since_ms=start.time_ms)
+        self._window_began_ms = start.time_ms
 
     def epoch_starts(self, start: Event, number: int | None) -> None:
         """Begin an epoch.
@@ -264,6 +268,7 @@ class Measured:
         self.sensors.take(event.line, window)
         self._compare_with_plan(event.line, window, position, previous_step)
         self._compare_with_clock(event)
+        self._compare_with_ranks(event, window, position.step)
         if window.time_s > 0:
             self.fastest = max(self.fastest, Fastest(images_per_s=window.images / window.time_s, line=event.line))
 
@@ -351,7 +356,7 @@ class Measured:
         return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
     def _check_rank_times(self, event: Event) -> None:
-        """Keep a fault if an event rank_times is not possible in this run.
+        """Keep a fault if an event rank_times is not possible in this run; else keep it for the window that follows.
 
         It must fit the schema, and the ranks that it names must exist in a run of as many devices as run_summary
         states.
@@ -360,9 +365,33 @@ class Measured:
             event: The event rank_times. Without a valid run_summary above it, it is a fault, too.
         """
         times = dataclass_of(schema.RankTimes, event.value)
+        position = dataclass_of(schema.AtStep, event.metadata)
         summary = self._run.summary
         if times is None or summary is None or not are_possible_rank_times(times, ranks=summary.devices):
             self.keep_fault(event.line, f"no rank_times of this run: {printable(event.value)}")
+        elif position is not None:
+            self._rank_times = (position.step, times)
+
+    def _compare_with_ranks(self, event: Event, window: schema.StepWindow, step: int) -> None:
+        """Keep a fault if a window contradicts the ranks' times in it, which are logged just before it.
+
+        Args:
+            event: The event step_window.
+            window: Its value: how long the window took, and how much of it rank 0 waited for data.
+            step: The step at which the window ends.
+        """
+        passed_s = (event.time_ms - self._window_began_ms) / 1000
+        self._window_began_ms = event.time_ms
+        if self._rank_times is None:
+            return
+        step_of_times, times = self._rank_times
+        self._rank_times = None
+        if step_of_times != step:
+            self.keep_fault(event.line, f"a window to step {step} after the rank_times of step {step_of_times}")
+            return
+        contradiction = contradiction_of_ranks(times, window, passed_s)
+        if contradiction:
+            self.keep_fault(event.line, contradiction)
 
     def _take_checkpoint(self, event: Event) -> None:
         """Keep how long training waited for a checkpoint. Keep a fault if it is impossible, or its step not done.

@@ -6,6 +6,9 @@ from compliance.logged_run import is_number
 from runlog import schema
 
 ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
+# A rank may compute while rank 0 writes a checkpoint or a line of the log, which is no time of its window.
+_MOST_COMPUTED_SHARE = 1.25  # of the time that passed
+_MOST_COMPUTED_MORE_S = 1.0
 
 
 def is_possible_window(window: schema.StepWindow) -> bool:
@@ -64,17 +67,43 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
     """Return whether an event rank_times is possible: the ranks that it names exist, and its times are in order.
 
+    A run of one rank has none.
+
     Args:
         times: The least, median and most time of computing and of waiting for data, and the ranks with the most. Those
             of computing may be missing (None).
         ranks: How many ranks the run has. They count from 0.
     """
+    if ranks < 2:
+        return False
     for rank in (times.data_wait_rank, times.compute_rank):
         if rank is not None and not 0 <= rank < ranks:
             return False
     if not _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s):
         return False
     return _are_in_order(times.compute_least_s, times.compute_median_s, times.compute_most_s)
+
+
+def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float) -> str:
+    """Return how the ranks' times contradict the window of steps that they are of; empty if they do not.
+
+    A window states how long rank 0 waited for data, so the ranks' least and most lie around it. No rank computes for
+    much longer than passed.
+
+    Args:
+        times: The ranks' least, median and most times in the window.
+        window: The window's own figures, by rank 0.
+        passed_s: The time since the window before it, or since the start of the epoch, by the log's clock.
+    """
+    least_s = times.data_wait_least_s - ROUNDING_ERROR_S
+    most_s = times.data_wait_most_s + ROUNDING_ERROR_S
+    if not least_s <= window.data_wait_s <= most_s:
+        ranks = f"the ranks' rank_times have {times.data_wait_least_s} to {times.data_wait_most_s}"
+        return f"a window in which rank 0 waited {window.data_wait_s} s for data; {ranks}"
+    most_compute_s = max(window.time_s, passed_s) * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
+    if times.compute_most_s is not None and times.compute_most_s > most_compute_s:
+        return f"a window of {window.time_s} s; by its rank_times a rank computed for {times.compute_most_s} s"
+    return ""
 
 
 def _are_in_order(least_s: float | None, median_s: float | None, most_s: float | None) -> bool:

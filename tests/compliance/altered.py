@@ -311,14 +311,14 @@ def waiting(log: Altered) -> Altered:
     return log
 
 
-def rank_times(log: Altered, **changes: Any) -> Altered:
-    """The ranks' times of a window, as a run of two ranks logs them."""
+def rank_times(log: Altered, *, step: int = 22, **changes: Any) -> Altered:
+    """The ranks' times of the first window, as a run of two ranks logs them."""
     value: Fields = {}
     for kind in ("data_wait", "compute"):
         value |= {f"{kind}_least_s": 0.01, f"{kind}_median_s": 0.02, f"{kind}_most_s": 0.03}
         value |= {f"{kind}_rank": 1, f"{kind}_host": "node0"}
     fields = log.fields(index := log.at("step_window"))
-    fields |= {"key": "rank_times", "value": value | changes, "metadata": {"step": 22}}
+    fields |= {"key": "rank_times", "value": value | changes, "metadata": {"step": step}}
     log.lines.insert(index, TOKEN + json.dumps(fields))
     return log
 

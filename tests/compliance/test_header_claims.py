@@ -95,6 +95,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, ("NVIDIA A100-SXM4-80GB", "Quadro RTX 8000")), "a Quadro RTX 8000 does not have"),
     "tf32 of a T1000": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
         log, ("NVIDIA A100-SXM4-80GB", "NVIDIA T1000")), "a NVIDIA T1000 does not have"),
+    "single precision of a program in half": (lambda: _on_gpus(precision="tf32"), lambda log: _header(
+        log, "program", operators={"conv2d": 53, "cast": 2, "check_finite_and_unscale": 2}), "scales its loss"),
     "half precision of a program in single": (_on_gpus, lambda log: by.replaced(
         log, (', "cast": 2', "")), "casts nothing"),
     "energy of a run on CPUs": (lambda: Altered(make_log.run()), lambda log: _with_energy(log, 9.0), "joules_per"),
@@ -111,6 +113,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "ranks that sum no merged gradients": (lambda: by.settings(_of_four_parts(_on_gpus()), STRATEGY="gradient_merge=4"),
                                            lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
     "sums of one rank": (lambda: _on_gpus(devices=1), lambda log: _header(log, "program", all_reduces=6), "of 6 all"),
+    "ranks' times of one rank": (lambda: _on_gpus(devices=1), lambda log: by.rank_times(
+        log, data_wait_rank=0, compute_rank=0), "no rank_times of this run"),
     "files of a tenth of the samples": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", train={
         "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
     "statistics of other images": (lambda: Altered(make_log.run()), lambda log: log.value(

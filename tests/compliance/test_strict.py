@@ -95,6 +95,14 @@ OWN: dict[str, Forgery] = {
     "times of a rank of a negative number": (lambda log, _: by.rank_times(log, compute_rank=-1), "own-log"),
     "the ranks' least above the median": (lambda log, _: by.rank_times(log, compute_least_s=0.5), "own-log"),
     "made-up times of the ranks, on which no figure rests": (lambda log, _: by.rank_times(log), ""),
+    "less waiting for data than any rank's": (lambda log, _: by.rank_times(log, data_wait_least_s=0.011), "own-log"),
+    "more waiting for data than any rank's": (lambda log, _: by.rank_times(
+        log, data_wait_least_s=0.001, data_wait_median_s=0.002, data_wait_most_s=0.009), "own-log"),
+    "a rank that computes for longer than its window": (lambda log, _: by.rank_times(
+        log, compute_most_s=23.6), "own-log"),
+    "a rank that computed while another wrote a checkpoint": (lambda log, _: by.rank_times(
+        log, compute_most_s=23.4), ""),
+    "times of the ranks in another window": (lambda log, _: by.rank_times(log, step=23), "own-log"),
     "one sample of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1), "own-log"),
     "a tenth of the energy": (lambda log, _: log.inside(
         "telemetry_summary", energy_j=422.4, joules_per_image=1.0), "own-log"),
