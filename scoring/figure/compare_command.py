@@ -44,16 +44,21 @@ def between_runs_sd(text: str) -> BetweenRuns:
             two runs.
     """
     percentage, _, runs = text.partition("/")
-    says = "must be PERCENT/RUNS, as 0.8/5: below 100 percent, over 2 runs or more"
-    wrong = argparse.ArgumentTypeError(f"{text!r}: {says}")
+    how_to_write_it = "must be PERCENT/RUNS, as 0.8/5: below 100 percent, over 2 runs or more"
+    wrong_text = argparse.ArgumentTypeError(f"{text!r}: {how_to_write_it}")
     try:
-        deviation = float(percentage) / 100
-        number_of_runs = count(runs)
+        relative_sd = float(percentage) / 100
+        number_of_runs = count(runs)  # refuses what is no whole number above 0
     except (ValueError, argparse.ArgumentTypeError):
-        raise wrong from None
-    if not 0 < deviation < 1 or number_of_runs < 2:
-        raise wrong
-    return BetweenRuns(deviation, number_of_runs - 1, f"a given {percentage} % between {runs} runs")
+        raise wrong_text from None
+    is_in_range = 0 < relative_sd < 1 and number_of_runs >= 2
+    if not is_in_range:
+        raise wrong_text
+    return BetweenRuns(
+        relative_sd=relative_sd,
+        freedom=number_of_runs - 1,
+        source=f"a given {percentage} % between {runs} runs",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -71,32 +76,35 @@ def main(args: argparse.Namespace) -> int:
         InputError: A system has no logs, or the logs do not fit the protocol or each other.
     """
     protocol = protocol_of(args)
-    named_scores = []
+    named_scores = []  # in the order of the command line: the first is the base
     for system, records in read_systems(args, args.systems):
         try:
-            named_scores.append((system, score(records, protocol, skip=args.skip)))
+            score_of_system = score(records, protocol, skip=args.skip)
         except TooFewRunsError as error:
             raise TooFewRunsError(f"{system}: {error}") from None
-    result = compare(named_scores, args.between_runs_sd)
+        named_scores.append((system, score_of_system))
+    comparison = compare(named_scores, args.between_runs_sd)
     if args.json:
-        print(json.dumps(jsonable(result.to_json()), indent=1))
+        print(json.dumps(jsonable(comparison.to_json()), indent=1))
     else:
-        print(safe_lines(comparison_lines(result)))
+        print(safe_lines(comparison_lines(comparison)))
     return 0
 
 
-def comparison_lines(result: Comparison) -> list[str]:
+def comparison_lines(comparison: Comparison) -> list[str]:
     """Return the lines that `compare` prints: the protocol, the lines of each system, then warnings and footnotes.
 
     Args:
-        result: The comparison. Its first row is the base, with which the others are compared.
+        comparison: The comparison. Its first row is the base, with which the others are compared.
     """
-    counts = [len(row.score.runs) for row in result.rows]
-    lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
-    base = result.rows[0]
-    for row in result.rows:
+    runs_of_each_system = [len(row.score.runs) for row in comparison.rows]
+    protocol = comparison.protocol
+    lines = [f"protocol {protocol.name}: {protocol.describe(runs_of_each_system)}"]
+    base = comparison.rows[0]
+    for row in comparison.rows:
         lines += _lines_of_system(row, is_base=row is base)
-    return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]
+    lines += as_text(comparison.warnings).splitlines()
+    return lines + comparison.footnotes
 
 
 def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
@@ -106,38 +114,35 @@ def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
         row: The system's score, and its comparison with the base.
         is_base: Whether the system is the base, which is not compared with itself.
     """
+    score_of_system = row.score
+    devices = row.devices or "not said"  # None: the logs do not say the number
     lines = [
-        f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})",
-        f"  figure      {row.score.value:.3f} {row.score.shown_unit}",
-        f"  levels      {in_words(row.score.levels)}",
+        f"{row.name}  (devices: {devices}, runs: {len(score_of_system.runs)})",
+        f"  figure      {score_of_system.value:.3f} {score_of_system.shown_unit}",
+        f"  levels      {in_words(score_of_system.levels)}",  # how many windows, runs and hosts, and how they vary
     ]
-    if row.score.standing is not None:
-        lines.append(f"  result      {row.score.standing.name}")
+    if score_of_system.standing is not None:  # the logs are in MLPerf's form, so the score says how its result stands
+        lines.append(f"  result      {score_of_system.standing.name}")
     if not is_base:
         lines += _ratio_lines(row)
-    return lines + [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
+    lines += [f"  {line}" for line in as_text(score_of_system.warnings).splitlines()]
+    return lines
 
 
 def _verdict_in_words(row: Row) -> str:
-    """Return in words whether the system of a row differs from the base.
-
-    The words are, by the interval of the ratio:
-
-    - not known: cannot be told apart or alike
-    - it contains 1: not shown to differ
-    - it excludes 1, but hosts of one kind (like hosts) differ more than the ratio is from 1: not called different
-    - it excludes 1, and the ratio is as far from 1 as like hosts differ, or farther: different
+    """Return in words whether the system of a row differs from the base, as far as the interval of their ratio shows.
 
     Args:
-        row: The comparison of the system with the base, with the interval of the ratio if it is known.
+        row: The comparison of the system with the base. The interval of the ratio is None if it is not known.
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"
-    if not excludes_1(row.ratio_interval_95):
+    if not excludes_1(row.ratio_interval_95):  # the ratio may be 1
         return "not shown to differ"
-    if not row.different:
-        return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
-    return "different"
+    if row.different:
+        return "different"
+    # The ratio is not 1, but it is nearer to 1 than that of two hosts of one kind (like hosts) may be.
+    return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
 
 
 def _ratio_lines(row: Row) -> list[str]:

@@ -26,9 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_score_options(parser)
     add_system_option(parser)
     parser.add_argument("--json", action="store_true", help="print the figure and all that it carries as JSON")
-    parser.epilog = "Protocols: " + "; ".join(
-        f"{name}: {protocol.describe()}" for name, protocol in protocols.load().items()
-    )
+    described_protocols = [f"{name}: {protocol.describe()}" for name, protocol in protocols.load().items()]
+    parser.epilog = f"Protocols: {'; '.join(described_protocols)}"
 
 
 def main(args: argparse.Namespace) -> int:
@@ -52,13 +51,16 @@ def main(args: argparse.Namespace) -> int:
     try:
         result = score(records, protocol, skip=args.skip, system=args.system)
     except TooFewRunsError as error:
-        partial = error.partial or _score_without_figure("too_few_runs", error, protocol, records)
+        partial = error.partial  # the score of the runs that there are; None if the protocol cannot score so few
+        if partial is None:
+            partial = _score_without_figure("too_few_runs", error, protocol, records)
         _print_too_few_runs(error, partial, as_json=args.json)
         return 1
     except NothingMeasuredError as error:
-        if not _may_be_shorter_than_warm_up(records, args.skip):
+        if _may_be_shorter_than_warm_up(records, args.skip):
+            result = _score_without_figure("nothing_measured", error, protocol, records)
+        else:
             raise  # it is a mistake of the user
-        result = _score_without_figure("nothing_measured", error, protocol, records)
     _print_score(result, as_json=args.json)
     return 0
 
@@ -86,16 +88,17 @@ def _print_too_few_runs(error: TooFewRunsError, partial: Score, *, as_json: bool
 
 
 def _may_be_shorter_than_warm_up(records: Sequence[Record], skip: int | None) -> bool:
-    """Tell whether it is no mistake of the user that the warm-up leaves nothing to measure.
+    """Tell whether runs may be so short that the warm-up leaves nothing to measure, by no mistake of the user.
 
-    It is none if all runs were resumed from a checkpoint and finished, which may take a few steps only, and the user
-    did not choose the warm-up.
+    They may if all were resumed from a checkpoint and finished, which may take a few steps only, and the user did not
+    choose the warm-up.
 
     Args:
         records: The runs as read from their logs.
         skip: The value of the option --skip; None if the user did not give it.
     """
-    return skip is None and all(_was_resumed_and_finished(record) for record in records)
+    user_chose_warm_up = skip is not None
+    return not user_chose_warm_up and all(_was_resumed_and_finished(record) for record in records)
 
 
 def _print_json(result: Score) -> None:
@@ -143,7 +146,8 @@ def _interval_rows(result: Score) -> list[tuple[str, str]]:
         One or two rows. Without an interval, a row says why there is none.
     """
     if result.interval_95 is None:
-        return [("95 % interval", result.interval_method)]  # such as "none: fewer than 10 windows of one run"
+        reason = result.interval_method  # such as "none: fewer than 10 windows of one run"
+        return [("95 % interval", reason)]
     bounds = _bounds_in_words(result.interval_95)
     if result.repeat_interval_95 is None:
         return [("95 % interval", f"{bounds}   ({result.interval_method})")]
@@ -183,9 +187,11 @@ def _row_of_run(run: RunFigure) -> tuple[str, str]:
     Args:
         run: The figure of the run. The text also shows the lines of the log that it comes from.
     """
-    shown = "did not converge" if math.isinf(run.value) else f"{run.value:.3f}"
+    converged = not math.isinf(run.value)  # the time to the target is infinite for a run that did not reach it
+    value = f"{run.value:.3f}" if converged else "did not converge"
+    lines_of_log = f"{run.file}:{run.first_line}-{run.last_line}"
     windows = f", {run.windows} windows" if run.windows > 1 else ""
-    return "run", f"{shown}   {run.file}:{run.first_line}-{run.last_line}{windows}"
+    return "run", f"{value}   {lines_of_log}{windows}"
 
 
 def score_lines(result: Score) -> list[str]:
@@ -220,9 +226,11 @@ def _fact_rows(result: Score) -> list[tuple[str, str]]:
         rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
     rows.append(("levels", in_words(result.levels)))
     rows += [_row_of_run(run) for run in result.runs]
-    if result.one_clock and result.protocol.figure == "throughput":
-        rows.append(("one clock", f"nothing else in {', '.join(result.one_clock)} confirms the times"))
-    if result.standing is not None:
-        rows.append(("result", result.standing.name))
-        rows.append(("data set", f"{result.standing.dataset_in_words}; target {result.standing.target_in_words}"))
+    unconfirmed_logs = result.one_clock  # their times are not confirmed by a second clock in the log
+    if unconfirmed_logs and result.protocol.figure == "throughput":
+        rows.append(("one clock", f"nothing else in {', '.join(unconfirmed_logs)} confirms the times"))
+    standing = result.standing  # of a result in MLPerf's form; None for other logs
+    if standing is not None:
+        rows.append(("result", standing.name))
+        rows.append(("data set", f"{standing.dataset_in_words}; target {standing.target_in_words}"))
     return rows
