@@ -103,8 +103,6 @@ def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Pat
 def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) -> tuple[Verdicts, list[str]]:
     """Measure the candidates, then the best of them again; return verdicts and the lines of all tables.
 
-    Among many candidates, the best may have been faster only by luck, so the verdicts on them come from new runs.
-
     Args:
         runner: Starts the runs of the job.
         chosen: The candidates: changes to the user's own job. That job without changes (the base) and a control, with
@@ -121,14 +119,15 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
     base_runs = screened.runs.pop(BASE)  # taken out, so that `screened` has only the candidates to judge
     control_runs = screened.runs.pop(CONTROL)
-    allowed = allowed_loss([*base_runs, *control_runs])
+    allowed = allowed_loss([*base_runs, *control_runs])  # how far a loss may be from the base's
     verdicts = judge_candidates(screened, base_runs, allowed)
     lines = as_text(verdicts.values()).splitlines()
-    measured_again = finalists(verdicts)
-    if not measured_again:
+    to_measure_again = finalists(verdicts)
+    if not to_measure_again:
         return verdicts, lines
 
-    confirmed = runner.measure("confirm", (BASE, *measured_again), repeats)
+    # Among many candidates, the best may have been faster only by luck, so new runs decide.
+    confirmed = runner.measure("confirm", (BASE, *to_measure_again), repeats)
     confirmed_base_runs = confirmed.runs.pop(BASE)
     new_verdicts = judge_candidates(confirmed, confirmed_base_runs, allowed)
     lines.append("measured again, on runs that had no part in the choice:")

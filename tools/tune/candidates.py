@@ -84,7 +84,8 @@ def candidates(job: Job) -> list[Candidate]:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
 
     on_gpu = job.cluster.device == "gpu"
-    chosen = [Candidate(name=knob, knobs=(knob,)) for knob in _knobs_to_try(job) if _changes_strategy(knob, job)]
+    new_knobs = [knob for knob in _knobs_to_try(job) if _changes_strategy(knob, job)]  # not set so by the job already
+    chosen = [Candidate(name=knob, knobs=(knob,)) for knob in new_knobs]
     chosen.append(_other_executor(on_gpu=on_gpu))
     can_run_auto = on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS  # Paddle takes no other number of GPUs
     if can_run_auto:
@@ -111,8 +112,8 @@ def _other_executor(*, on_gpu: bool) -> Candidate:
     Args:
         on_gpu: Whether the job runs on GPUs, where the default is parallel. On a CPU it is serial.
     """
-    serial = "1" if on_gpu else "0"
-    return Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),))
+    not_the_default = "1" if on_gpu else "0"  # "1" is serial
+    return Candidate(name=f"{SERIAL}={not_the_default}", variables=((SERIAL, not_the_default),))
 
 
 def _knobs_to_try(job: Job) -> Iterator[str]:

@@ -80,7 +80,7 @@ class Runner:
             stderr = _wait_for(process)
         if process.returncode:
             raise RunError(_reason_of_failure(stderr, process.returncode))
-        (only_log,) = self._logdir(candidate, turn).glob("**/result_0.txt")
+        (only_log,) = self._logdir(candidate, turn).glob("**/result_0.txt")  # NEXP=1 makes one log
         return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
@@ -90,8 +90,7 @@ class Runner:
 
         Args:
             title: The first part of the names of the turns' folders: "screen" gives "screen_1", "screen_2" and so on.
-            candidates: The changes to the user's own job, each run beside the others. BASE is that job without changes,
-                CONTROL has an input changed by rounding.
+            candidates: The changes to the user's own job. BASE has none, CONTROL has an input changed by rounding.
             turns: How often each candidate runs.
 
         Returns:
@@ -122,10 +121,11 @@ class Runner:
             RunError: The run of BASE (the job without changes) or of CONTROL fails.
         """
         for candidate in _order_of_turn(candidates, turn):
-            has_failed = candidate in measured.failures  # in an earlier turn
-            is_done = candidate == CONTROL and turn > 1  # one run is enough to compare losses
-            if not has_failed and not is_done:
-                self._measure_once(measured, candidate, f"{title}_{turn}")
+            if candidate in measured.failures:  # it failed in an earlier turn
+                continue
+            if candidate == CONTROL and turn > 1:  # one run of it is enough to compare losses
+                continue
+            self._measure_once(measured, candidate, f"{title}_{turn}")
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
         """Run a candidate once, add its run to the measurement, and print its images/s on stderr.

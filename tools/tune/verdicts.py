@@ -38,8 +38,7 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
     """Return for each window of training steps how far a candidate's loss may be from the base's.
 
     How far the losses of these runs are apart shows how much rounding alone changes a loss. A candidate may differ by
-    CONTROL_FACTOR (10) times as much, plus the share LOSS_ROUNDING (1e-6) of the loss. A window never allows less
-    rounding than an earlier one.
+    CONTROL_FACTOR (10) times as much, plus the share LOSS_ROUNDING (1e-6) of the loss.
 
     Args:
         runs: At least two runs: first those of the base, the user's own job, then that of the control, which is the
@@ -202,13 +201,13 @@ def finalists(verdicts: Verdicts) -> list[Candidate]:
         A list of the two. It has the fastest alone if it can be joined with none of the others, for example because
         they set the same option. It is empty if no candidate is faster than BASE.
     """
-    compatible = _compatible(better(verdicts))
-    if not compatible:
+    joinable = _compatible(better(verdicts))  # the fastest first, then those that can be joined with it
+    if not joinable:
         return []
-    fastest, *others = compatible
+    fastest, *others = joinable
     if not others:
         return [fastest]
-    return [fastest, _joined(compatible)]
+    return [fastest, _joined(joinable)]
 
 
 def _compatible(fastest_first: Sequence[Candidate]) -> list[Candidate]:
