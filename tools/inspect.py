@@ -47,20 +47,17 @@ def estimates(
 ) -> list[JsonObject]:
     """Estimate how fast each known GPU model could at best train a job, and quote what was published for it.
 
-    The estimate is a roofline: an upper bound of the throughput from the peaks of FLOP/s and of bandwidth in the GPU's
-    data sheet. Nothing is measured, and no GPU is needed.
+    Nothing is measured, and no GPU is needed: the peaks of a GPU's data sheet bound the throughput.
 
     Args:
-        update_programs: The Paddle programs whose runs, in this order, make one update of the weights. The last one is
-            the main program, which sums the gradients over the ranks.
-        job: Settings of the training job, such as its precision, batch size and number of ranks.
-        network_bytes_per_s: Peak of what a node's network sends, in bytes/s: 12.5e9 for 100 Gb/s. If given, the scaling
-            to several nodes is estimated, too.
+        update_programs: The Paddle programs whose runs, in this order, make one update of the weights. The last one
+            sums the gradients over the ranks.
+        job: Settings of the training job.
+        network_bytes_per_s: Peak of what a node's network sends: 12.5e9 for 100 Gb/s. None: scaling to several nodes
+            is not estimated.
 
     Returns:
-        A JSON-like dict for each GPU model. It has "device", "roofline_images_per_s" (None if there is no estimate),
-        "published" (the figure with the nearest batch size and number of devices, or None) and "traffic_gb" (memory
-        traffic by class of kernels); with a network also "scaling" and "published_scaling".
+        A dict for each GPU model, with what `_estimate` returns and, for a network, `_estimate_of_scaling`.
     """
     operators = operators_in_order(update_programs)
     entries: list[JsonObject] = []

@@ -80,7 +80,7 @@ class PackFiles:
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of one part of a data set into a RecordIO file. Return a line of text that says what was done.
 
-    A pack that was stopped is continued, and one that is whole already is left as it is.
+    A pack that was stopped is continued, and a complete one is left as it is.
 
     Args:
         source: Folder of the image files, with a list or class folders.
@@ -137,7 +137,7 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
 
     Args:
         growing: The unfinished file of records, open for appending and locked.
-        journal: The file with an entry for each record, by which a stopped pack is continued.
+        journal: The file with an entry for each record.
         images: The image files of the part, with their labels.
         list_sha256: SHA-256 of the part's list. A stopped pack must have been begun from the same list.
 
@@ -147,7 +147,7 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
     Raises:
         ValueError: An image cannot be packed, the pack was begun from another list, or the journal is damaged.
     """
-    kept = _resume(growing, journal, list_sha256)
+    kept = _keep_whole_records(growing, journal, list_sha256)
     if kept:
         print_to_reader(f"{growing.name}: goes on after {len(kept)} images")
     return kept + _append_records(growing, journal, images, done=len(kept))
@@ -166,16 +166,20 @@ def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: 
         RunError: The disk returns other bytes than were written.
         ValueError: An image file was changed after it was packed.
     """
-    files.index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
+    index_lines = [f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)]
+    files.index.write_text("".join(index_lines))
     packed = recordio.find(files.growing, files.index)
     _check_written(packed, entries, images.labels, images.part)
     files_now = images.contents(_show_nothing)
-    _require_sizes(packed.contents(_show_nothing).sizes, files_now.sizes, images, files)
-    more = {"list_sha256": list_sha256, "source": as_json(passport.passport(files_now))}
-    write_sizes(files.sizes, [(entry.width, entry.height) for entry in entries], more)
+    sizes_in_pack = packed.contents(_show_nothing).sizes
+    _raise_if_changed_since_packed(sizes_in_pack, files_now.sizes, images, files)
+    packed_from = {"list_sha256": list_sha256, "source": as_json(passport.passport(files_now))}
+    write_sizes(files.sizes, [(entry.width, entry.height) for entry in entries], packed_from)
 
 
-def _require_sizes(sizes_in_pack: Array, sizes_now: Array, images: folder.ImageList, files: PackFiles) -> None:
+def _raise_if_changed_since_packed(
+    sizes_in_pack: Array, sizes_now: Array, images: folder.ImageList, files: PackFiles
+) -> None:
     """Raise an error if a file has another size than its record: it was changed after a stopped pack had packed it.
 
     Args:
@@ -225,8 +229,7 @@ class PackedImage(NamedTuple):
 def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, *, done: int) -> list[Entry]:
     """Append the records of the images that are not packed yet to a file, and return their entries.
 
-    Each entry is also written as a line of the journal. At the end the file is moved out of the kernel's cache, so that
-    `_check_written` reads what is on the disk.
+    Each entry is also written as a line of the journal.
 
     Args:
         growing: The unfinished file of records, open at its end.
@@ -246,7 +249,7 @@ def _append_records(growing: BinaryIO, journal: Path, images: folder.ImageList, 
                 entries.append(entry)
             growing.flush()
             journal_lines.flush()
-    _move_to_disk(growing)
+    _move_to_disk(growing)  # so that the check of the records reads what is on the disk, not the kernel's cache
     return entries
 
 
@@ -304,7 +307,7 @@ def _list_sha256(source: Path, images: folder.ImageList) -> str:
     return hashlib.sha256(folder.list_text(images)).hexdigest()
 
 
-def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
+def _keep_whole_records(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
     """Cut the file of a stopped pack after the records that are surely whole, and return their entries.
 
     The journal is written anew with only these entries. Without a journal no record counts as whole, so the file is
@@ -320,7 +323,7 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
     """
     entries = _journal_entries(growing, journal, list_sha256)
     file_size = growing.seek(0, os.SEEK_END)
-    whole = _whole_records(entries, file_size)
+    whole = _whole_records(entries, file_size)  # the process may have been stopped between journal and records
     growing.truncate(whole.end)
     growing.seek(whole.end)
     with journal.open("w") as file:
@@ -405,9 +408,6 @@ def _decoder_of_this_thread() -> Decoder:
 def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
     """Check that one image file can be decoded, and pack it with its label into a RecordIO record.
 
-    Also prints a warning for a CMYK JPEG without Adobe's marker, whose colours training sees inverted compared with
-    Pillow and torchvision.
-
     Args:
         images: The image files of one part of the data set (training or validation), with their labels.
         number: The position of the sample in that list, from 0. It becomes the record's id.
@@ -420,7 +420,7 @@ def _checked_record(images: folder.ImageList, number: int) -> PackedImage:
             header that Pillow cannot read. The message names the file.
     """
     [(name, content)] = images.encoded(number)  # a sample of a classification data set is one file
-    fault = fault_of_file(content)  # empty if there is none
+    fault = fault_of_file(content)  # in words; empty if there is none
     if not fault:
         fault = _decoder_of_this_thread().fault(content)
     if fault:
@@ -452,7 +452,8 @@ def _check_written(packed: Records, entries: list[Entry], labels: Array, part: s
     for ids in batches_with_progress(f"check {part}", len(packed)):
         read_images, read_labels = packed.read(ids)
         for i, image, label in zip(ids, read_images, read_labels, strict=True):
-            if zlib.crc32(image) != entries[i].crc32 or label != labels[i]:
+            is_what_was_packed = zlib.crc32(image) == entries[i].crc32 and label == labels[i]
+            if not is_what_was_packed:
                 raise RunError(f"{packed.name(i)}: is not what was written: remove the file and pack again")
 
 
@@ -542,14 +543,17 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
         part: "train" or "val".
 
     Raises:
-        ValueError: The part has no image files or a wrong list, has only packed records, or a file is absent or empty.
+        ValueError: The part has no image files or a wrong list, has only packed records or a part of a set of TFRecord
+            files, or a file is absent or empty.
     """
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
-    last_file = record_files[-1]
-    has_class_folders = (source / part).is_dir() and last_file.parent == source  # not a folder of records
-    has_files = (source / folder.LIST.format(part)).is_file() or has_class_folders
-    if not has_files and last_file.is_file():
-        raise ValueError(f"{last_file}: {source} is packed already: DATADIR takes it as it is")
+    last_record_file = record_files[-1]
+    has_list = (source / folder.LIST.format(part)).is_file()
+    # Records in a folder of their own, train/ for example, mean that it is no folder of class folders.
+    has_class_folders = (source / part).is_dir() and last_record_file.parent == source
+    has_image_files = has_list or has_class_folders
+    if last_record_file.is_file() and not has_image_files:
+        raise ValueError(f"{last_record_file}: {source} is packed already: DATADIR takes it as it is")
     images = folder.find(source, part, recordio.MOST_CLASSES)
     return passport.contents_of(images, f"files of {part}", print_to_reader)
 

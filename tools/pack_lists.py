@@ -78,15 +78,17 @@ def _flat_list(source: Path, labels: Path) -> bytes:
         labels: File with a line `name label` for each image. The result has its order.
 
     Raises:
-        ValueError: The file is missing, or one of its lines has no label, a label that no class folder of train/ has,
-            or the name of an image that val/ does not have.
+        ValueError: The file is missing, or a line has no label, a label that no class folder of train/ has, or an image
+            that val/ does not have.
     """
     image_folder = source / "val"
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
     classes = len(folder.folder_names(source / "train"))
     existing_files = Folders(image_folder)
-    unnamed = {name for name in folder.file_names(image_folder) if name.lower().endswith(folder.IMAGE_ENDS)}
+    images_without_line = {
+        name for name in folder.file_names(image_folder) if name.lower().endswith(folder.IMAGE_ENDS)
+    }  # all images at first; each line takes its image out
     lines = []
     for where, text in list_lines(labels):  # `where` is the line's place, "labels.txt:7", for messages
         image = _labelled_image(where, text)
@@ -98,12 +100,12 @@ def _flat_list(source: Path, labels: Path) -> bytes:
                 f"{where}: label {int(image.label)} is out of range: {source / 'train'} has {classes} class folders, "
                 "which are numbered from 0"
             )
-        unnamed.discard(image.file_name)
+        images_without_line.discard(image.file_name)
         lines.append(f"{image_folder.name}/{image.file_name} {int(image.label)}\n")
-    if unnamed:
+    if images_without_line:
         print_warning(
-            f"{labels}: does not name {len(unnamed)} images of {image_folder}, which are left out of the list, the "
-            f"first is {min(unnamed)}"
+            f"{labels}: does not name {len(images_without_line)} images of {image_folder}, which are left out of the "
+            f"list, the first is {min(images_without_line)}"
         )
     return os.fsencode("".join(lines))
 

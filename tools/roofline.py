@@ -158,8 +158,7 @@ def step_time(
     """Return the least time of a training step on a card, which computes the operators one after the other.
 
     An operator takes the time of its FLOPs or of its bytes at peak, whichever is longer. While gradients are summed
-    over the ranks, the card computes the next operators, unless this all-reduce is on the computing stream. The
-    optimizer begins when all all-reduces are done.
+    over the ranks, the card computes the next operators, unless this all-reduce is on the computing stream.
 
     Args:
         operators: The operators of the step, in their order.
@@ -179,7 +178,7 @@ def step_time(
         else:
             is_of_optimizer = bool(operator.work.role & OPTIMIZE)
             if is_of_optimizer:
-                clocks.begin_optimizer()
+                clocks.begin_optimizer()  # it needs all summed gradients, so it waits for them
             clocks.compute(_operator_time(operator.work, peak_names, card))
     return StepTime(
         total_s=clocks.gpu_s,
@@ -213,8 +212,7 @@ def _peak_names_by_dtype(operators: Operators, card: Card, *, tf32: bool) -> dic
 def _operator_time(work: Work, peak_names: dict[str, str], card: Card) -> OperatorTime:
     """Return the least time of an operator on a card, by its FLOPs and by its bytes.
 
-    The FLOPs are at the peak of their data type, and the bytes at that of the memory. A batch normalization reads its
-    input twice. The second time counts only if the chip cannot hold the input.
+    The FLOPs are at the peak of their data type, and the bytes at that of the memory.
 
     Args:
         work: The bytes that the operator moves and the FLOPs that it computes.
@@ -227,6 +225,7 @@ def _operator_time(work: Work, peak_names: dict[str, str], card: Card) -> Operat
     flops_s = 0.0
     if work.flops:
         flops_s = work.flops / card.flops_per_s[peak_names[work.dtype]]
+    # A batch normalization reads its input twice, the second time from memory only if the chip cannot hold it.
     read_again_bytes = sum(size for size in work.twice_read_sizes if size > card.on_chip_bytes)
     bytes_s = (work.moved_bytes + read_again_bytes) / card.memory_bytes_per_s
     return OperatorTime(flops_s, bytes_s)
@@ -278,7 +277,7 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
 def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
     """Return an estimate of a training step at each number of GPUs in SCALED_GPUS, with its all-reduces, for JSON.
 
-    Each GPU keeps its batch. A ring of GPUs over several nodes is as fast as its slowest link.
+    Each GPU keeps its batch.
 
     Args:
         operators: The operators of the step, in their order.
@@ -315,19 +314,18 @@ def _scaling_row(gpus: int, step: StepTime, one_node: StepTime) -> JsonObject:
         one_node: The same for one node of 8 GPUs.
 
     Returns:
-        A dict for JSON. `exposed_all_reduce_s` is the time in which a GPU only waits for all-reduces, and
-        `exposed_share` its share of the step. `of_linear` is the step time on one node over that on these GPUs (1.0 is
-        perfect scaling); `of_linear_nothing_hidden` is the same if no all-reduce overlapped with computation.
+        A dict for JSON: the times in seconds, and the step time on one node over that on these GPUs (1.0 is perfect
+        scaling).
     """
     return {
         "gpus": gpus,
         "nodes": gpus // GPUS_OF_A_NODE,
         "step_time_s": step.total_s,
         "all_reduce_s": step.all_reduce_s,
-        "exposed_all_reduce_s": step.exposed_s,
+        "exposed_all_reduce_s": step.exposed_s,  # the time in which a GPU only waits for all-reduces
         "exposed_share": step.exposed_s / step.total_s,
         "of_linear": one_node.total_s / step.total_s,
-        "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,
+        "of_linear_nothing_hidden": one_node.without_overlap_s / step.without_overlap_s,  # if nothing overlapped
     }
 
 

@@ -83,9 +83,10 @@ def _time_row(records: Sequence[Record], job_score: Score) -> str:
     resumed = [record.file for record in records if record.is_resumed]
     if resumed:
         return f"unknown: resumed from a checkpoint in {', '.join(resumed)}"
-    times_s = [record.run_time_s for record in records if record.run_time_s is not None]
-    # The time of an MLPerf result must be marked as unverified, which `standing.unit` adds to the unit.
-    unit = "s" if job_score.standing is None else job_score.standing.unit("s")
+    times_s = [record.run_time_s for record in records if record.run_time_s is not None]  # of all: none is None here
+    unit = "s"
+    if job_score.standing is not None:  # the logs have the form of MLPerf's
+        unit = job_score.standing.unit("s")  # adds that the time is unverified, as it must be marked
     return _median_and_range(times_s, decimals=1, unit=unit)
 
 
@@ -139,10 +140,12 @@ def _throughput_row(job_score: Score) -> str:
     Args:
         job_score: The score of all runs.
     """
-    interval = job_score.interval_method  # how it was made, or "none: " and why there is none
-    if job_score.interval_95:
+    method = job_score.interval_method
+    if job_score.interval_95 is None:
+        interval = method  # "none: " and why there is none
+    else:
         low, high = job_score.interval_95
-        interval = f"{low:.2f} to {high:.2f} ({job_score.interval_method})"
+        interval = f"{low:.2f} to {high:.2f} ({method})"
     return f"{job_score.value:.2f} {job_score.shown_unit}, 95 % interval {interval}"
 
 
@@ -207,7 +210,7 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
 
     Args:
         paths: The logs of the runs, at least one; repeats of one system.
-        throughput_only: Whether the runs measured only throughput. Then nothing is checked.
+        throughput_only: Whether the runs measured only throughput; these are not checked.
 
     Returns:
         The exit status: 1 if a log fails its check, else 0.
@@ -226,9 +229,12 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
 
     folder = logs[0].parent
     page_file = folder / "report.html"
-    findings_file = None if throughput_only else folder / "findings.json"
-    checks = [] if findings_file is None else _check(logs, findings_file)
-    _write_page(page_file, logs, records, findings_file)
+    findings_file: Path | None = None
+    checks: list[Report] = []
+    if not throughput_only:
+        findings_file = folder / "findings.json"
+        checks = _check(logs, findings_file)
+    _write_page(page_file, logs, records, findings_file)  # it reads the findings that were just written
 
     rows["check"] = _check_row(checks)
     rows["log"] = "\n".join(str(log) for log in logs)

@@ -147,8 +147,12 @@ def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
     Returns:
         Seconds; None if the run has ended, or a number is not known.
     """
+    if run.phase in ENDED:
+        return None
     step_number = real(step)
-    if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
+    if not total or step_number is None:
+        return None
+    if not sums.time_s or not sums.steps:  # no window has ended yet
         return None
     step_s = sums.time_s / sums.steps
     return round((total - step_number) * step_s, 1)
@@ -170,7 +174,7 @@ def state_of(run: Run) -> JsonObject:
     total = total_steps(run)
     sums = summed(windows)
     reason = run.last_value(schema.ABORT_REASON)
-    rank_times = list(run.rank_times.values())  # the last logged is the last
+    rank_times = list(run.rank_times.values())  # in the order in which they were logged
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),
@@ -221,7 +225,9 @@ class View:
         Raises:
             ValueError: There is no log below the folder.
         """
-        logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
+        if self._folder.is_file():  # the user named one log instead of a folder
+            return self._folder
+        logs = list(self._folder.rglob("result_*.txt"))
         if not logs:
             raise ValueError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
         return max(logs, key=lambda path: path.stat().st_mtime)
@@ -272,7 +278,9 @@ class FollowedLog:
         """
         for path in self.log.parent.glob(f"{self.log.stem}.node*.telemetry.jsonl"):
             new_lines = self._new_lines(path).splitlines()
-            sample = _sample_of(new_lines[-1]) if new_lines else None
+            if not new_lines:
+                continue
+            sample = _sample_of(new_lines[-1])
             if sample is not None:  # else the line is damaged, and the sample before it stays
                 self._last_samples[path] = sample
         return [self._last_samples[path] for path in sorted(self._last_samples)]
@@ -402,9 +410,11 @@ def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
     words = str(state["phase"])
     if state["reason"]:
         words += f": {state['reason']}"
-    silent_s = now_s - (state["last_event_s"] or now_s)
-    if is_running and silent_s > SILENT_S:
-        words += f", nothing new for {silent_s:.0f} s"
+    last_event_s = state["last_event_s"]
+    if is_running and last_event_s:  # None: the log has no event with a time
+        silent_s = now_s - last_event_s
+        if silent_s > SILENT_S:
+            words += f", nothing new for {silent_s:.0f} s"
     return words
 
 
@@ -475,7 +485,7 @@ def _add_rows_of_node(table: Table, name: str, sample: JsonObject) -> None:
     for index, gpu in enumerate(sample["gpus"]):
         sensor_cells = [_or_dash(gpu[sensor], template) for sensor, template in SENSORS.items()]
         table.add_row(*host_cells, str(index), *sensor_cells, _plain(", ".join(gpu["throttle"])))
-        host_cells = ["", "", ""]
+        host_cells = ["", "", ""]  # in the rows of the node's other GPUs
 
 
 def _parse() -> argparse.Namespace:
@@ -508,9 +518,10 @@ def _show(args: argparse.Namespace, view: View, console: Console) -> None:
         OSError: A file cannot be read.
     """
     state = view.look()
+    goes_on = state["phase"] not in ENDED
     if args.json:
         print(json.dumps(state, indent=1))
-    elif args.once or not console.is_terminal or state["phase"] in ENDED:
+    elif args.once or not console.is_terminal or not goes_on:
         console.print(draw(state, time.time()))
     else:
         with Live(draw(state, time.time()), console=console, auto_refresh=False) as live:
