@@ -59,7 +59,7 @@ def of_one_metric(metric: str, take: Callable[[], float]) -> Measurement:
 
 
 def first_files(folder: str) -> list[Path]:
-    """Return the first MOST_FILES files below a folder; an empty list if `folder` is empty."""
+    """Return the first MOST_FILES (5000) files below a folder; an empty list if `folder` is "", which names none."""
     files: list[Path] = []
     for below, _, names in os.walk(folder):
         files.extend(Path(below, name) for name in sorted(names))
@@ -205,18 +205,20 @@ class RankMeasurements:
             took_s += reading.took_s
             if read_bytes >= enough_bytes or took_s > DISK_S:
                 break
-        if read_bytes == 0:
-            folder = self.job.data.folder
-            raise NotPossible(f"DATADIR={folder} holds no data" if folder else "no DATADIR")
-        return took_s * GIB / read_bytes
+        if read_bytes > 0:
+            return took_s * GIB / read_bytes
+        folder = self.job.data.folder
+        if folder:
+            raise NotPossible(f"DATADIR={folder} holds no data")
+        raise NotPossible("no DATADIR")
 
     def _input_s(self) -> float:
         """Return the mean seconds that the job's input pipeline alone takes for a batch, over BATCHES batches."""
         with contextlib.closing(self._input_batches()) as batches:
             next(batches)  # waits for the pipeline to start, so it does not count
             began = time.perf_counter()
-            count = sum(1 for _ in itertools.islice(batches, BATCHES))
-            return (time.perf_counter() - began) / count
+            counted_batches = sum(1 for _ in itertools.islice(batches, BATCHES))
+            return (time.perf_counter() - began) / counted_batches
 
     def _input_batches(self) -> loader.Loader:
         """Build the job's input pipeline on this rank; return the loader that yields its batches."""
@@ -281,7 +283,7 @@ class RankTimes(NamedTuple):
 def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_index: int) -> RankTimes:
     """Measure on all ranks at once, in several turns; return what this rank measured.
 
-    A turn takes each measurement once. A first turn warms up and does not count. All ranks must call this together.
+    A turn takes each measurement once. All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.

@@ -221,9 +221,7 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
     """Judge the ranks of one class by whether their results are the same bits.
 
-    If more than half of several ranks differ from themselves between repetitions, their kernels seem to sum in a random
-    order, and all are unknown. Otherwise they are judged by the result of the majority or, without a majority, each by
-    its own repetitions.
+    They are judged by the result of the majority or, without a majority, each by its own repetitions.
 
     Args:
         measured: The ranks of one class (same device model and libraries) that did not fail.
@@ -234,6 +232,7 @@ def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Jud
     """
     unsteady_count = sum(not rank.is_steady for rank in measured)
     if _is_order_random(measured_ranks=len(measured), unsteady_ranks=unsteady_count):
+        # Kernels that sum in a random order give other bits each time, which says nothing about faults.
         found = f"{NOT_REPEATABLE}: {unsteady_count} of {len(measured)} ranks of a class differ from themselves"
         return {rank.rank: Judgement(UNKNOWN, found) for rank in measured}
     summary_of_class = _summarize_class(measured)
@@ -258,8 +257,6 @@ def _is_order_random(*, measured_ranks: int, unsteady_ranks: int) -> bool:
 
 def _summarize_class(measured: Sequence[Rank]) -> ClassSummary:
     """Sum up one class of ranks: how many there are, the majority's result, and how many hosts gave each result.
-
-    Hosts are counted, not ranks, because a fault of hardware is not the same on two hosts.
 
     Args:
         measured: The ranks of one class (same device model and libraries) that did not fail.
@@ -307,16 +304,15 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
         summary_of_class: How many hosts gave each result, in the rank's class (same device model and libraries).
 
     Returns:
-        Unknown if all repetitions agree, because nothing confirms their result, or if no result came in more than half
-        of them. Otherwise the result of more than half counts as right. The judgement is then fatal if at least one of
-        the others came from its host alone, else unknown.
+        Fatal if more than half of its repetitions agree, and one of the others gave a result that no other host gave;
+        else unknown.
     """
-    if rank.is_steady:
+    if rank.is_steady:  # nothing confirms or refutes its one result
         return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
         return Judgement(UNKNOWN, found)
-    # `given_by` completes the message "1 of 20 repetitions differ from ...".
+    # The result of more than half counts as right. `given_by` ends the message "1 of 20 repetitions differ from ...".
     right = RightResult(rank.usual_result, given_by="the others of its own")
     return _judge_unsteady(rank, digests, summary_of_class, right)
 
@@ -345,16 +341,15 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
         right: The result of the majority, and who gave it in words.
 
     Returns:
-        Ok if all its repetitions gave that result. If more than half of them gave one wrong result, it is fatal if no
-        other host gave this one, else unknown. In all other cases it is fatal if at least one wrong result came from
-        its host alone, else unknown.
+        Ok if all its repetitions gave that result. Otherwise fatal if a wrong result came from its host alone, else
+        unknown; if more than half of them gave one wrong result, only that one counts.
     """
-    is_always_right = not rank.results_other_than(right.name)
-    if is_always_right:
+    wrong_results = rank.results_other_than(right.name)
+    if not wrong_results:
         return Judgement(OK, f"the same bits as {right.given_by}")
-    # More than half of its repetitions gave the same result, which is a wrong one.
-    if rank.usual_result is not None and rank.usual_result != right.name:
-        host_count = summary_of_class.host_count_by_result[rank.usual_result]
+    usual_result = rank.usual_result  # of more than half of its repetitions; None: there is none
+    if usual_result in wrong_results:
+        host_count = summary_of_class.host_count_by_result[usual_result]
         return _judge_usually_wrong(rank, digests, right, host_count=host_count)
     return _judge_unsteady(rank, digests, summary_of_class, right)
 
@@ -388,15 +383,15 @@ def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary
         right: The result that counts as right, and who gave it in words.
 
     Returns:
-        Fatal if at least one wrong result came from the rank's host alone: a fault of hardware gives bits of its own.
-        Unknown if other hosts gave each of the wrong results, too: the kernels then seem to sum in a random order.
+        Fatal if at least one wrong result came from the rank's host alone; else unknown.
     """
     wrong_results = rank.results_other_than(right.name)
     # How many hosts gave the rarest of them. The rank's own host is one.
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
-    no_other_host_gave_it = fewest_hosts == 1
-    if no_other_host_gave_it:
+    only_this_host_gave_it = fewest_hosts == 1
+    if only_this_host_gave_it:  # a fault of hardware gives bits of its own
         return Judgement(FATAL, _describe_fault(rank, digests, right))
+    # Several hosts with the same wrong bits have no such fault: their kernels seem to sum in a random order.
     return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {fewest_hosts} hosts have the same other bits in some repetitions")
 
 

@@ -75,19 +75,17 @@ def _change_of_node(times_now: Sequence[float], times_then: Sequence[float]) -> 
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
     """Summarize how one performance metric changed across a fleet's nodes since an earlier measurement.
 
-    Each node is compared with its own earlier times, so that differences in hardware cancel. A node is reported as
-    slower only relative to the fleet: if all nodes got 10 % slower, the median change is 0.10 and no node is named.
+    A node is named as slower only relative to the fleet: if all nodes got 10 % slower, the median change is 0.10 and no
+    node is named.
 
     Args:
         title: The metric's name for display, such as "step" or "memory".
-        change_by_host: For each node measured both times, by host name: the logarithm of its time now over its time
-            then (0.05 is about 5 % slower), and the standard error of that logarithm. It must not be empty.
-        alpha: The accepted chance of a false alarm, that is of naming a node although all nodes changed alike.
+        change_by_host: The change of each node that was measured both times; at least one.
+        alpha: The accepted chance of naming a node although all nodes changed alike.
 
     Returns:
-        The median change with its 95 % interval (None for fewer than five nodes), and the nodes that slowed down far
-        more than the median, with how much more (none are named in a fleet of fewer than four nodes). Changes are
-        shares of the time: 0.02 is 2 % longer.
+        The median change with its 95 % interval, and the nodes that slowed down far more, with how much more; none are
+        named in a fleet of fewer than four nodes.
     """
     # {host: the logarithm of its time now over its time then}
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
@@ -95,6 +93,7 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five nodes
     typical_error = statistics.median(change.error for change in change_by_host.values())
     slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)
+    # From logarithms back to shares of the time: 0.02 is 2 % longer.
     return Change(
         metric=title,
         nodes=len(log_ratios),

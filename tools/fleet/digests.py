@@ -210,7 +210,7 @@ def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     least_end_s = time.monotonic() + amount.least_s
     while mine.count_by_result.total() < amount.least_repetitions or time.monotonic() < least_end_s:
         table = digest_one_repetition(training, amount.steps_per_repetition)
-        result = result_name(table)
+        result = result_name(table)  # equal tables have the same name
         mine.count_by_result[result] += 1
         if len(mine.kept_tables) < MOST_TABLES_KEPT:
             mine.kept_tables[result] = table
@@ -300,7 +300,7 @@ def measure_all_ranks(
     took_s = round(time.monotonic() - began, 1)
     device = device_of(cluster, me.local_rank)
     digests_of_all = gather_digests(me, host_index, device, mine, steps=amount.steps_per_repetition)
-    return digests_of_all | {"took_s": took_s}  # the seconds of the repetitions on this rank
+    return digests_of_all | {"took_s": took_s}
 
 
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
@@ -316,8 +316,8 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         steps: The number of training steps in a repetition.
 
     Returns:
-        On each rank an object with "steps", "tensors" (the names of this rank's tensors), "tables" (the digests of the
-        most common results) and "ranks" (how often each rank gave which result, or why it failed).
+        On each rank {"steps": steps, "tensors": names, "tables": digests of the most common results, "ranks": how often
+        each rank gave which result, or why it failed}.
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -347,8 +347,7 @@ def _gather_tables(
 ) -> dict[str, Table]:
     """Return on each rank the tables of digests of the most common results of all ranks, by the results' names.
 
-    A table is large, so the ranks first exchange only the names, and one rank sends each table. All ranks must call
-    this together.
+    All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
@@ -358,11 +357,11 @@ def _gather_tables(
     Returns:
         At most MOST_TABLES_RECORDED (64) tables: for each step a list with the digest of each tensor.
     """
-    # First the ranks exchange only the names, because a table is large.
+    # A table is large, so the ranks first exchange only the names, and then one rank sends each table.
     results_by_rank = me.comm.allgather(list(my_tables))
     sender_by_result = _first_rank_by_result(results_by_rank)
-    with_table = [result for result in most_common_first if result in sender_by_result]
-    recorded = set(with_table[:MOST_TABLES_RECORDED])
+    results_with_table = [result for result in most_common_first if result in sender_by_result]
+    recorded = set(results_with_table[:MOST_TABLES_RECORDED])
 
     tables_to_send: dict[str, Table] = {}
     for result, table in my_tables.items():

@@ -55,9 +55,7 @@ class Judged:
 def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
     """Return a warning if training steps on the slowest and fastest nodes differ by over 5 %; else an empty string.
 
-    It covers the case in which nodes clearly differ but no node could be singled out as slow, for example because half
-    of the fleet is slower than the other half. A slowest node 4 % above the fleet's median and a fastest one 4 % below
-    it differ by 1.04 / 0.96 - 1 = 8.3 %.
+    A slowest node 4 % above the fleet's median and a fastest one 4 % below it differ by 1.04 / 0.96 - 1 = 8.3 %.
 
     Args:
         verdicts_on_steps: The verdicts on the nodes' training step times, none of which may call a node slow. `where`
@@ -65,8 +63,7 @@ def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
             Verdicts without that figure are ignored.
 
     Returns:
-        A sentence that names both nodes, their difference and what to do. It is empty if the difference is at most
-        MOST_STEP_DIFFERENCE (5 %), or if no verdict has the figure.
+        A sentence that names both nodes, their difference and what to do.
     """
     extra_time = {}  # {node: how much longer than the fleet's median its step takes}: 0.05 is 5 % longer
     for verdict in verdicts_on_steps:

@@ -62,8 +62,7 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the latency and the transfer time of links between pairs of nodes, each LINK_TURNS (5) times.
 
-    In a large fleet not every pair is measured, because a node meets only about log2(nodes) others. All ranks of `comm`
-    must call this together.
+    All ranks of `comm` must call this together.
 
     Args:
         comm: An MPI communicator with one rank of each node.
@@ -75,7 +74,7 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
 
             {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}
     """
-    planned_rounds = rounds(groups)
+    planned_rounds = rounds(groups)  # in a large fleet not of every pair: a node meets about log2(nodes) others
     _take_turn(comm, planned_rounds)  # the warm-up, which does not count
     turns = [_take_turn(comm, planned_rounds) for _ in range(LINK_TURNS)]
 

@@ -284,8 +284,7 @@ def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: 
 def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject) -> NetworkResults:
     """Measure the network between the hosts of a job, and gather the results of each host's health check.
 
-    A host is a node here or, if the job has only one node, a rank. One rank represents each host and measures, while
-    the other ranks wait. All ranks must call this together.
+    A host is a node here or, if the job has only one node, a rank. All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
@@ -294,15 +293,14 @@ def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObj
         node_result: What `examine_node` found on this rank's node: {"failed": [...], "facts": {...}}.
 
     Returns:
-        On a rank that represents a host, the latency and transfer times of the links between pairs of hosts; the first
-        of these ranks also gets the health results of all hosts (`nodes`), which are None elsewhere. On all other
-        ranks, empty results.
+        The times of the links and, on the first rank only, the health results of all hosts. On a rank that represents
+        no host, both are empty.
     """
     results = NetworkResults(links=[], nodes=None)
     # `Split` divides the ranks: those that give the same color get one communicator, in which only they take part.
     color = 0 if hosts.is_representative else 1
     ranks_like_me = me.comm.Split(color, me.rank)
-    if hosts.is_representative:
+    if hosts.is_representative:  # the other ranks wait
         links = measure_links(ranks_like_me, hosts.groups)
         nodes = gather_nodes(ranks_like_me, node_result)
         results = NetworkResults(links, nodes)
@@ -318,8 +316,7 @@ def _measure_training(
 ) -> TrainingResults:
     """Train on all ranks at the same time, to find ranks that compute wrongly and to time steps of all together.
 
-    First each rank repeats the same steps without all-reduces. Digests (short hashes of its tensors) show whether it
-    computes as the others do. Then all ranks take steps together. All ranks must call this together.
+    All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
@@ -331,8 +328,11 @@ def _measure_training(
         The digests of all ranks, and the seconds of the steps together (an empty list if a rank took none alone).
     """
     me = machine.me
+    # First each rank repeats the same steps without all-reduces. Short hashes of its tensors, the digests, show whether
+    # it computes as the others do.
     repeated = training_programs.repeatable_training
     digests_of_all = digests.measure_all_ranks(machine.job.cluster, me, repeated, host_index=hosts.my_index)
+    # Then all ranks take steps together.
     times_s = time_steps_together(me, training_programs.step_of_all, times_alone_by_rank)
     return TrainingResults(digests_of_all, times_s)
 

@@ -75,9 +75,9 @@ def _figure_on_map(metric: str, time_s: float) -> str:
         metric: "transfer_s" for the bandwidth in MiB/s, or "latency_s" for the latency in microseconds.
         time_s: The link's time.
     """
-    value = time_s * 1e6
+    value = time_s * 1e6  # microseconds
     if metric == "transfer_s":
-        value = EXCHANGE_MIB / time_s
+        value = EXCHANGE_MIB / time_s  # MiB/s
     return f"{value:,.0f}" if value >= 1000 else four_digits(value)
 
 
@@ -227,16 +227,16 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
         (status, sentences). The status is "fatal" if a node or a link is bad, even if only slow. Otherwise it is
         "unknown" if all nodes are, or if there is a doubt about the verdicts, else "ok".
     """
+    nothing_named = "No node and no link is named."
     all_are_unknown = set(judged.statuses.values()) == {UNKNOWN}
     if judged.bad_verdicts:
-        status = FATAL
-        sentence = _sentence_on_bad(judged)
+        status, sentence = FATAL, _sentence_on_bad(judged)
     elif all_are_unknown:
-        status = UNKNOWN
-        sentence = "Whether a node is slow could not be told."
+        status, sentence = UNKNOWN, "Whether a node is slow could not be told."
+    elif judged.doubts:
+        status, sentence = UNKNOWN, nothing_named
     else:
-        status = UNKNOWN if judged.doubts else OK
-        sentence = "No node and no link is named."
+        status, sentence = OK, nothing_named
     sentences_on_doubts = "".join(f" Doubt: {doubt}." for doubt in judged.doubts)
     return status, f"{sentence}{sentences_on_doubts}"
 

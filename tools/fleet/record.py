@@ -170,7 +170,8 @@ def _check_series(metric: str, series: Series) -> None:
         ValueError: A series is empty or of another length, or a time is not above 0 and finite.
     """
     measured = {name: values for name, values in series.items() if values is not None}
-    turns_of_first = len(next(iter(measured.values()), ()))  # 0 if nothing was measured
+    values_of_first = next(iter(measured.values()), ())  # () if nothing was measured
+    turns_of_first = len(values_of_first)
     for name, values in measured.items():
         if len(values) == 0:
             raise ValueError(f"{metric} of {name} has no turns: at least one is needed")
@@ -260,7 +261,8 @@ def _check_tables(digests: arithmetic.Digests) -> None:
         row_lengths = set(map(len, table))
         for row in table:
             _raise_unless_texts(row)
-        if len(table) != steps or row_lengths != {len(tensors)}:
+        is_complete = len(table) == steps and row_lengths == {len(tensors)}  # every row has this length
+        if not is_complete:
             raise ValueError(f"table {result} has not {len(tensors)} digests in each of {steps} steps")
 
 
@@ -273,14 +275,17 @@ def why_no_baseline(now: Record, then: Record) -> str:
         now: The new record of a fleet (fleet.json).
         then: The earlier one.
     """
-    if not set(now["hosts"]) & set(then["hosts"]):
+    hosts_in_both = set(now["hosts"]) & set(then["hosts"])
+    if not hosts_in_both:
         return "has none of these hosts: give an earlier record of the same ones"
-    job_now = now.get("job", {})  # settings by name
-    job_then = then.get("job", {})
-    changed = []
-    for name in job_then | job_now:
-        if job_then.get(name) != job_now.get(name):
-            changed.append(f"{name} {job_then.get(name)} then, {job_now.get(name)} now")
-    if not changed:
-        return ""
-    return f"is of another job ({', '.join(changed)}): give an earlier record of the same job"
+    settings_now = now.get("job", {})  # by name
+    settings_then = then.get("job", {})
+    changed_settings = []
+    for name in settings_then | settings_now:  # of both
+        value_now = settings_now.get(name)
+        value_then = settings_then.get(name)
+        if value_then != value_now:
+            changed_settings.append(f"{name} {value_then} then, {value_now} now")
+    if changed_settings:
+        return f"is of another job ({', '.join(changed_settings)}): give an earlier record of the same job"
+    return ""

@@ -28,7 +28,8 @@ def round_count(nodes: int) -> int:
         return 0
     is_odd = nodes % 2 == 1  # then each round leaves one node out, which costs one more round
     rounds_until_all_have_met = nodes if is_odd else nodes - 1
-    return min(rounds_until_all_have_met, max(LEAST_ROUNDS, math.ceil(math.log2(nodes))))
+    wanted_rounds = max(LEAST_ROUNDS, math.ceil(math.log2(nodes)))
+    return min(rounds_until_all_have_met, wanted_rounds)
 
 
 def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
@@ -137,8 +138,7 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    The halves are those of all nodes, ordered by group. The second half is rotated further in each round. With the
-    groups 01 23 45 67 the first two rounds are
+    The halves are those of all nodes, ordered by group. With the groups 01 23 45 67 the first two rounds are
 
         (0, 4) (1, 5) (2, 6) (3, 7)
         (0, 7) (1, 4) (2, 5) (3, 6)
@@ -146,16 +146,14 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     Args:
         members: The numbers of the nodes in each switch group, by the group's name. There are at least two nodes.
         round_index: Which of the rounds across groups; counts from 0.
-
-    Returns:
-        The pairs. If the number of nodes is odd, one node of the second half has none.
     """
     ordered = list(itertools.chain.from_iterable(members.values()))  # by group
     middle = len(ordered) // 2
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
-    rotation = round_index * _rotation_step(len(second_half), largest_group) % len(second_half)
+    step = _rotation_step(len(second_half), largest_group)
+    rotation = round_index * step % len(second_half)  # further in each round, so that other nodes meet
     rotated = second_half[rotation:] + second_half[:rotation]
     # If the number of nodes is odd, the second half has one more, which has no partner in this round.
     return list(zip(first_half, rotated, strict=False))
@@ -163,9 +161,6 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
 
 def _rotation_step(size: int, largest_group: int) -> int:
     """Return by how many places nodes, ordered by group, are rotated from round to round.
-
-    The number is greater than the largest group, so that the next partner of a node is mostly in another group. It has
-    no common divisor with `size`, so that no partner comes again before all have come once.
 
     Args:
         size: The number of nodes that are rotated.

@@ -79,20 +79,20 @@ def judge_slowness(
         where: The name of the node or link.
         metric: The name of the check, such as "step".
         slowness: How much slower it is than the fleet's median, and whether that counts as slow.
-        value: The median of its times, in the unit of the metric, for the figures of the verdict. None leaves it out.
+        value: The median of its times, in the unit of the metric, for the verdict's figures. None leaves it out.
         suffix: Words to add at the end of the text.
-
-    Returns:
-        The verdict. Its figures have `slower` (0.05 is 5 %), `interval_95` and, if it is given, `value`.
     """
     interval_text = ""
     if slowness.interval_95 is not None:
         low, high = slowness.interval_95
         interval_text = f" ({percent(low)} to {percent(high)})"
     found = f"{percent(slowness.extra_time)}{interval_text} slower than the fleet's median{suffix}"
-    figures: dict[str, Any] = {} if value is None else {"value": value}
+    figures: dict[str, Any] = {}
+    if value is not None:
+        figures["value"] = value
     figures |= {"interval_95": slowness.interval_95, "slower": slowness.extra_time}
-    return judged(metric, not slowness.is_slow, found, bad=WARNING, where=where, figures=figures)
+    is_ok = not slowness.is_slow
+    return judged(metric, is_ok, found, bad=WARNING, where=where, figures=figures)
 
 
 # ---- log ratios of nodes and links
@@ -137,14 +137,14 @@ def judge_metric(
         metric: The name of the check, such as "step".
         series: The times of each node or link in each turn (a repetition on all at the same time); None: not measured.
         alpha: The accepted chance of a false alarm in a healthy fleet.
-        across_links: Names of the links between switch groups. They are usually slower, so they have their own median.
+        across_links: Names of the links between switch groups, which have a median of their own.
         reasons: Why a node or link was not measured, by its name.
 
     Returns:
-        The verdicts in the order of `series`: a warning if slow, else ok; "unknown" if fewer than LEAST_NODES (4) are
-        measured. What was not measured is "unknown", or fatal if an error is the reason.
+        The verdicts in the order of `series`: a warning if slow, else ok. What was not measured is "unknown", or fatal
+        if an error is the reason.
     """
-    log_ratios_by_name = _log_ratios_to_median(series, across_links)
+    log_ratios_by_name = _log_ratios_to_median(series, across_links)  # of those that were measured
     if len(log_ratios_by_name) >= LEAST_NODES:
         slowness_by_name = _compare(log_ratios_by_name, alpha=alpha)
         verdicts = _judge_measured(metric, series, slowness_by_name)
@@ -206,8 +206,8 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
         slow.
     """
     levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
-    typical_error = statistics.median(error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values())
-    slow_names = find_slow(levels, noise=typical_error, alpha=alpha)
+    errors_of_levels = [error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values()]
+    slow_names = find_slow(levels, noise=statistics.median(errors_of_levels), alpha=alpha)
 
     level_of_fleet = statistics.median(levels.values())
     slowness_by_name = {}
@@ -292,18 +292,17 @@ class LinkTimes(NamedTuple):
 def _judge_links_by(metric: str, record: Record) -> NetworkVerdicts:
     """Return the verdicts on a fleet's nodes and links by one metric of the network.
 
-    First each node is judged by the median slowness of its links. Then the links are judged, but not those of slow
-    nodes: they are slow because the node is.
-
     Args:
         metric: "latency_s" or "transfer_s".
         record: What was measured on the fleet, as fleet.json holds it.
     """
     title = LINK_METRICS[metric]
     links = _times_of_links(record, metric)
+    # First each node is judged by the median slowness of its links.
     on_nodes = judge_metric(f"network {title}", _slowness_of_links(record["hosts"], links))
     slow_hosts = {verdict.where for verdict in on_nodes if verdict.status == WARNING}
 
+    # Then the links are judged, but not those of slow nodes: they are slow because the node is.
     links_of_others = [link for link in links if slow_hosts.isdisjoint(link.hosts)]
     times_by_name = {link.name: link.times for link in links_of_others}
     on_links = judge_metric(title, times_by_name, across_links=_names_across(links_of_others))
@@ -367,8 +366,6 @@ class StallCount(NamedTuple):
 def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
     """Return a verdict on each measured node by its stalls: training steps that take far longer than usual.
 
-    A stall raises the mean of a turn's steps and hardly the median, so mean / median tells how much time stalls cost.
-
     Args:
         median_steps: For each node the median seconds of its steps in each turn (a repetition on all nodes at the same
             time); None: not measured.
@@ -378,6 +375,7 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
         A warning for a node that has more stalls than chance explains and loses noticeably more time than is usual in
         the fleet; ok for the others. The list is empty if fewer than LEAST_NODES (4) are measured.
     """
+    # A stall raises the mean of a turn's steps and hardly the median.
     ratios_by_host = _mean_over_median(median_steps, mean_steps)
     if len(ratios_by_host) < LEAST_NODES:
         return []
@@ -386,8 +384,9 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
 
     verdicts = []
     for host, lost_time in _lost_time_by_host(ratios_by_host).items():
-        is_noticeable = lost_time > smallest_difference()
-        slowness = Slowness(lost_time, interval_95=None, is_slow=host in stalling_hosts and is_noticeable)
+        is_noticeable = lost_time > smallest_difference()  # more than hosts of one kind differ
+        is_slow = host in stalling_hosts and is_noticeable
+        slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
         count = count_by_host[host]
         suffix = f"; {count.stalled_turns} of {count.turns} turns have a stall"
         verdicts.append(judge_slowness(host, "stalls", slowness, suffix=suffix))
@@ -458,10 +457,13 @@ def _chance_of_stalls(of_host: StallCount, of_fleet: StallCount) -> float:
         of_fleet: Turns and stalls of the whole fleet, with that host.
     """
     turns_of_others = of_fleet.turns - of_host.turns
-    ways = 0
-    for at_host in range(of_host.stalled_turns, min(of_host.turns, of_fleet.stalled_turns) + 1):
-        ways += math.comb(of_host.turns, at_host) * math.comb(turns_of_others, of_fleet.stalled_turns - at_host)
-    return ways / math.comb(of_fleet.turns, of_fleet.stalled_turns)
+    most_at_host = min(of_host.turns, of_fleet.stalled_turns)
+    ways = 0  # to distribute the stalls so that the host has as many as it has, or more
+    for at_host in range(of_host.stalled_turns, most_at_host + 1):
+        at_others = of_fleet.stalled_turns - at_host
+        ways += math.comb(of_host.turns, at_host) * math.comb(turns_of_others, at_others)
+    all_ways = math.comb(of_fleet.turns, of_fleet.stalled_turns)
+    return ways / all_ways
 
 
 def judge_nodes(record: Record) -> list[Verdict]:
