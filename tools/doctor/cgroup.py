@@ -31,7 +31,7 @@ MEMORY_FILES = (
 def free_memory_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
     """Return how many bytes this process may still take by the limits of its cgroups; None if no limit is known.
 
-    Memory of cached files counts as free, because Linux takes it back. Of several limits the tightest counts.
+    Memory of cached files counts as free. Of several limits the tightest counts.
 
     Args:
         root: The folder where the cgroups are mounted.
@@ -43,7 +43,8 @@ def free_memory_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int |
             limit = _number(folder / files.limit)
             used = _number(folder / files.used)
             if limit is not None and used is not None and limit < UNLIMITED_BYTES:
-                free.append(max(0, limit - used + _cached_bytes(folder, files.cached)))
+                cached = _cached_bytes(folder, files.cached)  # are in use, but Linux takes them back
+                free.append(max(0, limit - used + cached))
     return min(free, default=None)
 
 
@@ -60,10 +61,16 @@ def cpus(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     for folder in _folders("cpu", root, membership):
         # Version 2 has "150000 100000" or "max 100000" in one file, version 1 has 150000 or -1 in the first of two.
         words = [*_text(folder / "cpu.max").split(), *_texts_of_version_1(folder)]
-        if len(words) == 2 and all(word.isascii() and word.isdecimal() and int(word) > 0 for word in words):
+        sets_a_limit = len(words) == 2 and all(_is_above_0(word) for word in words)
+        if sets_a_limit:
             quota, period = words
             limits.append(int(quota) / int(period))
     return min(limits, default=None)
+
+
+def _is_above_0(word: str) -> bool:
+    """Return whether a word of a cgroup's file is a whole number above 0; "max" and "-1" stand for no limit."""
+    return word.isascii() and word.isdecimal() and int(word) > 0
 
 
 def _texts_of_version_1(folder: Path) -> list[str]:

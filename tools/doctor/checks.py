@@ -56,8 +56,7 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether each CUDA library loads, and one on the version of NCCL if NCCL loads.
 
-    A library that does not load is fatal. Only libnvcuvid is optional and leads to a warning: without it an A100
-    decodes JPEGs more slowly.
+    A library that does not load is fatal; only libnvcuvid is optional and leads to a warning.
 
     Args:
         libraries: What came of loading each library, by file name: "loads" or "error: REASON". NCCL and cuDNN have
@@ -68,7 +67,8 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
         name, _, _ = file_name.partition(".")  # "libnccl"
         loads = not answer.startswith("error: ")
         is_optional = name == "libnvcuvid"  # without it an A100 decodes JPEGs, but more slowly
-        status = ok_if(loads, otherwise=WARNING if is_optional else FATAL)
+        if_missing = WARNING if is_optional else FATAL
+        status = ok_if(loads, otherwise=if_missing)
         found = answer.removeprefix("error: ")
         yield judge_check(job, f"cuda.{name}", status, found=found, capabilities=CAPABILITIES)
         if name == "libnccl" and loads:
@@ -113,9 +113,6 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_cores(facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether a node has at least one CPU core for each of its ranks; if not, a warning.
 
-    A container or batch job may see all cores and still get only the CPU time of some, by the quota of its cgroup. The
-    smaller of the two numbers counts.
-
     Args:
         facts: What was seen of the node: "rank_cores" has the cores that each rank may use, "cgroup_cpus" the quota in
             CPUs (None: no quota is known), "numa" the cores of each NUMA node.
@@ -124,12 +121,14 @@ def _judge_cores(facts: Facts, job: env.Job) -> Verdict:
     cores = sorted(set().union(*facts["rank_cores"]))
     numa = ", ".join(facts["numa"].values()) or "unknown"
     found = f"{len(cores)} ({ranges(cores) or 'none'}; NUMA {numa})"
-    cpus: float = len(cores)
-    cpus_of_cgroup: float | None = facts["cgroup_cpus"]
-    if cpus_of_cgroup is not None and cpus_of_cgroup < cpus:
-        cpus = cpus_of_cgroup
-        found += f", and by the cgroup's quota the time of {six_digits(cpus)}"
-    return judge_check(job, "cpu.cores", ok_if(cpus >= job.cluster.dgxngpu, otherwise=WARNING), found=found)
+    usable_cores: float = len(cores)
+    # A container or batch job may see all cores and still get only the CPU time of some, by its cgroup's quota.
+    quota: float | None = facts["cgroup_cpus"]
+    if quota is not None and quota < usable_cores:
+        usable_cores = quota
+        found += f", and by the cgroup's quota the time of {six_digits(quota)}"
+    ranks = job.cluster.dgxngpu
+    return judge_check(job, "cpu.cores", ok_if(usable_cores >= ranks, otherwise=WARNING), found=found)
 
 
 def _judge_free_memory(facts: Facts, job: env.Job) -> Verdict:
@@ -150,14 +149,14 @@ def _judge_free_memory(facts: Facts, job: env.Job) -> Verdict:
         each += f" ({pinned_gib:.1f} pinned by the GPU's decoders)"
     free_gib: float = facts["memory_gib"]
     found = f"{free_gib:.1f} GiB"
-    fix = ""  # that of checks.yaml
+    fix = ""  # the usual one, of checks.yaml
     left_by_cgroup_gib: float | None = facts["cgroup_memory_gib"]
     if left_by_cgroup_gib is not None and left_by_cgroup_gib < free_gib:
         free_gib = left_by_cgroup_gib
         found = f"{free_gib:.1f} GiB left by the limit of the job's cgroup"
         fix = "start the container or the batch job with more memory (docker --memory, sbatch --mem), or lower DGXNGPU"
-    good = free_gib >= rank_gib * job.cluster.dgxngpu
-    return judge_check(job, "memory.free", ok_if(good, otherwise=WARNING), found=found, fix=fix, each=each)
+    is_enough = free_gib >= rank_gib * job.cluster.dgxngpu
+    return judge_check(job, "memory.free", ok_if(is_enough, otherwise=WARNING), found=found, fix=fix, each=each)
 
 
 def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:
@@ -348,11 +347,17 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
             cache (empty: it did not).
     """
     is_asked_for = job.data.clear_caches
-    flushed_by = job.data.cache_cleared  # how the launcher flushed it; empty if it did not
-    found = flushed_by or ("can be flushed" if can_be_flushed_here else "cannot be flushed by this user")
+    flushed_by = job.data.cache_cleared  # how the launcher flushed it, in words; empty if it did not
+    if flushed_by:
+        found = flushed_by
+    elif can_be_flushed_here:
+        found = "can be flushed"
+    else:
+        found = "cannot be flushed by this user"
     wanted = "can be flushed before a timed run" if is_asked_for else "not asked for: CLEAR_CACHES=0"
-    is_missed = is_asked_for and not flushed_by and not can_be_flushed_here
-    return judge_check(job, "data.page_cache", ok_if(not is_missed, otherwise=WARNING), found=found, wanted=wanted)
+    is_or_can_be_flushed = bool(flushed_by) or can_be_flushed_here
+    status = ok_if(is_or_can_be_flushed or not is_asked_for, otherwise=WARNING)
+    return judge_check(job, "data.page_cache", status, found=found, wanted=wanted)
 
 
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -447,10 +452,10 @@ def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
         job: Settings of the training job, for the texts of the verdict.
     """
     if is_changed is None:
-        found = "unknown: no git and no image"
-    else:
-        found = "differs from the commit" if is_changed else "as committed"
-    return judge_check(job, "code.clean", ok_if(is_changed is False, otherwise=WARNING), found=found)
+        return judge_check(job, "code.clean", WARNING, found="unknown: no git and no image")
+    if is_changed:
+        return judge_check(job, "code.clean", WARNING, found="differs from the commit")
+    return judge_check(job, "code.clean", OK, found="as committed")
 
 
 def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
@@ -522,9 +527,8 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
         error: Why mpirun could not start two ranks that add a number; empty if it could.
         job: Settings of the training job, with the number of nodes.
     """
-    verdicts = [
-        judge_check(job, "mpi.start", ok_if(not error, otherwise=FATAL), found=error or "2 ranks added a number")
-    ]
+    status = ok_if(not error, otherwise=FATAL)
+    verdicts = [judge_check(job, "mpi.start", status, found=error or "2 ranks added a number")]
     if job.cluster.dgxnnodes > 1:
         found = "this node alone was looked at"
         verdicts.append(judge_check(job, "mpi.ranks", WARNING, found=found))

@@ -101,7 +101,7 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
     """Try to start CUDA as a rank would, and to make a context on each of the first GPUs.
 
     A process needs a context to compute on a GPU. A call of CUDA may hang or kill its process, so a child process makes
-    the calls. If it hangs or dies on a GPU, another child goes on with the next GPU, unless ALL_S seconds have passed.
+    the calls.
 
     Args:
         environ: Environment variables of a rank.
@@ -117,6 +117,7 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
         child = talk(ASK_CUDA, str(first_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
         start = _read_answers(child)
         step_by_gpu.update(start.step_by_gpu)
+        # If the child hung or died on a GPU, another child goes on with the next GPU.
         next_gpu = _next_gpu(child, start, gpu_count)
         is_out_of_time = time.monotonic() > until_s
         if next_gpu is None or is_out_of_time:

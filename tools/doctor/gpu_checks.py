@@ -177,8 +177,8 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
     Args:
         gpu: Properties of the GPU by NVML, with the driver's version.
-        facts: What was seen of the node: "cuda_start" is the result of starting CUDA, and "cuda_system" has the version
-            of the driver's kernel module, used if NVML does not tell the driver's.
+        facts: What was seen of the node: "cuda_start" is the result of starting CUDA, and "cuda_system" has what the
+            driver's kernel module says.
         job: Settings of the training job, for the texts of the verdict.
     """
     driver = _driver_version(gpu, facts)
@@ -188,7 +188,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
         return verdict(OK, found=shown_driver)
     if _is_at_least(driver, DRIVERS.oldest):
         return verdict(OK, found=f"{shown_driver}: {WHY_AN_OLDER_DRIVER_RUNS}")
-    if _cuda_has_started(facts):
+    if _cuda_has_started(facts):  # although the driver is old or unknown
         return verdict(OK, found=f"{shown_driver}: {_start_in_words(driver, facts['cuda_start'])}")
     if driver is None:
         return verdict(WARNING, found=shown_driver, fix=NOT_SAID)
@@ -273,9 +273,8 @@ def _judge_throttling(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     if gpu.throttle is None:
         return judge_check(job, "gpu.throttling", WARNING, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
     reasons = ", ".join(gpu.throttle) or "none"
-    return judge_check(
-        job, "gpu.throttling", ok_if(not gpu.throttle, otherwise=WARNING), found=f"{gpu_name(gpu)}: {reasons}"
-    )
+    status = ok_if(not gpu.throttle, otherwise=WARNING)
+    return judge_check(job, "gpu.throttling", status, found=f"{gpu_name(gpu)}: {reasons}")
 
 
 def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
@@ -288,9 +287,8 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     state = "unknown"
     if gpu.persistence is not None:
         state = "on" if gpu.persistence else "off"
-    return judge_check(
-        job, "gpu.persistence", ok_if(state == "on", otherwise=WARNING), found=f"{gpu_name(gpu)}: {state}"
-    )
+    status = ok_if(state == "on", otherwise=WARNING)
+    return judge_check(job, "gpu.persistence", status, found=f"{gpu_name(gpu)}: {state}")
 
 
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
@@ -326,6 +324,7 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
             `retired_pages_pending` says whether a page waits for the next reset.
         job: Settings of the training job, for the texts of the verdicts.
     """
+    # Of a GPU of unknown capability the counts are asked for, too.
     should_report_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
     if gpu.remapped_rows is not None:
         yield _judge_remapped_rows(gpu_name(gpu), gpu.remapped_rows, job)
@@ -427,8 +426,8 @@ def _judge_compute_mode(gpu_name: str, mode: int, job: env.Job) -> Verdict:
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdict on whether the job's training fits into the GPU's memory; if not, a warning.
 
-    It fits if its estimated need leaves a margin free: MARGIN of harness/memory.py, a share of the memory. The need is
-    that of the training program, cuDNN's workspace, the input pipelines, and CUDA's context with its libraries.
+    It fits if its estimated need leaves a margin free. The need is that of the training program, cuDNN's workspace, the
+    input pipelines, and CUDA's context with its libraries.
 
     Args:
         gpu: Properties of the GPU by NVML, with the size of its memory in GiB.
@@ -442,12 +441,12 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     if gpu.memory_gib is None or program_mib is None:
         return
     need = _MemoryNeed(
-        program_mib,
-        _workspace_mib(gpu.memory_gib, job),
-        memory.input_memory(job),
+        program_mib=program_mib,
+        workspace_mib=_workspace_mib(gpu.memory_gib, job),
+        input_memory=memory.input_memory(job),
         has_jpeg_unit=gpu.capability in nvidia.JPEG_UNIT_CAPABILITIES,
     )
-    margin_gib = memory.MARGIN * gpu.memory_gib
+    margin_gib = memory.MARGIN * gpu.memory_gib  # MARGIN is a share of the memory
     fits = need.gib + margin_gib <= gpu.memory_gib
     yield judge_check(
         job,
@@ -502,4 +501,6 @@ def _workspace_mib(memory_gib: float, job: env.Job) -> int:
     if by_strategy is not None:
         return by_strategy
     by_user = env.libraries().get(memory.WORKSPACE_LIMIT)
-    return int(by_user or memory.workspace_limit_mib(memory_gib))
+    if by_user:
+        return int(by_user)
+    return int(memory.workspace_limit_mib(memory_gib))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.child import Talk, talk
+from runlog.json_types import JsonObject
 
 SILENT_S = 20.0
 ETHERNET = ", Ethernet"  # ends the words on a port of RoCE
@@ -35,7 +36,9 @@ def try_start(environ: Mapping[str, str]) -> NcclStart:
             left out.
     """
     kept = {name: value for name, value in environ.items() if name not in OTHER_MESSAGES}
-    return _read_answer(talk(Path(__file__).with_name("ask_nccl.py"), environ=kept | MESSAGES, silent_s=SILENT_S))
+    ask_nccl = Path(__file__).with_name("ask_nccl.py")
+    child = talk(ask_nccl, environ=kept | MESSAGES, silent_s=SILENT_S)  # MESSAGES has NCCL print its interface
+    return _read_answer(child)
 
 
 def _read_answer(child: Talk) -> NcclStart:
@@ -47,11 +50,13 @@ def _read_answer(child: Talk) -> NcclStart:
     Returns:
         The result, with the network interface that NCCL said it uses.
     """
-    results = [answer for answer in child.answers() if "end" in answer]  # empty if the call did not return
+    results = [answer for answer in child.answers() if "end" in answer]
+    result: JsonObject = results[-1] if results else {"code": None, "message": ""}  # None: the call did not return
+    # NCCL's own message, such as "Bootstrap : Using eth0:10.0.0.1<0>".
     bootstrap = re.search(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):(\S+?)<\d+>", "\n".join(child.lines))
     return NcclStart(
-        code=results[-1]["code"] if results else None,
-        message=results[-1]["message"] if results else "",
+        code=result["code"],
+        message=result["message"],
         hang_or_death=child.hang_or_death,
         interface=bootstrap[1] if bootstrap else "",
         address=bootstrap[2] if bootstrap else "",
@@ -132,9 +137,12 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
     """
     wanted_device, _, wanted_port = entry.partition(":")
     device, _, port = name.partition(":")
-    same_port = not wanted_port or not port or wanted_port == port
-    same_device = device == wanted_device if choice.is_exact else device.startswith(wanted_device)
-    return same_port and same_device
+    both_have_port = wanted_port != "" and port != ""
+    if both_have_port and port != wanted_port:
+        return False
+    if choice.is_exact:
+        return device == wanted_device
+    return device.startswith(wanted_device)
 
 
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:

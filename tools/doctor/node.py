@@ -73,7 +73,7 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
         yield _NvmlGpus([], "")
         return
     hanging_call = child.hanging_call_of_nvml()  # a child process tries NVML first, because it may hang
-    if hanging_call:
+    if hanging_call:  # says which call hangs; empty if none does
         yield _NvmlGpus([], hanging_call)
         return
     with nvidia.opened() as (handles, absence):
@@ -350,7 +350,9 @@ def _cores_of_numa_node(number: str, cores_of_nodes: dict[str, str], own_cores: 
         Core numbers; empty if there is no such NUMA node, or if this process may use none of its cores.
     """
     cpu_list = cores_of_nodes.get(f"node{number}", "")  # "0-15,32-47"
-    return sorted(nvidia_smi.cpu_list(cpu_list) & set(own_cores)) if cpu_list else []
+    if not cpu_list:  # there is no such NUMA node
+        return []
+    return sorted(nvidia_smi.cpu_list(cpu_list) & set(own_cores))
 
 
 def _libraries() -> dict[str, str]:
@@ -430,9 +432,10 @@ def _interfaces() -> dict[str, str]:
     addresses_by_name = psutil.net_if_addrs()
     interfaces = {}
     for name, stats in psutil.net_if_stats().items():
+        is_loopback = name == "lo"
         ipv4 = [entry.address for entry in addresses_by_name.get(name, ()) if entry.family == socket.AF_INET]
-        if name != "lo" and stats.isup and ipv4:
-            speed = f" {stats.speed} Mbit/s" if stats.speed else ""
+        if stats.isup and ipv4 and not is_loopback:
+            speed = f" {stats.speed} Mbit/s" if stats.speed else ""  # 0: the driver does not report one
             interfaces[name] = f"{ipv4[0]}{speed}"
     return interfaces
 
@@ -487,8 +490,7 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
 
     Returns:
         Facts by part, as {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read
-        has only an "error" that says why. Without the packages the result is {"train": {"error": "..."}}. None if the
-        job reads no data set, because no folder is set or the data is synthetic.
+        has only an "error" that says why. None if no folder is set or the data is synthetic.
     """
     if not job.data.folder or job.data.is_synthetic:
         return None

@@ -36,8 +36,10 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     is_used_by_other_job = any(pid not in gpu.services for pid in computing)
     if is_used_by_other_job:
         return verdict(FATAL)
+    if memory_in_use.is_too_much and gpu.displays:  # the display may explain it
+        return verdict(WARNING, fix=END_DISPLAY)
     if memory_in_use.is_too_much:
-        return verdict(WARNING, fix=END_DISPLAY) if gpu.displays else verdict(FATAL)
+        return verdict(FATAL)
     is_held_by_service = bool(computing)  # any other process that computes has led to a verdict above
     if is_held_by_service:
         return verdict(WARNING, fix=END_SERVICE)

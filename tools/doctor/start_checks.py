@@ -74,8 +74,8 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA gave a context on each GPU of the job.
 
-    Without a context a process cannot compute on a GPU. The verdict is fatal if CUDA shows too few GPUs, and a warning
-    if some were not tried in time.
+    Without a context a process cannot compute on a GPU. Too few GPUs are fatal. It is a warning if some were not tried
+    in time.
 
     Args:
         start: The result of a start of CUDA in which no step failed, so that each GPU that was tried has its context.
@@ -335,12 +335,7 @@ def _judge_failed_nccl_start(start: NcclStart, settings: str, job: env.Job) -> V
 def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the network interface that NCCL chose leads to other nodes.
 
-    The first of these that holds decides:
-
-    - FATAL: it is the loopback.
-    - OK: it has the address by which HOSTS names this node.
-    - WARNING: it is one of containers or virtual machines, or it gave itself its address.
-    - OK: it is any other interface.
+    It is fatal for the loopback, and a warning for an interface that may lead nowhere.
 
     Args:
         start: The result of starting NCCL, with the interface ("eth0") and its address.
@@ -352,11 +347,13 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
     is_loopback = start.interface == "lo"
     is_virtual = start.interface.startswith(VIRTUAL)  # between containers or virtual machines
     is_link_local = start.address.startswith(LINK_LOCAL)  # an address that the interface gave itself
-    if is_loopback:
+    if is_loopback:  # which leads to this node alone
         return verdict(FATAL)
-    if start.address == hosts_address:
+    if start.address == hosts_address:  # the other nodes know it, whatever its name or its address looks like
         return verdict(OK)
-    return verdict(WARNING) if is_virtual or is_link_local else verdict(OK)
+    if is_virtual or is_link_local:
+        return verdict(WARNING)
+    return verdict(OK)
 
 
 def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:

@@ -57,7 +57,7 @@ def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]  # rows of the topology's table
     found = f"pairs: {_kinds_in_words(topology, gpu_rows) or 'one GPU'}"
     without_nvlink = [topology.devices[row] for row in gpu_rows if not _has_nvlink(topology, row, gpu_rows)]
-    all_are_alike = len(without_nvlink) in (0, len(gpu_rows))
+    all_are_alike = len(without_nvlink) in (0, len(gpu_rows))  # all have an NVLink, or none has
     if all_are_alike:
         return judge_check(job, "gpu.topology", OK, found=found)
     found += f"; without NVLink: {', '.join(without_nvlink)}"
@@ -102,7 +102,10 @@ class _Binding:
     @property
     def is_far(self) -> bool:
         """Return whether the rank may use none of the cores near its GPU; False if these are unknown."""
-        return bool(self.near_cores) and not nvidia_smi.cpu_list(self.near_cores) & set(self.cores)
+        if not self.near_cores:
+            return False
+        usable_near_cores = nvidia_smi.cpu_list(self.near_cores) & set(self.cores)
+        return not usable_near_cores
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
