@@ -53,8 +53,10 @@ def main(args: argparse.Namespace) -> int:
         _write(args.csv, as_csv(report))
     if args.json:
         print(json.dumps(jsonable(values(report)), indent=1))
-    asks_for_no_form = not (args.html or args.markdown or args.csv or args.json)
-    markdown_file = "-" if asks_for_no_form else args.markdown  # "-" is standard output
+    markdown_file = args.markdown
+    asks_for_a_form = args.html or args.markdown or args.csv or args.json
+    if not asks_for_a_form:
+        markdown_file = "-"  # standard output
     if args.html or markdown_file:
         page = render.page(report, command_words(args))
         if args.html:

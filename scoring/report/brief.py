@@ -87,16 +87,14 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     """Return the (name, value) pairs at the top of the report: what ran, when, on which system, how it was scored.
 
     Args:
-        report: The report's content. Its runs are in groups, each of repeated runs of one system in one configuration.
-            The organisation, commit and framework are taken from the first run of the group whose figure the page shows
-            first.
+        report: The report's content.
 
     Returns:
         Pairs such as ("organisation", "Example Ltd"). A value is plain text, or pieces of text that may link to the log
-        line they come from. If that first group has a score from MLPerf logs, the pairs start with "result", the name
-        that the rules of MLPerf let the result have, and "data set".
+        line they come from. For MLPerf logs the pairs start with "result", the name that the rules of MLPerf let the
+        result have, and "data set".
     """
-    run = report.headline.runs[0]
+    run = report.headline.runs[0]  # the first run of the group whose figure the page shows first
     run_counts = [len(group.runs) for group in report.groups]
     mlperf_facts: list[tuple[str, Inline]] = []
     score = report.headline.score
@@ -164,8 +162,12 @@ def _starts_in_order(runs: Sequence[ReportedRun]) -> list[_Start]:
     """
     starts = []
     for run in runs:
-        if run.start.line is not None and day_of(run.start.value) != "":
-            starts.append(_Start(run.start.value, run.start.line, run))
+        start = run.start
+        if start.line is None:  # the log does not say it
+            continue
+        is_valid_time = day_of(start.value) != ""
+        if is_valid_time:
+            starts.append(_Start(unix_s=start.value, line=start.line, run=run))
     return sorted(starts, key=_time_and_line)
 
 
@@ -240,7 +242,8 @@ def hardware(run: ReportedRun) -> Inline:
     shown = "; ".join(visible(text, 160) for text in (platform.value, devices) if text)
     if not shown:
         return ""
-    return link_to_line(run, platform.line or run.header_lines.get("hardware"), shown)
+    line = platform.line or run.header_lines.get("hardware")  # the first that is known
+    return link_to_line(run, line, shown)
 
 
 # ---- the tiles
@@ -269,7 +272,7 @@ def tiles(report: Report) -> list[Tile]:
     name_prefix = f"{group.name}: " if len(report.groups) > 1 else ""
     shown = []
     if group.score is None:
-        shown.append(Tile("no figure", "", name_prefix + (group.problem or "")))
+        shown.append(Tile("no figure", unit="", text=name_prefix + (group.problem or "")))
     else:
         shown.append(_figure_tile(group, group.score, name_prefix))
         shown.append(_runs_tile(group, group.score))
@@ -290,8 +293,8 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
         score: Figure of the group.
         name_prefix: Begins the text: the group's name with a colon and a space, or empty.
     """
-    interval = score.interval_method  # how the interval was made, or "none: " and why there is none
-    if score.interval_95:
+    interval = score.interval_method  # without an interval it is "none: " and why there is none
+    if score.interval_95 is not None:
         interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
     text = f"{name_prefix}95 % interval {interval}."
     times_are_in_doubt = score.one_clock and score.protocol.figure == "throughput"
@@ -311,7 +314,7 @@ def _runs_tile(group: Group, score: Score) -> Tile:
     if score.spread:
         limits.insert(0, f"standard deviation {number(score.spread)} over {score.spread_over}")
     runs = Text(text=counted(len(score.runs), "run"), href="runs")
-    return Tile(runs, "", link_to_runs(group, "; ".join(limits)))
+    return Tile(runs, unit="", text=link_to_runs(group, "; ".join(limits)))
 
 
 def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
@@ -388,7 +391,8 @@ def _quality_tile(group: Group) -> Tile | None:
     worst = min(evaluated, key=_final_quality)
     final = worst.record.quality[-1]
     which = "final" if len(evaluated) == 1 else f"lowest final of {len(evaluated)} runs"
-    return Tile(link_to_line(worst, final.line, four_digits(final.value)), "", f"{final.name}, {which}")
+    value = link_to_line(worst, final.line, four_digits(final.value))
+    return Tile(value, unit="", text=f"{final.name}, {which}")
 
 
 def _final_quality(run: ReportedRun) -> float:
@@ -525,7 +529,8 @@ def _runs_of_figures_with(warning: Verdict, report: Report) -> Inline:
         Links to the first eight runs, and how many more there are. Empty if all groups or none have the warning.
     """
     groups = [group for group in report.groups if group.score and warning in group.score.warnings]
-    if len(groups) == len(report.groups):
+    is_about_all_figures = len(groups) == len(report.groups)
+    if is_about_all_figures:
         return ""
     runs = runs_of(groups)
     links: list[Inline] = [blocks.run_link(run) for run in runs[:MOST_NAMED]]

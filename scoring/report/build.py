@@ -65,7 +65,9 @@ class _FigureOptions(NamedTuple):
         Args:
             runs: The repeated runs of the group. Without a protocol for all groups, it is `window` over all of them.
         """
-        return self.protocol or replace(protocols.find("window"), runs=len(runs))
+        if self.protocol is not None:
+            return self.protocol
+        return replace(protocols.find("window"), runs=len(runs))
 
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
         """Return the one protocol that the page names for all groups: that of the smallest group.
@@ -103,18 +105,14 @@ class GivenLog:
 def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
     """Build a report from training logs: group repeated runs, score each group, compare device counts, judge it all.
 
-    Runs repeat each other if they agree in system, number of devices and nodes, batch size, machine and folder. Each
-    group of repeats gets one figure, such as a throughput.
-
     Args:
         logs: The runs of the report, at least one.
-        protocol: Rules by which runs become a figure. None: `mlperf`, which takes the time to train, if the logs have
-            nothing else to score; otherwise `window`, over all runs of each group.
-        skip: Number of windows to drop as warm-up at the start of each run, or of epochs if the protocol skips epochs.
-            A window is the steps between two printed rows of a log. None: as many as the protocol says.
+        protocol: Rules by which runs become a figure, such as a throughput. None: those that suit the logs.
+        skip: Number of windows (the steps between two printed rows) or epochs to drop as warm-up at the start of each
+            run. None: as many as the protocol says.
 
     Returns:
-        The content of the report. A group that cannot be scored has no figure, and its `problem` says why.
+        The content of the report. A group that cannot be scored has a `problem` in place of a figure.
 
     Raises:
         InputError: A run is given twice, or as two logs of which one continues the other.
@@ -124,11 +122,13 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = [_reported_run(number, log) for number, log in enumerate(logs, 1)]
 
-    groups_of_systems = _groups_of_systems(_scored_groups(runs, options))  # a list of groups for each system
+    scored_groups = _scored_groups(runs, options)  # each of the runs that repeat each other
+    groups_of_systems = _groups_of_systems(scored_groups)  # a list of groups for each system
     groups = list(itertools.chain.from_iterable(groups_of_systems))
     scaling = _scaling(groups_of_systems)
     groups_in_tables = [row.group for row in itertools.chain.from_iterable(scaling.tables)]
-    published = _published_curves(groups_in_tables or groups)  # those that the plots of scaling show
+    groups_in_plots = groups_in_tables or groups  # without a table of scaling, the plots show each group as a point
+    published = _published_curves(groups_in_plots)
     shown_protocol = options.shown_protocol(groups)
     verdicts = tuple(checks(groups, shown_protocol))
     return Report(
@@ -270,7 +270,7 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
     try:
         result = score([run.record for run in runs], protocol, skip=options.skip)
     except TooFewRunsError as error:
-        result = error.partial
+        result = error.partial  # the score of the runs that there are; None if these are too few for any
         problem = str(error)
     except InputError as error:
         problem = str(error)
@@ -366,7 +366,8 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
     for groups in systems:
         rows = scaling_rows(groups)
         shapes = {(row.devices, row.group.record.nodes) for row in rows}
-        if len(shapes) > 1:  # runs of two folders may be of one shape
+        has_several_shapes = len(shapes) > 1  # several groups may be of one shape, for example of two folders
+        if has_several_shapes:
             tables.append(tuple(rows))
             mixed_settings_warnings += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])
     return _Scaling(tuple(tables), tuple(mixed_settings_warnings))
@@ -383,7 +384,7 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
         has none.
     """
     published = read_published()
-    for group in reversed(groups):  # of a system the last group has the most devices
+    for group in reversed(groups):  # the group of the most devices first
         curves_of_group = published_curves(group.record, published)
         if curves_of_group.curves:
             return curves_of_group
@@ -508,6 +509,7 @@ def _entries_by_real_path(content: Any) -> dict[str, JsonObject]:
     """
     by_file = {os.path.realpath(entry["file"]): entry for entry in content["files"]}
     for entry in by_file.values():
-        if entry["verdict"] not in ("pass", "fail") or not isinstance(entry["findings"], list):
+        is_entry_of_check = entry["verdict"] in ("pass", "fail") and isinstance(entry["findings"], list)
+        if not is_entry_of_check:
             raise KeyError
     return by_file

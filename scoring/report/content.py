@@ -390,9 +390,11 @@ def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
     """
     lists: list[list[_Measurable]] = []
     for item in items:
-        if not lists or lists[-1][-1].measured != item.measured:
-            lists.append([])
-        lists[-1].append(item)
+        continues_last_list = bool(lists) and lists[-1][-1].measured == item.measured
+        if continues_last_list:
+            lists[-1].append(item)
+        else:
+            lists.append([item])
     return lists
 
 
@@ -408,28 +410,30 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
     windows = tuple(rated.window for rated in neighbours)
     steps = steps_as_weights(windows)
     steps_over_rates = math.fsum(count / rated.images_per_s for count, rated in zip(steps, neighbours, strict=True))
-    mean_rate = sum(steps) / steps_over_rates
-    return Point(neighbours[0].start, neighbours[-1].end, mean_rate, neighbours[0].measured, windows)
+    return Point(
+        start=neighbours[0].start,
+        end=neighbours[-1].end,
+        images_per_s=sum(steps) / steps_over_rates,
+        measured=neighbours[0].measured,  # as all of them
+        windows=windows,
+    )
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     """Return the horizontal axis of a plot of windows: its unit, and each window's start and end on it.
 
-    The first of these axes is chosen that the log allows:
-
-    - "s": the times at which the windows ended
-    - "s": the time that each window took, one after the other
-    - "step": the steps at which the windows ended
-    - "row": the place of each window in the list, from 0
+    The unit is "s" or "step" if the windows say their times or steps, else "row", the place in the list from 0 on.
 
     Args:
         windows: Windows of one run in their order.
         record: The run as its log describes it. If it says when the run started, the end times are counted from there.
     """
+    # The first that the log allows.
     axis = _axis_of_end_times(windows, record) or _axis_of_lengths(windows) or _axis_of_steps(windows)
     if axis is not None:
         return axis
-    return _Axis("row", [(float(index), index + 1.0) for index in range(len(windows))])
+    spans_of_rows = [(float(index), index + 1.0) for index in range(len(windows))]
+    return _Axis("row", spans_of_rows)
 
 
 def _axis_of_end_times(windows: Sequence[Window], record: Record) -> _Axis | None:
@@ -501,8 +505,11 @@ def _spans_of_time(
     origin = begins[0] if run_start_s is None else run_start_s
     spans = []
     for begin, end in zip(begins, ends, strict=True):
-        is_rounded_off = 0 < origin - begin < SHOWN_SECONDS
-        spans.append((0.0 if is_rounded_off else begin - origin, end - origin))
+        start = begin - origin
+        is_before_run_by_rounding = -SHOWN_SECONDS < start < 0
+        if is_before_run_by_rounding:
+            start = 0.0
+        spans.append((start, end - origin))
     return spans
 
 

@@ -118,8 +118,11 @@ def _training_share(run: ReportedRun) -> Inline:
     """
     windows = run.record.windows
     run_s = run.record.run_time_s
+    if run_s is None or run_s <= 0:
+        return NOT_MEASURED
     seconds: list[float] = values_of(windows, "seconds")
-    if not run_s or run_s <= 0 or len(seconds) != len(windows) or not seconds:
+    all_say_it = len(seconds) == len(windows)
+    if not seconds or not all_say_it:
         return NOT_MEASURED
     return link_to_line(run, windows[0].line, short_percent(math.fsum(seconds) / run_s))
 
@@ -157,8 +160,7 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity, such as the loss, over the windows of each run.
 
-    A window, which is the steps between two printed rows of a log, stands at the number of steps that were done at its
-    end. If these are not known of every run, a window of any run stands at its own number instead.
+    A window is the steps between two printed rows of a log.
 
     Args:
         report: The content of the report.
@@ -170,9 +172,11 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
     runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]
     known_steps = [steps for steps in steps_of_runs if steps is not None]
+    # A window stands at the number of steps that were done at its end.
     axis = "step"
     places_of_runs: Sequence[Sequence[int]] = known_steps
-    if len(known_steps) < len(runs):
+    all_are_known = len(known_steps) == len(runs)
+    if not all_are_known:  # all runs have one axis, so each window of any run stands at its own number
         axis = "printed row"
         places_of_runs = [range(1, len(run.record.windows) + 1) for run in runs]
     curves = [_curve_of_run(run, places, read) for run, places in zip(runs, places_of_runs, strict=True)]

@@ -110,7 +110,8 @@ def _with_points_on_same_axes(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
     if not with_points:
         return []
     axes = _axes_of(with_points[0])
-    return [drawn for drawn in with_points if _axes_of(drawn) == axes][:MOST_OVERLAID]
+    on_same_axes = [drawn for drawn in with_points if _axes_of(drawn) == axes]
+    return on_same_axes[:MOST_OVERLAID]
 
 
 def _axes_of(drawn: _DrawnRun) -> tuple[str, str]:
@@ -131,8 +132,10 @@ def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
         drawn_runs: The runs of the plot, with the points that are drawn.
     """
     ranges = "; ".join(_range_of(drawn.run, drawn.points) for drawn in drawn_runs)
-    not_shown = len(report.runs) - len(drawn_runs)
-    return f"{ranges}; {not_shown} more below" if not_shown else ranges
+    runs_not_in_plot = len(report.runs) - len(drawn_runs)
+    if runs_not_in_plot > 0:
+        return f"{ranges}; {runs_not_in_plot} more below"
+    return ranges
 
 
 def _draw_function(report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool) -> Callable[[Plot], None]:
@@ -170,9 +173,11 @@ def _score_of_only_group(report: Report) -> float | None:
         The score; None if there are several groups, if the scores are not throughputs, or if there is no score.
     """
     score = report.headline.score
-    if len(report.groups) != 1 or report.protocol.figure != "throughput" or score is None:
-        return None
-    return score.value
+    is_only_group = len(report.groups) == 1
+    is_throughput = report.protocol.figure == "throughput"
+    if is_only_group and is_throughput and score is not None:
+        return score.value
+    return None
 
 
 def _label(report: Report, run: ReportedRun) -> str:

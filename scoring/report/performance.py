@@ -136,9 +136,11 @@ def _rate_of_a_device(group: Group) -> Inline:
 
 
 def _memory(group: Group) -> Inline:
-    """Return the most GPU memory that any window shows, in MiB."""
+    """Return the most GPU memory that any measured window shows, in MiB; or "not measured"."""
     used_mib: list[float] = values_of(group.measured, "gpu_memory_mib")
-    return link_to_runs(group, f"{number(max(used_mib))} MiB") if used_mib else NOT_MEASURED
+    if not used_mib:
+        return NOT_MEASURED
+    return link_to_runs(group, f"{number(max(used_mib))} MiB")
 
 
 def _slowest_rank_in_words(group: Group) -> Inline:
@@ -245,8 +247,10 @@ def hosts_of(run: ReportedRun) -> Inline:
     hosts = _hosts(run)
     if not hosts:
         return Text(text="not said", look="absent")
-    more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
-    return ", ".join(visible(host, MOST_OF_A_HOST) for host in hosts[:MOST_HOSTS]) + more
+    first_hosts = ", ".join(visible(host, MOST_OF_A_HOST) for host in hosts[:MOST_HOSTS])
+    if len(hosts) > MOST_HOSTS:
+        return f"{first_hosts} and {len(hosts) - MOST_HOSTS} more"
+    return first_hosts
 
 
 def _hosts(run: ReportedRun) -> Sequence[str]:
@@ -256,4 +260,6 @@ def _hosts(run: ReportedRun) -> Sequence[str]:
 
 def _figure(run: ReportedRun) -> Inline:
     """Return a run's figure, as a link to the first line that it comes from; or "no figure"."""
-    return blocks.link_to_line(run, run.figure.first_line, number(run.figure.value)) if run.figure else "no figure"
+    if run.figure is None:
+        return "no figure"
+    return blocks.link_to_line(run, run.figure.first_line, number(run.figure.value))

@@ -74,14 +74,12 @@ def throughput(
     Args:
         drawing: The plot to draw on.
         runs: The runs with their points, at least one run, each with at least one point.
-        axis_unit: What the horizontal axis counts: "s", "step" or "row". Seconds are shown as minutes or hours if there
-            are many.
+        axis_unit: What the horizontal axis counts: "s", "step" or "row".
         rate_unit: Unit of the throughput, such as "images/s".
         level: A figure to draw as a dashed horizontal line; None for no such line.
-        starts_at_zero: Whether the vertical axis begins at 0, and the horizontal one at 0 or before. Otherwise the
-            vertical axis only spans the rates and the level.
+        starts_at_zero: Whether the vertical axis begins at 0. Otherwise it only spans the rates and the level.
     """
-    axis = _shown_axis(axis_unit, longest=max(run.points[-1].end for run in runs))
+    axis = _shown_axis(axis_unit, longest=max(run.points[-1].end for run in runs))  # may show seconds as minutes
     is_single = len(runs) == 1  # then the title of the plot names the run
     for run in runs:
         shown_run = run._replace(label="measured") if is_single else run
@@ -216,8 +214,7 @@ def scaling(
         y: Name of the vertical axis.
         is_logarithmic: Whether the vertical axis is logarithmic, as for throughput. Otherwise it starts at 0, for an
             efficiency in percent, and has a line at 100.
-        first_published_style: Number of the colour and marker of the first published curve. If it is the same in both
-            plots, so is the look of the curve.
+        first_published_style: Number of the colour and marker of the first published curve.
     """
     drawing.size(height_inches=3.2)  # higher than other plots, because it has many curves
     for style_index, (label, points) in enumerate(ours):

@@ -232,9 +232,10 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     source = section(run.record, "source")
     if not source:
         return []
+    dirty = source.get("dirty")  # whether there were uncommitted changes; the log may hold anything else, too
     has_changes = "not said"
-    if source.get("dirty") in (True, False):
-        has_changes = "yes" if source["dirty"] else "no"
+    if dirty in (True, False):
+        has_changes = "yes" if dirty else "no"
     line = run.header_lines.get("source")
     return [
         ("commit", link_to_line(run, line, str(source.get("commit") or "not said"))),
@@ -380,9 +381,11 @@ def _quoted_without_folder(words: Iterable[str], folder: str) -> str:
     """
     shown = []
     for word in words:
-        relative_word = word.removeprefix(folder)
-        path = Path(relative_word)
-        shown.append(visible(path.name if path.is_absolute() else relative_word, 4096))
+        shown_word = word.removeprefix(folder)
+        path = Path(shown_word)
+        if path.is_absolute():  # it is not below the folder
+            shown_word = path.name
+        shown.append(visible(shown_word, 4096))
     return shlex.join(shown)
 
 
@@ -435,7 +438,7 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
     options: list[str] = []
     for index, word in enumerate(command):
         if word in SCORE_OPTIONS:
-            value = command[index + 1 : index + 2]
+            value = command[index + 1 : index + 2]  # the next word, or none at the end of the command
             options += [word, *value]
     return options
 
@@ -451,9 +454,10 @@ def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
             --batch, may have given it its number of devices and its batch.
     """
     options: list[str] = []
-    devices_are_described = bool(record.described_by)
-    devices_were_given = "devices" in record.from_options
-    if (devices_are_described or devices_were_given) and record.devices is not None:
+    are_described = bool(record.described_by)
+    were_given = "devices" in record.from_options
+    devices_are_not_of_log = are_described or were_given
+    if devices_are_not_of_log and record.devices is not None:
         options += ["--devices", str(record.devices)]
     if "batch_per_device" in record.from_options:
         options += ["--batch", str(record.batch_per_device)]

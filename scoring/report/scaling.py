@@ -70,7 +70,9 @@ def _step_on_single_device(groups: Sequence[Group], mean_steps: Sequence[_MeanSt
     """
     for group, mean_step in zip(groups, mean_steps, strict=True):
         if group.record.devices == 1:
-            return None if mean_step is None else mean_step.total_s
+            if mean_step is None:
+                return None
+            return mean_step.total_s
     return None
 
 
@@ -109,9 +111,6 @@ def _estimated_all_reduce(
 ) -> _AllReduce:
     """Estimate the time of the all-reduce in a step: how much longer the step takes than one on a single device.
 
-    On one device there is no all-reduce, so its time is 0. Between ranks on a CPU it is not estimated, because they
-    share the cores.
-
     Args:
         record: First run of the group whose step is meant, as its log describes it.
         step_s: Mean step of the runs, in seconds.
@@ -132,30 +131,25 @@ def _estimated_all_reduce(
         return _AllReduce(None, f"not estimated: {why}")
     if single_device_step_s is None or not record.devices:
         return _AllReduce(None, "not estimated: only runs on one device tell computation from it")
-    return _AllReduce(max(0.0, step_s - single_device_step_s), "estimated: what a step takes longer than on one device")
+    longer_s = max(0.0, step_s - single_device_step_s)
+    return _AllReduce(longer_s, "estimated: what a step takes longer than on one device")
 
 
 def _mean_step(group: Group) -> _MeanStep | None:
     """Return how long a mean training step takes over the measured windows of all runs of a group.
-
-    It comes from the first of these that is known:
-
-    - the times and steps of the windows; only these tell the wait for data, too
-    - the step times that the logs print for the windows
-    - the images of a step, divided by the group's score in images/s
 
     Args:
         group: A group of repeated runs. A window is the steps between two printed rows of a log; measured windows are
             those that the figure is made of.
 
     Returns:
-        The step in seconds, with its wait for data; None if none of these is known.
+        The step in seconds, with its wait for data; None if the logs tell neither times nor a score in images/s.
     """
     windows = group.measured
-    mean_step = None
-    if windows:
-        mean_step = _mean_of_windows(windows) or _mean_of_printed_times(windows)
-    return mean_step or _step_by_score(group)
+    if not windows:
+        return _step_by_score(group)
+    # The most exact one that is known. Only the first one has the wait for data, too.
+    return _mean_of_windows(windows) or _mean_of_printed_times(windows) or _step_by_score(group)
 
 
 def _mean_of_printed_times(windows: Sequence[Window]) -> _MeanStep | None:
@@ -185,7 +179,10 @@ def _step_by_score(group: Group) -> _MeanStep | None:
     """
     global_batch = group.record.global_batch  # images of a step, on all devices
     score = group.score
-    if not global_batch or score is None or score.unit != "images/s" or score.value <= 0:
+    if not global_batch or score is None:
+        return None
+    is_throughput = score.unit == "images/s" and score.value > 0
+    if not is_throughput:
         return None
     return _MeanStep(global_batch / score.value, data_wait_s=None)
 
@@ -238,7 +235,7 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
         devices = group.record.devices
         if score and devices and score.unit == "images/s":
             measured.append(_MeasuredGroup(group, score, devices))
-    return [_scaling_row(each, base=measured[0]) for each in measured]
+    return [_scaling_row(measured_group, base=measured[0]) for measured_group in measured]
 
 
 class _MeasuredGroup(NamedTuple):
@@ -306,7 +303,8 @@ def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | No
     Returns:
         "fp32", "tf32" or "amp"; None if it is not known. Any other precision than fp32 and tf32 counts as "amp".
     """
-    if precision not in (None, "fp32", "tf32"):
+    is_half = precision not in (None, "fp32", "tf32")
+    if is_half:
         return "amp"
     if "tf32" in (precision, math_mode):
         return "tf32"
@@ -383,7 +381,8 @@ def _warning_of_other_data(record: Record, workload: workloads.Workload) -> str:
     height = limits.image_side(record, "height")
     width = limits.image_side(record, "width")
     is_full_size = (height, width) == (workload.flop_height, workload.flop_width)
-    if is_full_size and not dataset.get("synthetic"):
+    is_synthetic = bool(dataset.get("synthetic"))
+    if is_full_size and not is_synthetic:
         return ""
     name = dataset.get("name", "other data")
     size = ""  # of a log that does not say it

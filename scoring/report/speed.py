@@ -204,10 +204,11 @@ def _milliseconds(point: Point) -> str:
     Returns:
         The time; "not said" unless all of the windows say it.
     """
-    times: list[float] = values_of(point.windows, "step_s")
-    if not times or len(times) != len(point.windows):
+    times_s: list[float] = values_of(point.windows, "step_s")
+    all_say_it = len(times_s) == len(point.windows)
+    if not times_s or not all_say_it:
         return "not said"
-    return number(statistics.fmean(times) * 1000)
+    return number(statistics.fmean(times_s) * 1000)
 
 
 # ---- where a step's time goes
@@ -229,7 +230,7 @@ def step_time(report: Report) -> Section:
     for group in report.groups:
         if group.step_time is not None:
             rows.append(_cells_of_step(group, group.step_time))
-            gist = f"{number(group.step_time.total_s * 1000)} ms a step"
+            gist = f"{number(group.step_time.total_s * 1000)} ms a step"  # in the end that of the last group
     if not rows:
         text = f"{NOT_MEASURED.capitalize()}: the logs hold no step times."
         return Section(key="step", title=title, gist=gist, blocks=[Paragraph(text=text, absent=True)])
@@ -302,7 +303,7 @@ def scaling(report: Report) -> Section:
     if report.curves:
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
 
-    rows_of_most_devices = [rows[-1] for rows in report.scaling]
+    rows_of_most_devices = [rows[-1] for rows in report.scaling]  # the last one of each system
     gist = "; ".join(f"{efficiency_in_words(row.efficiency)} on {row.devices} devices" for row in rows_of_most_devices)
     if not gist:
         gist = f"efficiency {NOT_MEASURED}"

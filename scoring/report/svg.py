@@ -28,10 +28,10 @@ _UP_TO_END_OF_SVG_TAG = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^
 def for_page(svg: str, name: str, title: str, *, description: str) -> str:
     """Return matplotlib's SVG of a plot, changed so that it can stand in the page.
 
-    - Ids differ between the plots of a page: in the figure "loss", `url(#clip)` becomes `url(#loss-clip)`.
+    - Ids differ between the plots of a page: in the plot "loss", `url(#clip)` becomes `url(#loss-clip)`.
     - Colours are the page's variables: `#010101` becomes `var(--ink)`.
     - Text keeps its size, and takes the font of the page.
-    - The `<svg>` tag is a new one, followed by the title and the description, which screen readers read.
+    - The `<svg>` tag is new, followed by the title and the description for screen readers.
 
     Args:
         svg: Text of matplotlib's SVG.

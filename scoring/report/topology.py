@@ -82,7 +82,9 @@ def _link_matrix(topology: Any) -> _LinkMatrix:
         return ()
     device_count = len(matrix)
     is_square = all(len(row) == 1 + device_count for row in matrix)  # 1: the name of the device
-    return tuple(matrix) if is_square and device_count <= MOST_DEVICES else ()
+    if is_square and device_count <= MOST_DEVICES:
+        return tuple(matrix)
+    return ()
 
 
 def _cells_of_links(row: _LinksOfDevice, devices: Sequence[str]) -> list[Cell]:

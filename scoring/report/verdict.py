@@ -30,19 +30,13 @@ def applies(check: Verdict) -> bool:
 def overall(checks: Sequence[Verdict]) -> Overall:
     """Return the status of the whole report, the worst one of the checks that apply, and a sentence on it.
 
-    From the worst to the best:
-
-    - fatal: "This result does not stand"
-    - unknown: "Not yet shown to be publishable"
-    - a warning: "The result stands", or that the figure must be measured again if it is not steady
-    - ok: "The result stands"
+    From the worst to the best, the status is fatal, unknown, a warning or ok.
 
     Args:
         checks: The checks of the report. Those whose text begins with "not applicable" are ignored.
 
     Returns:
-        The status and the sentence. After "publishable" and "The result stands" it names the checks with warnings: ",
-        with warnings about provenance".
+        The status, and a sentence such as "The result stands, with warnings about provenance".
     """
     applying = [check for check in checks if applies(check)]
     statuses = {check.status for check in applying}
@@ -205,6 +199,11 @@ class _Failures(NamedTuple):
         """Return whether more runs failed than are allowed; false if that is unknown."""
         return self.allowed is not None and self.failed > self.allowed
 
+    @property
+    def may_be_too_many(self) -> bool:
+        """Return whether runs failed, and it is not known how many may fail."""
+        return self.allowed is None and self.failed > 0
+
 
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
     """Return the verdict on the runs that ended without success.
@@ -221,10 +220,12 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
-    failures_of_groups = [_Failures(_count_failures(group), _allowed_failures(group, protocol)) for group in groups]
+    failures_of_groups = []
+    for group in groups:
+        failures_of_groups.append(_Failures(_count_failures(group), _allowed_failures(group, protocol)))
     if any(failures.are_too_many for failures in failures_of_groups):
         return Verdict(check="quality", status=FATAL, found=text, fix=fix)
-    if any(failures.allowed is None and failures.failed > 0 for failures in failures_of_groups):
+    if any(failures.may_be_too_many for failures in failures_of_groups):
         text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
         return Verdict(check="quality", status=UNKNOWN, found=text, fix=fix)
     text += "; the benchmark's rules drop as many of its runs"
@@ -278,9 +279,10 @@ def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[Reported
     text = (
         f"{_numbers_in_words(trained, runs)} ended with success; lowest final {lowest.name} {four_digits(lowest.value)}"
     )
-    if target is not None:
-        text += f", target {six_digits(target)}"
-    if target is not None and lowest.value < target:
+    if target is None:
+        return Verdict(check="quality", status=OK, found=text)
+    text += f", target {six_digits(target)}"
+    if lowest.value < target:
         fix = "Train to the target, or measure throughput alone (MODE=throughput)."
         return Verdict(check="quality", status=FATAL, found=text, fix=fix)
     return Verdict(check="quality", status=OK, found=text)
@@ -396,10 +398,11 @@ def _origin_of(run: ReportedRun) -> dict[str, object]:
     Returns:
         The facts. One that the log does not say is None or another value that counts as false.
     """
-    start_s = run.start.value
+    start_s = run.start.value  # None if the log does not say it
+    day = day_of(start_s) if start_s else ""  # empty also for a number that is not a valid time
     return {
         "system": hardware(run) or run.record.accelerator,
-        "date": start_s and day_of(start_s),  # empty for a number that is not a valid time
+        "date": day,
         "organisation": run.preamble.get("submission_org", NOT_LOGGED).value,
         "commit": section(run.record, "source").get("commit"),
     }
