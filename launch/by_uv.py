@@ -74,7 +74,8 @@ def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) ->
     """
     path = settings.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
     if path:
-        return {"SSL_CERT_DIR" if Path(path).is_dir() else "SSL_CERT_FILE": path}
+        variable = "SSL_CERT_DIR" if Path(path).is_dir() else "SSL_CERT_FILE"
+        return {variable: path}
 
     if any(Path(bundle).is_file() for bundle in SYSTEM_CERTIFICATES):
         return {"UV_SYSTEM_CERTS": "1"}
@@ -139,8 +140,8 @@ def main() -> NoReturn:
     words = uv_command(settings, sys.argv[1], sys.argv[2:])
     kept_variables = {}
     for name, value in os.environ.items():
-        # Any other variable for uv might make it install elsewhere.
-        if not name.startswith("UV_") or name == "UV_CACHE_DIR":
+        might_install_elsewhere = name.startswith("UV_") and name != "UV_CACHE_DIR"
+        if not might_install_elsewhere:
             kept_variables[name] = value
     os.execve(words[0], words, kept_variables | uv_variables(settings, os.environ))
 

@@ -137,7 +137,8 @@ def job_folder(job: env.Job) -> Iterator[Path]:
     # The same path on every node: mpirun's daemons start each other with the first node's ssh command.
     folder = Path(f"/tmp/nodes-{os.getuid()}-{job.cluster.ssh_port}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+    is_ours = folder.stat().st_uid == os.getuid() and not folder.is_symlink()
+    if not is_ours:
         fail(f"{folder} belongs to somebody else: remove it, or choose another SSH_PORT")
     with (folder / "lock").open("w") as lock:  # held to the end of the context
         lock_or_fail(lock, job.cluster.ssh_port)
@@ -251,8 +252,10 @@ def wait_until_joined(others: list[Lifeline], start: float, wait_s: int) -> None
         NodeError: A node cannot join, or has not joined in time.
     """
     end = start + wait_s + 1  # each lifeline stops trying after `wait_s`, and may need a moment for its last try
-    while time.monotonic() < end and any(other.is_alive() for other in others):
-        if any(other.is_final for other in others):
+    while time.monotonic() < end:
+        all_have_stopped_trying = not any(other.is_alive() for other in others)
+        one_can_never_join = any(other.is_final for other in others)
+        if all_have_stopped_trying or one_can_never_join:
             break
         time.sleep(0.05)
 
@@ -269,11 +272,11 @@ def nodes_that_did_not_join(others: list[Lifeline], wait_s: int) -> str:
             named.
         wait_s: Seconds that the nodes had to join, for the message.
     """
-    unable = [other for other in others if other.is_final]
+    unable = [other for other in others if other.is_final]  # they can never join
     missing = unable or [other for other in others if other.problem]
     if not missing:
         return ""
-    within = "" if unable else f" within {wait_s} s"
+    within = "" if unable else f" within {wait_s} s"  # more time would not help those that are unable
     problems = "; ".join(f"{other.host} (node {other.rank}): {other.problem}" for other in missing[:MOST_NAMED])
     unnamed = len(missing) - MOST_NAMED
     more = f"; and {unnamed} more" if unnamed > 0 else ""
@@ -324,18 +327,18 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
     Args:
         words: The command and its arguments.
         settings: Environment variables of the command, in addition to this process's.
-        folder: The job's folder on this node. The file `abort_reason` in it tells the command why it is asked to end.
+        folder: The job's folder on this node.
         others: The connections to the other nodes.
 
     Returns:
-        The command's exit status, or 128 + n if signal n ended it. If it was asked to end, the status that
-        `decide_early_end` chose.
+        The command's exit status, or 128 + n if signal n ended it. If it was asked to end, the status of
+        `decide_early_end`.
     """
     parent = os.getppid()
-    signals: list[int] = []
+    signals: list[int] = []  # that this process got, the first one first
     on_signals(lambda number, _frame: signals.append(number))
     command = subprocess.Popen(words, env=os.environ | settings, start_new_session=True, close_fds=False)
-    early_end: EarlyEnd | None = None
+    early_end: EarlyEnd | None = None  # None: the command has not been asked to end
     deadline = float("inf")
     while command.poll() is None:
         if early_end is not None and time.monotonic() > deadline:
@@ -345,7 +348,8 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
         lost = next((other for other in others if other.is_lost()), None)
         if early_end is None and (lost is not None or signals):
             early_end = decide_early_end(lost, signals, parent)
-            (folder / "abort_reason").write_text(f"{early_end.reason}\n")  # before the signal: it is read then
+            # Before the signal is sent, because the command reads the reason when it gets the signal.
+            (folder / "abort_reason").write_text(f"{early_end.reason}\n")
             deadline = time.monotonic() + TIMES["JOB_END_S"]
             command.send_signal(early_end.signal_to_send)
         time.sleep(0.1)
@@ -361,12 +365,10 @@ def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> 
     """Return how to end the command because a node was lost or a signal came; one of them must have come.
 
     Args:
-        lost: The connection to a lost node; None: none is lost. After a loss this waits SIGNAL_S for a signal: who
-            stops a job often signals all nodes, and then the signal is the true reason.
+        lost: The connection to a lost node; None: none is lost.
         signals: Numbers of the signals that this process got, the first one first. The handler of signals adds
             to this list meanwhile.
-        parent: Process id of what started this process. If that has changed, run_and_time.sh was killed, and the signal
-            came because of that.
+        parent: Process id of what started this process, run_and_time.sh.
 
     Returns:
         The exit status, the signal to send to the command, and the reason in words.
@@ -381,6 +383,7 @@ def decide_early_end(lost: Lifeline | None, signals: list[int], parent: int) -> 
             return EarlyEnd(1, signal.SIGTERM, reason)
     number = signal.Signals(signals[0])
     is_parent_alive = os.getppid() == parent  # Linux gives an orphan another parent
+    # If run_and_time.sh was killed, Linux sent the signal because of that.
     reason = f"stopped by {number.name}" if is_parent_alive else "run_and_time.sh was killed"
     return EarlyEnd(128 + number, number, reason)
 
@@ -486,7 +489,7 @@ def main() -> int:
                 return serve(job, hosts, folder)
             return lead_as_first(job, hosts, folder, args.command)
         except SystemExit as end:
-            if isinstance(end.code, int) and end.code > 128:
+            if isinstance(end.code, int) and end.code > 128:  # 128 + the number of a signal
                 say(f"stopped by {signal.Signals(end.code - 128).name}")
             raise
         finally:
@@ -496,9 +499,6 @@ def main() -> int:
 
 def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     """Lead the job if this machine is the first of its nodes, and return the exit status.
-
-    Any other machine was started as the first by mistake. It then serves the true first node, which thereby notices
-    the mistake and reports it.
 
     Args:
         job: The settings of the job.
@@ -514,7 +514,9 @@ def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]
     if rank == 0:
         return lead(job, hosts, folder, words)
     say(f"NODE_RANK=0, but HOSTS has this machine as node {rank} ({hosts[rank]}): set NODE_RANK={rank}")
-    return serve(job, hosts, folder) or 2  # the first node calls this one, and so notices the mistake
+    # The true first node calls this one, and so notices the mistake and reports it.
+    status = serve(job, hosts, folder)
+    return status or 2
 
 
 if __name__ == "__main__":

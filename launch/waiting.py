@@ -116,8 +116,9 @@ class WaitingNode:
         poll.register(self.lifeline, select.POLLIN)
         while True:
             for _, event in poll.poll(1000):  # ms
-                data = os.read(self.lifeline, 4096) if event & select.POLLIN else b""
-                if not data:
+                has_data = bool(event & select.POLLIN)
+                data = os.read(self.lifeline, 4096) if has_data else b""
+                if not data:  # the first node's connection has closed
                     self.end_by_closed_lifeline()
                 status = self.handle(data)
                 if status is not None:
