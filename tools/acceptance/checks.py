@@ -81,8 +81,7 @@ def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tol
             steps, one for all later ones.
 
     Returns:
-        Ok if every loss is within the tolerance of its step, else fatal; a NaN is fatal, too. The text names the step
-        that is farthest off, as compared with its tolerance.
+        Ok if every loss is within the tolerance of its step, else fatal; a NaN is fatal, too.
     """
     steps = losses.shape[1]
     wanted_losses = wanted_losses[:steps]  # the short form takes fewer steps
@@ -90,7 +89,7 @@ def judge_losses(check: str, losses: Array, wanted_losses: Array, tolerance: Tol
     errors = largest_errors / wanted_losses  # as shares of the wanted losses
     tolerances = tolerance.by_step(steps)
     good = bool((errors <= tolerances).all())  # False if any error is NaN
-    worst = _index_of_worst(errors / tolerances)
+    worst = _index_of_worst(errors / tolerances)  # the step that is farthest off, as compared with its tolerance
     found = f"{errors[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {tolerances[worst]:.0e} allowed"
     wanted = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
     figures = {"losses": losses.tolist(), "wanted": wanted_losses.tolist(), "off": errors.tolist()}
@@ -184,8 +183,10 @@ def losses(machine: Machine) -> Verdict:
     """
     found = machine.train(machine.plan())
     machine.kept_by_check["losses"] = found  # for `layout` and `fast.units`
-    gpu_tolerance = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.model.precision, GPU_HALF)
-    tolerance = CPU if machine.job.cluster.device == "cpu" else gpu_tolerance
+    if machine.job.cluster.device == "cpu":
+        tolerance = CPU
+    else:
+        tolerance = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.model.precision, GPU_HALF)
     recorded = np.array(GOLDEN["losses"]["1"])  # of one rank; any number of ranks has the same losses
     return judge_losses("losses", found, recorded, tolerance)
 

@@ -49,7 +49,8 @@ def evaluation(machine: Machine) -> Verdict:
         totals = _totals_over_ranks(machine, main, model, images, resize=recipe.eval_resize)
 
     recorded = GOLDEN["evaluation"]["correct"]
-    good = totals.counted == len(images) and abs(totals.correct - recorded) <= MOST_DIFFERENT
+    all_are_counted = totals.counted == len(images)
+    good = all_are_counted and abs(totals.correct - recorded) <= MOST_DIFFERENT
     found = f"{totals.correct} of {totals.counted} images right, recorded {recorded}"
     wanted = f"differs by at most {MOST_DIFFERENT} images: {WHY_MOST_DIFFERENT}"
     figures = {"correct": totals.correct, "of": totals.counted, "recorded": recorded}

@@ -456,7 +456,8 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
     if have_all_failed or gravest.status == UNKNOWN:
         return gravest
     # Some ranks have not failed, so the text names the one that has.
-    return replace(gravest, found=f"rank {failure_by_rank.index(gravest)}: {gravest.found}")
+    rank = failure_by_rank.index(gravest)
+    return replace(gravest, found=f"rank {rank}: {gravest.found}")
 
 
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
@@ -473,9 +474,11 @@ def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
         RunError: The failure is fatal, and another rank has not left the check LEAVE_S (60) seconds later.
     """
     all_have_left = me.comm.Ibarrier()
-    # An UNKNOWN failure needs no such limit. It says that the GPUs do not have what the check needs. They are of one
-    # kind, so all ranks leave the check.
-    fatal_failure = failure if failure is not None and failure.status == FATAL else None
+    # An UNKNOWN failure needs no limit: the GPUs do not have what the check needs. They are of one kind, so all ranks
+    # leave the check.
+    fatal_failure = None
+    if failure is not None and failure.status == FATAL:
+        fatal_failure = failure
     give_up_s = time.monotonic() + LEAVE_S
     while not all_have_left.Test():
         if fatal_failure and time.monotonic() > give_up_s:

@@ -130,7 +130,9 @@ def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> T
     before_j = energy_j(machine)
     timing = trainer.run(batches, steps=steps, epoch=1, done=probe.steps, phase="measured")
     after_j = energy_j(machine)
-    joules = None if before_j is None or after_j is None else after_j - before_j
+    joules = None  # if NVML does not count the energy
+    if before_j is not None and after_j is not None:
+        joules = after_j - before_j
     return TimedTraining(timing.images, timing.time_s, joules)
 
 
@@ -187,13 +189,11 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
     Args:
         machine: This rank's part of the machine, with the settings of the job.
         timed: The images, time and energy of the training, of all ranks together.
-        flops_per_image: Floating-point operations of training on one image, for the share of the card's peak among the
-            figures.
+        flops_per_image: Floating-point operations of training on one image, for the share of the card's peak.
 
     Returns:
         Ok if the rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published rate of a device, for each rank; else
-        fatal. Unknown if the card is not known, as on a CPU, or if no rate is published for this card, model, precision
-        and image size.
+        fatal. Unknown if no rate is published for this card, model, precision and image size, as for a CPU.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)
@@ -240,14 +240,10 @@ def _rate_of_training(
         card: The model of the GPUs; None on a CPU or if it is not known.
         timed: The images, time and energy of the training, of all ranks together.
         flops_per_image: Floating-point operations of training on one image.
-
-    Returns:
-        The rate. The share is None if the card, or its peak in the job's precision, is not known. The images for each
-        joule are None if the energy was not measured.
     """
     images_per_s = timed.images / timed.time_s
     peak_of_card = card.peak(machine.job.model.precision) if card else None  # in flops/s
-    flops_utilization = None
+    flops_utilization = None  # if the card, or its peak in the job's precision, is not known
     if peak_of_card:
         flops_per_s = flops_per_image * images_per_s
         flops_utilization = flops_per_s / (peak_of_card * machine.me.size)
