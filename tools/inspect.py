@@ -53,8 +53,7 @@ def estimates(
         update_programs: The Paddle programs whose runs, in this order, make one update of the weights. The last one
             sums the gradients over the ranks.
         job: Settings of the training job.
-        network_bytes_per_s: Peak of what a node's network sends: 12.5e9 for 100 Gb/s. None: scaling to several nodes
-            is not estimated.
+        network_bytes_per_s: Peak of what a node's network sends: 12.5e9 for 100 Gb/s. None: no scaling is estimated.
 
     Returns:
         A dict for each GPU model, with what `_estimate` returns and, for a network, `_estimate_of_scaling`.

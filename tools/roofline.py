@@ -157,8 +157,7 @@ def step_time(
 ) -> StepTime:
     """Return the least time of a training step on a card, which computes the operators one after the other.
 
-    An operator takes the time of its FLOPs or of its bytes at peak, whichever is longer. While gradients are summed
-    over the ranks, the card computes the next operators, unless this all-reduce is on the computing stream.
+    An operator takes the time of its FLOPs or of its bytes at peak, whichever is longer.
 
     Args:
         operators: The operators of the step, in their order.
@@ -173,7 +172,7 @@ def step_time(
             takes_s = _all_reduce_s(operator.summed_bytes, ranks, link_bytes_per_s)
             if operator.on_computing_stream:
                 clocks.all_reduce_while_waiting(takes_s)
-            else:
+            else:  # the card computes the next operators meanwhile
                 clocks.all_reduce_beside(takes_s)
         else:
             is_of_optimizer = bool(operator.work.role & OPTIMIZE)

@@ -206,10 +206,10 @@ def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     """Score and check the logs of a job's runs, write a report of them, and print a table of the results.
 
-    The report, report.html, and what the check found, findings.json, are written next to the first log.
+    The report.html, and what the check found, findings.json, are written next to the first log.
 
     Args:
-        paths: The logs of the runs, at least one; repeats of one system.
+        paths: The logs of repeated runs of one system, at least one.
         throughput_only: Whether the runs measured only throughput; these are not checked.
 
     Returns:

@@ -108,8 +108,8 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     Args:
         logs: The runs of the report, at least one.
         protocol: Rules by which runs become a figure, such as a throughput. None: those that suit the logs.
-        skip: Number of windows (the steps between two printed rows) or epochs to drop as warm-up at the start of each
-            run. None: as many as the protocol says.
+        skip: Number of windows (the steps between two printed rows) or epochs to drop at the start of each run. None:
+            as many as the protocol says.
 
     Returns:
         The content of the report. A group that cannot be scored has a `problem` in place of a figure.

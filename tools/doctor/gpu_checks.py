@@ -177,8 +177,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
     Args:
         gpu: Properties of the GPU by NVML, with the driver's version.
-        facts: What was seen of the node: "cuda_start" is the result of starting CUDA, and "cuda_system" has what the
-            driver's kernel module says.
+        facts: What was seen of the node, with the result of starting CUDA and the kernel module's version.
         job: Settings of the training job, for the texts of the verdict.
     """
     driver = _driver_version(gpu, facts)

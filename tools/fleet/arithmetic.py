@@ -342,7 +342,7 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
 
     Returns:
         Ok if all its repetitions gave that result. Otherwise fatal if a wrong result came from its host alone, else
-        unknown; if more than half of them gave one wrong result, only that one counts.
+        unknown. If most gave one wrong result, only that one counts.
     """
     wrong_results = rank.results_other_than(right.name)
     if not wrong_results:

@@ -80,19 +80,18 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
 
     Args:
         title: The metric's name for display, such as "step" or "memory".
-        change_by_host: The change of each node that was measured both times; at least one.
+        change_by_host: The change of each node; at least one.
         alpha: The accepted chance of naming a node although all nodes changed alike.
 
     Returns:
-        The median change with its 95 % interval, and the nodes that slowed down far more, with how much more; none are
-        named in a fleet of fewer than four nodes.
+        The median change with its 95 % interval, and the nodes that slowed down far more, with how much more.
     """
     # {host: the logarithm of its time now over its time then}
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
     interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five nodes
     typical_error = statistics.median(change.error for change in change_by_host.values())
-    slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)
+    slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)  # none of fewer than four nodes
     # From logarithms back to shares of the time: 0.02 is 2 % longer.
     return Change(
         metric=title,

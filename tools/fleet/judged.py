@@ -59,8 +59,8 @@ def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
 
     Args:
         verdicts_on_steps: The verdicts on the nodes' training step times, none of which may call a node slow. `where`
-            is the node, and `figures["slower"]` is how much longer than the fleet's median its step takes: 0.05 is 5 %.
-            Verdicts without that figure are ignored.
+            is the node, and `figures["slower"]`, if there is one, how much longer than the fleet's median its step
+            takes: 0.05 is 5 %.
 
     Returns:
         A sentence that names both nodes, their difference and what to do.

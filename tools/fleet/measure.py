@@ -288,8 +288,7 @@ def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObj
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
-        hosts: The hosts to compare, with the switch group of each (hosts at one network switch), and whether this rank
-            represents its host.
+        hosts: The hosts to compare, with the switch group of each, and whether this rank represents its host.
         node_result: What `examine_node` found on this rank's node: {"failed": [...], "facts": {...}}.
 
     Returns:

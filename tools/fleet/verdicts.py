@@ -79,7 +79,7 @@ def judge_slowness(
         where: The name of the node or link.
         metric: The name of the check, such as "step".
         slowness: How much slower it is than the fleet's median, and whether that counts as slow.
-        value: The median of its times, in the unit of the metric, for the verdict's figures. None leaves it out.
+        value: The median of its times, for the verdict's figures. None leaves it out.
         suffix: Words to add at the end of the text.
     """
     interval_text = ""
@@ -135,14 +135,14 @@ def judge_metric(
 
     Args:
         metric: The name of the check, such as "step".
-        series: The times of each node or link in each turn (a repetition on all at the same time); None: not measured.
+        series: The times of each node or link in each turn (a repetition on all together); None: not measured.
         alpha: The accepted chance of a false alarm in a healthy fleet.
-        across_links: Names of the links between switch groups, which have a median of their own.
+        across_links: Names of the links between switch groups, which have their own median.
         reasons: Why a node or link was not measured, by its name.
 
     Returns:
-        The verdicts in the order of `series`: a warning if slow, else ok. What was not measured is "unknown", or fatal
-        if an error is the reason.
+        The verdicts in the order of `series`: a warning if slow, else ok. Of what was not measured, "unknown", or
+        fatal after an error.
     """
     log_ratios_by_name = _log_ratios_to_median(series, across_links)  # of those that were measured
     if len(log_ratios_by_name) >= LEAST_NODES:
