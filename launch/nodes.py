@@ -346,7 +346,8 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
             end_descendants(0)
             return early_end.status
         lost = next((other for other in others if other.is_lost()), None)
-        if early_end is None and (lost is not None or signals):
+        must_end = lost is not None or bool(signals)
+        if must_end and early_end is None:  # it is asked to end only once
             early_end = decide_early_end(lost, signals, parent)
             # Before the signal is sent, because the command reads the reason when it gets the signal.
             (folder / "abort_reason").write_text(f"{early_end.reason}\n")

@@ -549,7 +549,7 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
     last_record_file = record_files[-1]
     has_list = (source / folder.LIST.format(part)).is_file()
-    # Records in a folder of their own, train/ for example, mean that it is no folder of class folders.
+    # If the records lie in the part's own folder, such as train/, that folder has no class folders.
     has_class_folders = (source / part).is_dir() and last_record_file.parent == source
     has_image_files = has_list or has_class_folders
     if last_record_file.is_file() and not has_image_files:

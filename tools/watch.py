@@ -173,6 +173,11 @@ def state_of(run: Run) -> JsonObject:
     last_window: JsonObject = windows[-1] if windows else {}
     total = total_steps(run)
     sums = summed(windows)
+    images_per_s = None
+    data_wait_share = None
+    if sums.time_s:  # 0: no window has ended yet
+        images_per_s = sums.images / sums.time_s
+        data_wait_share = sums.data_wait_s / sums.time_s
     reason = run.last_value(schema.ABORT_REASON)
     rank_times = list(run.rank_times.values())  # in the order in which they were logged
     return {
@@ -182,8 +187,8 @@ def state_of(run: Run) -> JsonObject:
         "step": last_window.get("step"),
         "total_steps": total,
         "loss": last_window.get("loss"),
-        "images_per_s": sums.images / sums.time_s if sums.time_s else None,
-        "data_wait_share": sums.data_wait_s / sums.time_s if sums.time_s else None,
+        "images_per_s": images_per_s,
+        "data_wait_share": data_wait_share,
         "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": target_of(run),
         "left_s": _left_s(run, last_window.get("step"), total, sums),
@@ -321,13 +326,15 @@ def _sample_of(line: bytes) -> JsonObject | None:
         sample = parse_json(line.decode(errors="replace"))
     except ValueError:
         return None
-    if not isinstance(sample, dict) or not isinstance(sample.get("node"), str):
+    if not isinstance(sample, dict):
         return None
-    if any(real(sample.get(name)) is None for name in NEEDED_OF_NODE):
-        return None
+    has_name = isinstance(sample.get("node"), str)
+    has_numbers = all(real(sample.get(name)) is not None for name in NEEDED_OF_NODE)
     gpus = sample.get("gpus")
-    is_list_of_gpus = isinstance(gpus, list) and all(_is_gpu(gpu) for gpu in gpus)
-    return sample if is_list_of_gpus else None
+    has_gpus = isinstance(gpus, list) and all(_is_gpu(gpu) for gpu in gpus)  # an empty list on a node without GPUs
+    if has_name and has_numbers and has_gpus:
+        return sample
+    return None
 
 
 def _is_gpu(value: Any) -> bool:

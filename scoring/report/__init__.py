@@ -86,7 +86,7 @@ def _build_report(args: argparse.Namespace) -> Report:
         logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records_of_it]
 
     records = [log.record for log in logs]
-    _refuse_to_overwrite_logs(args, records)
+    _refuse_to_overwrite_logs(args, records)  # now that the files in the folders are known
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
 
@@ -271,10 +271,10 @@ def _run_values(run: ReportedRun) -> JsonObject:
     fields["run_time_s"] = record.run_time_s
     fields["status"] = record.status
 
-    final_quality = record.quality[-1] if record.quality else None
-    fields["quality_name"] = final_quality.name if final_quality else None
-    fields["quality"] = final_quality.value if final_quality else None
-    fields["quality_line"] = final_quality.line if final_quality else None
+    final_quality = record.quality[-1] if record.quality else None  # None: the log has no evaluation
+    fields["quality_name"] = getattr(final_quality, "name", None)
+    fields["quality"] = getattr(final_quality, "value", None)
+    fields["quality_line"] = getattr(final_quality, "line", None)
 
     memory_mib: list[float] = values_of(record.windows, "gpu_memory_mib")
     fields["most_gpu_memory_mib"] = max(memory_mib, default=None)

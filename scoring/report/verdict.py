@@ -30,8 +30,6 @@ def applies(check: Verdict) -> bool:
 def overall(checks: Sequence[Verdict]) -> Overall:
     """Return the status of the whole report, the worst one of the checks that apply, and a sentence on it.
 
-    From the worst to the best, the status is fatal, unknown, a warning or ok.
-
     Args:
         checks: The checks of the report. Those whose text begins with "not applicable" are ignored.
 
@@ -42,6 +40,7 @@ def overall(checks: Sequence[Verdict]) -> Overall:
     statuses = {check.status for check in applying}
     warning_checks = [check.check for check in applying if check.status == WARNING]
     with_warnings = f", with warnings about {' and '.join(warning_checks)}" if warning_checks else ""
+    # The worst status that any of them has.
     if FATAL in statuses:
         return Overall(FATAL, "This result does not stand")
     if UNKNOWN in statuses:

@@ -134,11 +134,15 @@ def _resources(job: env.Job) -> JsonObject:
         and "locked_memory" are limits, -1 for none; "drop_caches" says whether this process may flush the page cache.
     """
     left_by_cgroup = cgroup.free_memory_bytes()
+    shared_memory = Path("/dev/shm")
+    free_shared_mib = 0.0  # without such a folder
+    if shared_memory.is_dir():
+        free_shared_mib = psutil.disk_usage(str(shared_memory)).free / 2**20
     return {
         "memory_gib": psutil.virtual_memory().available / GIB,  # of the machine, whatever this process may use
         "cgroup_memory_gib": None if left_by_cgroup is None else left_by_cgroup / GIB,
         "cgroup_cpus": cgroup.cpus(),
-        "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
+        "shm_mib": free_shared_mib,
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "logs": _disk(Path(job.trials.logdir)),

@@ -148,7 +148,7 @@ def judge_metric(
     if len(log_ratios_by_name) >= LEAST_NODES:
         slowness_by_name = _compare(log_ratios_by_name, alpha=alpha)
         verdicts = _judge_measured(metric, series, slowness_by_name)
-    else:
+    else:  # too few to tell which of them is slow
         verdicts = _leave_undecided(metric, log_ratios_by_name)
     unmeasured = [name for name in series if name not in log_ratios_by_name]
     verdicts |= {name: _judge_unmeasured(metric, name, reasons.get(name)) for name in unmeasured}
