@@ -297,7 +297,8 @@ def main() -> int:
     as_json = options.pop("json")
     network_gbps = options.pop("network")
     # The options that are left have the names of the variables of the job that they set, such as DGXSYSTEM.
-    job = _job_of_variables({name: value for name, value in options.items() if value is not None})
+    given = {name: value for name, value in options.items() if value is not None}
+    job = _job_of_variables(given)
     env.export({"GLOG_minloglevel": "2"})
     described = inspect(job, _bytes_per_s(network_gbps))
     print_to_reader(json.dumps(described, indent=1) if as_json else text(described))

@@ -258,9 +258,8 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     for submission in submission_by_round.values():
         makes_a_result = run_count >= submission.runs  # else the round drops no run
         dropped_in_rounds.add(submission.dropped if makes_a_result else 0)
-    if len(dropped_in_rounds) > 1:
-        return None
-    return dropped_in_rounds.pop()
+    all_agree = len(dropped_in_rounds) == 1
+    return dropped_in_rounds.pop() if all_agree else None
 
 
 def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
@@ -373,9 +372,8 @@ def _judge_provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
     if changed:
         what = "a source tree with uncommitted changes, which the commit does not hold"
         fix = "Commit the changes and run again."
-        yield Verdict(
-            check="provenance", status=WARNING, found=f"{_numbers_in_words(changed, runs)} came from {what}", fix=fix
-        )
+        found = f"{_numbers_in_words(changed, runs)} came from {what}"
+        yield Verdict(check="provenance", status=WARNING, found=found, fix=fix)
 
 
 def _is_missing_in_a_log(name: str, runs: Sequence[ReportedRun]) -> bool:

@@ -158,7 +158,8 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
     reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it, with a reason, if the job ends early
     was_started = reason_file.is_file() or (folder / f"{precision}.lines").is_file()
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
-    if why_impossible and not was_started:  # else the jobs ran on a machine that can
+    # If the job was started, the machine that ran it can compute in this precision, whatever this one can.
+    if why_impossible and not was_started:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
     reason = "its job did not run it"
     if reason_file.is_file():
@@ -183,7 +184,7 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """
     folder = folder.resolve()  # so that "." has a name, too
     results = gather(folder)
-    described = results.job or describe_job(job, short=short)
+    described = results.job or describe_job(job, short=short)  # if no job has described itself
     counts = Counter(verdict.status for verdict in results.verdicts)
     total = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
     if described["short"]:

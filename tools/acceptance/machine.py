@@ -415,7 +415,7 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
     """
     here = _run_here(name, check)
     failure = here.verdict if here.has_failed else None
-    _wait_for_other_ranks(me, failure)
+    _wait_for_other_ranks(me, failure)  # first, because a rank that still waits in the check cannot answer below
     failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
     if all(failed is None for failed in failure_by_rank):
         return here.verdict

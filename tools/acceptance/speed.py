@@ -325,5 +325,6 @@ def peak_memory(machine: Machine) -> Verdict:
     smallest_gib = min(gpu_sizes_gib, default=math.nan)  # NaN if no GPU reports its size
     peak_gib = max(peaks_mib) / 1024
     found = f"{peak_gib:.1f} of {six_digits(smallest_gib)} GiB at batch {machine.job.model.batchsize}"
-    figures = {"peak_gib": peak_gib, "has_gib": smallest_gib if gpu_sizes_gib else None}
+    size_gib = smallest_gib if gpu_sizes_gib else None  # JSON has no NaN
+    figures = {"peak_gib": peak_gib, "has_gib": size_gib}
     return Verdict(check="memory", status=OK, found=found, wanted="the job fits", figures=figures)
