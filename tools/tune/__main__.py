@@ -50,6 +50,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     Raises:
         ValueError: An option or the job's STRATEGY cannot be used. This comes before anything runs.
         RunError: The job without changes (the base), or the control run, fails.
+        OSError: The config file cannot be written. The table has been printed then.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -368,8 +369,13 @@ def _refuse_wrong_names(job: env.Job) -> None:
 def main() -> int:
     """Find the fastest strategy for the job that the environment describes, or with --batches measure batch sizes.
 
-    Returns the exit status. Raises ValueError, before anything runs, if --repeats is too small, or if the job has
-    several nodes or cannot be trained.
+    Returns:
+        The exit status.
+
+    Raises:
+        ValueError: An option or the job cannot be used, for example because it has several nodes. Nothing has run then.
+        RunError: The job without changes (the base), or the control run, fails.
+        OSError: The config file cannot be written.
     """
     args = _parse()
     named_files.check_options(args)
