@@ -85,7 +85,7 @@ def _time_row(records: Sequence[Record], job_score: Score) -> str:
         return f"unknown: resumed from a checkpoint in {', '.join(resumed)}"
     times_s = [record.run_time_s for record in records if record.run_time_s is not None]  # of all: none is None here
     unit = "s"
-    if job_score.standing is not None:  # the logs have the form of MLPerf's
+    if job_score.standing is not None:  # the logs have the form of MLPerf logs
         unit = job_score.standing.unit("s")  # adds that the time is unverified, as it must be marked
     return _median_and_range(times_s, decimals=1, unit=unit)
 

@@ -121,7 +121,7 @@ def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
         f"  figure      {score_of_system.value:.3f} {score_of_system.shown_unit}",
         f"  levels      {in_words(score_of_system.levels)}",  # how many windows, runs and hosts, and how they vary
     ]
-    if score_of_system.standing is not None:  # the logs are in MLPerf's form, so the score says how its result stands
+    if score_of_system.standing is not None:  # the logs are MLPerf logs: how the result stands
         lines.append(f"  result      {score_of_system.standing.name}")
     if not is_base:
         lines += _ratio_lines(row)

@@ -229,7 +229,7 @@ def _fact_rows(result: Score) -> list[tuple[str, str]]:
     unconfirmed_logs = result.one_clock  # their times are not confirmed by a second clock in the log
     if unconfirmed_logs and result.protocol.figure == "throughput":
         rows.append(("one clock", f"nothing else in {', '.join(unconfirmed_logs)} confirms the times"))
-    standing = result.standing  # of a result in MLPerf's form; None for other logs
+    standing = result.standing  # of the result of MLPerf logs; None for other logs
     if standing is not None:
         rows.append(("result", standing.name))
         rows.append(("data set", f"{standing.dataset_in_words}; target {standing.target_in_words}"))
