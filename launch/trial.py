@@ -195,8 +195,8 @@ class Trial:
             self.on_signal(self.signal, None)
         self._wait_for(mpirun)
 
-        own_folder_of_mpirun = f"{tempfile.gettempdir()}/ompi.{mpirun.pid}"  # left if mpirun was killed
-        for leftover in (segments, own_folder_of_mpirun):
+        folder_of_mpirun = settings.get("PRTE_MCA_prte_local_tmpdir_base", "")  # named by launch/trials.sh
+        for leftover in (segments, folder_of_mpirun):
             shutil.rmtree(leftover, ignore_errors=True)  # an empty or missing path is ignored
         if mpirun.returncode < 0:  # a signal ended it
             return 128 - mpirun.returncode

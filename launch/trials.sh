@@ -26,6 +26,11 @@ if ((DGXNNODES == 1)); then
   unset "${!OMPI_MCA_@}"
   export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm
 fi
+# Open MPI names its folder of temporary files by mpirun's process id alone, and mpirun does not start where one that was
+# killed has left a folder of the same name. So it is in a new folder, which launch/trial.py removes.
+unset PRTE_MCA_prte_tmpdir_base # mpirun takes one of the two
+PRTE_MCA_prte_local_tmpdir_base="$(mktemp -u -t "mpirun.$$.XXXXXXXX")"
+export PRTE_MCA_prte_local_tmpdir_base
 trial_pid="" signal="" reason=""
 end_s=0 # when a trial is ended that is not done; 0: never
 
@@ -77,7 +82,7 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
     flock --timeout "${LAST_WINDOW_S}" "${1%.*}.stderr" true || true # which mpirun holds as long as a rank may write
     reason="$(.venv/bin/python -m runlog close "$1" "launch/trial.py was ended by signal $((status - 128))")" || true
     echo "error: ${reason} (log $1)" >&2
-    rm -rf "/dev/shm/ranks.$$."*
+    rm -rf "/dev/shm/ranks.$$."* "${PRTE_MCA_prte_local_tmpdir_base}"
     status=1
   fi
   ((status == 0)) || tell_end "${reason}"
@@ -98,6 +103,7 @@ if [[ "${1:-}" == --check ]]; then
   setpriv --pdeathsig TERM "${command[@]}" </dev/null 2>&"${errors}" {errors}>&- || status=$?
   exec {errors}>&-
   wait "${filter}"
+  rm -rf "${PRTE_MCA_prte_local_tmpdir_base}"
   exit "$((status == 2 ? 2 : status != 0))"
 fi
 

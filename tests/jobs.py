@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ STAND_IN = REPOSITORY / "tests" / "stand_in.py"  # of a rank's training
 # A job that takes seconds: a few steps at 32 x 32 pixels, a window each step, the same samples every time.
 TINY = {"MODE": "throughput", "IMAGE_SIZE": "32", "WARMUP_STEPS": "1", "MEASURED_STEPS": "3", "PRINT_STEPS": "1"}
 TINY |= {"SEED": "7", "CLEAR_CACHES": "0", "PROGRESS": "plain"}
+MPIRUN_FOLDER = tempfile.TemporaryDirectory(prefix="mpirun.")  # what a killed one leaves in /tmp may stop another
 JOB_PREFIXES = ("JOB_", "OMPI_", "PMIX_", "PRTE_", "PADDLE_")
 
 
@@ -30,6 +32,7 @@ def environment(**variables: str | int) -> dict[str, str]:
     """This process's environment without what another job left in it, and with `variables`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(JOB_PREFIXES)}
     kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    kept |= {"PRTE_MCA_prte_tmpdir_base": MPIRUN_FOLDER.name}
     return kept | {name: str(value) for name, value in variables.items()}
 
 

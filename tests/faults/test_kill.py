@@ -167,13 +167,16 @@ def test_nothing_stays_of_a_job_when_one_process_is_killed(
     assert {role_of(process) for process in tree} == set(TREE)
     segments = [Path(m.path) for m in jobs.rank_of(tmp_path, 0).memory_maps() if m.path.startswith("/dev/shm/")]
     assert segments and all(path.exists() for path in segments)
+    folder_of_mpirun = Path(jobs.launcher_of(tmp_path).environ()["PRTE_MCA_prte_local_tmpdir_base"])
+    assert folder_of_mpirun.exists()
     tree[[role_of(process) for process in tree].index(role)].send_signal(signal.SIGKILL)
     _, said = job.communicate(timeout=jobs.LIMIT_S)
     assert job.returncode != 0 and said.count("error: ") == said.count("\n") == 1, said
     jobs.until(lambda: not jobs.processes(tmp_path), why=lambda: jobs.processes(tmp_path))
     assert re.fullmatch(TREE[role], jobs.abort_reason(tmp_path / LOG))
     segments += [path.parent for path in segments if path.parent.name.startswith("ranks.")]
-    assert [path for path in (*tmp_path.iterdir(), *segments) if path.exists() and path.name != "CPU"] == []
+    left = (*tmp_path.iterdir(), *segments, folder_of_mpirun)
+    assert [path for path in left if path.exists() and path.name != "CPU"] == []
 
 
 TRIAL_THAT_HAS_BEGUN = """

@@ -229,6 +229,26 @@ def test_a_full_disk_ends_the_run(standing_in: Path, tmp_path: Path) -> None:
     assert not jobs.processes(tmp_path)
 
 
+# Starts a command as one of the first processes of a system, all of whose ids mpiruns have had that were killed.
+IDS_IN_USE = """
+host="$(uname -n)"
+mkdir -p "$TMPDIR"/ompi.{1..999} && touch "$TMPDIR"/ompi.{1..999}/"pmix.$host.tool"
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--check",)], ids=["training", "check"])
+def test_what_a_killed_mpirun_has_left_does_not_stop_a_new_one_of_the_same_process_id(
+    standing_in: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    of_a_new_system = in_namespaces("--pid", "--fork", "--mount-proc")
+    command = [*of_a_new_system, "bash", "-euc", IDS_IN_USE, "bash", "./run_and_time.sh", *arguments]
+    folder = tmp_path / "tmp"
+    done = jobs.run(command, cwd=standing_in, **jobs.TINY, LOGDIR=tmp_path, TMPDIR=folder)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert not [path for path in folder.iterdir() if not path.name.startswith("ompi.")]
+
+
 def test_trials_that_are_left_follow_a_lost_one_and_the_good_ones_are_scored(standing_in: Path, tmp_path: Path) -> None:
     job = {**jobs.TINY, "DGXNGPU": "1", "LOGDIR": str(tmp_path), "ON_FAILURE": "go_on"}
     assert jobs.run_and_time(cwd=standing_in, **job).returncode == 0

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,7 +116,9 @@ def mpirun_failure() -> str:
     add_a_number = [sys.executable, "-c", "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"]
     # The command `timeout` sends a signal that mpirun passes on to its ranks. Python's own timeout kills only mpirun.
     command = ["timeout", str(MPIRUN_S), *two_ranks, *add_a_number]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as folder:  # what a killed mpirun has left in /tmp may stop a new one
+        settings = {**os.environ, "TMPDIR": folder}
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=settings)
     if done.returncode == 0:
         return ""
     if done.returncode == TIMED_OUT:
