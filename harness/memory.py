@@ -45,7 +45,8 @@ def workspace_limit_mib(card_gib: float) -> int:
     Args:
         card_gib: Memory of the GPU in GiB.
     """
-    return SMALL_WORKSPACE_MIB if card_gib < SMALL_CARD_GIB else WORKSPACE_MIB
+    is_small_card = card_gib < SMALL_CARD_GIB
+    return SMALL_WORKSPACE_MIB if is_small_card else WORKSPACE_MIB
 
 
 def program_mib(job: Job) -> float | None:
@@ -61,13 +62,20 @@ def program_mib(job: Job) -> float | None:
     """
     model = job.model
     measured = model.traits.memory
-    if measured is None or model.knobs.auto or model.recipe in measured.other_recipes:
+    if measured is None:  # no program of this workload was measured
         return None
-    precision = "fp32" if model.precision == "tf32" else model.precision  # the same program
+    builds_other_program = model.knobs.auto or model.recipe in measured.other_recipes  # than the measured one
+    if builds_other_program:
+        return None
+
+    precision = model.precision
+    if precision == "tf32":
+        precision = "fp32"  # the program is the same; only a GPU's kernels compute otherwise
     peak_by_images = measured.mib.get(precision)
-    if peak_by_images is None:
+    if peak_by_images is None:  # not measured in this precision
         return None
-    return _peak_mib(peak_by_images, _measured_images_at_once(model, measured))
+    images = _images_at_once_in_measured_size(model, measured)
+    return _peak_mib(peak_by_images, images)
 
 
 def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
@@ -83,24 +91,27 @@ def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
     measured_images = sorted(peak_by_images)
     most_images = measured_images[-1]
     if images > most_images:
-        return float(peak_by_images[most_images]) * (images / most_images)
+        growth = images / most_images
+        return float(peak_by_images[most_images]) * growth
     peaks_mib = [peak_by_images[number] for number in measured_images]
-    return float(np.interp(images, measured_images, peaks_mib))
+    return float(np.interp(images, measured_images, peaks_mib))  # below the smallest number it keeps that one's peak
 
 
-def _measured_images_at_once(model: ModelSettings, measured: MemoryPeaks) -> float:
+def _images_at_once_in_measured_size(model: ModelSettings, measured: MemoryPeaks) -> float:
     """Return how many images of the measured size have as many pixels as those that are computed at once.
 
-    STRATEGY=gradient_merge=N computes a batch in N parts, one after the other.
+    For example 64 images at once of twice the measured height and width count as 256.
 
     Args:
         model: Settings of the model, with its batch and image size.
         measured: The measured peaks of memory, with the size of the images.
     """
-    images_at_once = model.batchsize / model.knobs.gradient_merge
+    parts_of_batch = model.knobs.gradient_merge  # they are computed one after the other
+    images_at_once = model.batchsize / parts_of_batch
     if model.image_size == 0:  # the recipe's crop, which is the measured one
         return images_at_once
-    return images_at_once * (model.image_size**2 / measured.crop_pixels)
+    pixels_per_measured_pixel = model.image_size**2 / measured.crop_pixels
+    return images_at_once * pixels_per_measured_pixel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,16 +138,19 @@ def input_memory(job: Job) -> InputMemory:
         not measured.
     """
     measured = job.model.traits.memory
-    if not job.cluster.on_gpu or job.data.is_synthetic or measured is None:
+    has_pipelines_on_gpu = job.cluster.on_gpu and not job.data.is_synthetic
+    if measured is None or not has_pipelines_on_gpu:
         return NO_INPUT
-    threads = job.data.threads or job.cluster.threads_per_rank
+    threads = job.data.threads or job.cluster.threads_per_rank  # 0: as many as the rank has
     buffers = _decoder_buffers(job)
-    # Each pipeline has buffers for its decoder's threads, and keeps batches ready on the GPU.
+    # Of one pipeline: it has buffers for its decoder's threads, and keeps batches ready on the GPU.
     decoder_bytes = threads * buffers.device_bytes
     pinned_bytes = threads * PINNED_BUFFERS * buffers.pinned_bytes
-    ready_bytes = PREFETCH_BATCHES * job.model.batchsize * _image_bytes(job.model, measured)
+    batch_bytes = job.model.batchsize * _image_bytes(job.model, measured)
+    ready_bytes = PREFETCH_BATCHES * batch_bytes
+    device_bytes = decoder_bytes + ready_bytes
     return InputMemory(
-        device_mib=PIPELINES * (decoder_bytes + ready_bytes) / MIB,
+        device_mib=PIPELINES * device_bytes / MIB,
         unit_mib=PIPELINES * buffers.unit_bytes / MIB,
         pinned_mib=PIPELINES * pinned_bytes / MIB,
         words=f"{PIPELINES} pipelines of {threads} threads{buffers.images_in_words}",
@@ -150,9 +164,11 @@ def _image_bytes(model: ModelSettings, measured: MemoryPeaks) -> int:
         model: Settings of the model, with its image size and precision.
         measured: The measured peaks of memory, with the size of the recipe's images.
     """
-    pixels = model.image_size**2 if model.image_size else measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
-    value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
-    return pixels * CHANNELS * value_bytes
+    is_recipes_crop = model.image_size == 0
+    pixels = measured.crop_pixels if is_recipes_crop else model.image_size**2
+    is_half = model.precision in HALF_PRECISIONS
+    bytes_per_value = 2 if is_half else 4
+    return pixels * CHANNELS * bytes_per_value
 
 
 class _DecoderBuffers(NamedTuple):
@@ -176,9 +192,11 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
     Returns:
         Bytes for each thread of the decoder on the GPU and in the host's pinned memory, and bytes of a GPU's JPEG unit.
     """
-    decoder = job.model.traits.decoder
+    decoder = job.model.traits.decoder  # None: this workload decodes on the host
     if decoder is None or not job.data.folder:
-        return _DecoderBuffers(LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, unit_bytes=0, images_in_words="")
+        return _DecoderBuffers(
+            device_bytes=LEAST_DEVICE_PADDING, pinned_bytes=LEAST_HOST_PADDING, unit_bytes=0, images_in_words=""
+        )
     width, height = largest_image(job, decoder)
     return _DecoderBuffers(
         device_bytes=decoder.device_padding(width, height),
@@ -202,13 +220,16 @@ def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
     Returns:
         (width, height). If either file is missing or damaged, the decoder's `usual_largest`.
     """
-    widths, heights = [], []
+    widths = []
+    heights = []
     for part in ("train", "val"):
+        file = Path(job.data.folder) / f"{part}.sizes.json"
         try:
-            sizes = json.loads((Path(job.data.folder) / f"{part}.sizes.json").read_bytes())
-            widths.append(int(sizes["width"]))
-            heights.append(int(sizes["height"]))
-        except (OSError, ValueError, KeyError, TypeError):  # the data set's own check names a wrong file
+            largest = json.loads(file.read_bytes())  # {"width": 500, "height": 375}, perhaps with more
+            widths.append(int(largest["width"]))
+            heights.append(int(largest["height"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            # It is absent or damaged. Silent, because the data set's own check names a damaged file.
             return decoder.usual_largest
     return max(widths), max(heights)
 
@@ -261,14 +282,18 @@ def _exhaustion_in_words(message: str, batchsize: int) -> str:
             lower, because the batch need not be the cause.
         batchsize: Images on each device. If it is 1, the line says to lower IMAGE_SIZE or DGXNGPU instead of BATCHSIZE.
     """
-    doing = WATCHDOG.doing
-    where = _exhausted_memory(message)
-    if message in _CPP_ERRORS:
-        return f"{message} in a library while {doing}, which names no amount; {where}"
-    fix = "lower IMAGE_SIZE or DGXNGPU"
-    if batchsize > 1:
+    doing = WATCHDOG.doing  # what the run does now, as the watchdog was told
+    memory_now = _exhausted_memory(message)
+    is_bare_cpp_error = message in _CPP_ERRORS
+    if is_bare_cpp_error:
+        return f"{message} in a library while {doing}, which names no amount; {memory_now}"
+
+    can_lower_batch = batchsize > 1
+    if can_lower_batch:
         fix = "lower BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
-    return f"out of memory at BATCHSIZE={batchsize} while {doing}: {where}: {fix}"
+    else:
+        fix = "lower IMAGE_SIZE or DGXNGPU"
+    return f"out of memory at BATCHSIZE={batchsize} while {doing}: {memory_now}: {fix}"
 
 
 def _exhausted_memory(text: str) -> str:
@@ -281,13 +306,15 @@ def _exhausted_memory(text: str) -> str:
     """
     host = socket.gethostname()
     gpu_memory = _exhausted_gpu_memory(text, host)
-    if gpu_memory:
+    is_about_gpu = gpu_memory != ""
+    if is_about_gpu:
         return gpu_memory
 
     host_memory = _host_memory(host)
-    asked = _PADDLE_ON_CPU.search(text) or DALI_ERROR.search(text)
-    if asked:
-        host_memory += f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more"
+    error_with_amount = _PADDLE_ON_CPU.search(text) or DALI_ERROR.search(text)
+    if error_with_amount:
+        more_gib = int(error_with_amount["bytes"]) / GIB
+        host_memory += f" and asked for {more_gib:.3f} GiB more"
     return host_memory
 
 
@@ -327,11 +354,12 @@ def _host_memory(host: str) -> str:
     Args:
         host: Name of this machine, for the text.
     """
-    node = psutil.virtual_memory()
-    own = psutil.Process().memory_info()
-    left = f"{host} has {node.available / GIB:.2f} of {node.total / GIB:.2f} GiB left"
-    holds = f"this rank holds {own.rss / GIB:.2f} GiB"
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        holds += f" ({own.vms / GIB:.2f} of {limit / GIB:.2f} GiB of addresses)"
-    return f"{left}, {holds}"
+    of_host = psutil.virtual_memory()
+    of_process = psutil.Process().memory_info()
+    host_has_left = f"{host} has {of_host.available / GIB:.2f} of {of_host.total / GIB:.2f} GiB left"
+    rank_holds = f"this rank holds {of_process.rss / GIB:.2f} GiB"
+    address_limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # `ulimit -v`; it may run out before the memory does
+    is_limited = address_limit != resource.RLIM_INFINITY
+    if is_limited:
+        rank_holds += f" ({of_process.vms / GIB:.2f} of {address_limit / GIB:.2f} GiB of addresses)"
+    return f"{host_has_left}, {rank_holds}"
