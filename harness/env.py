@@ -149,15 +149,16 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     name_for_this_job = _names_for_this_job(after_config, environ)  # {"STRATEGY": "RN50_AMP_O2_STRATEGY"}
     variables = after_config | {general: after_config[name] for general, name in name_for_this_job.items()}
 
-    unread = _unread(variables)
+    empty_without_effect = _unread(variables)
     job_has = variables | {"DGXSYSTEM": system}
     set_by_user = []
     set_by_config = []
     for name, value in variables.items():
-        value_of_user = environ.get(name_for_this_job.get(name, name))
-        if name in unread:
+        if name in empty_without_effect:
             continue
-        if value_of_user == job_has[name]:
+        # A general variable has its value from one for this job, so its setter is the setter of that one.
+        source_of_value = name_for_this_job.get(name, name)
+        if environ.get(source_of_value) == job_has[name]:
             set_by_user.append(name)
         elif value == job_has[name]:  # not so where the default stands in for an empty DGXSYSTEM
             set_by_config.append(name)
@@ -243,7 +244,8 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
     # "_" is the script's name, $0.
     command = ["bash", "-euc", AFTER_CONFIG, "_", str(config), *names()]
     done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, check=False)
-    if done.returncode or not done.stdout:  # no variable at all: it has called `exit`
+    printed_nothing = not done.stdout  # it called `exit`: else all variables are printed behind it
+    if done.returncode != 0 or printed_nothing:
         message = os.fsdecode(done.stderr).strip()
         reason = message or f"a command in it ended bash with status {done.returncode}"
         raise ValueError(f"{config.name}: {reason}: correct the file")

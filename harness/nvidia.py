@@ -370,7 +370,8 @@ def gpu_of(handle: Handle) -> Gpu:
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
     services = [process for process in processes or () if _is_service(process)]
-    displays = _processes(DRAWING, handle) if processes or _holds_more_than_service(memory) else None
+    may_be_in_use = bool(processes) or _holds_more_than_service(memory)
+    displays = _processes(DRAWING, handle) if may_be_in_use else None
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),

@@ -60,15 +60,18 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
         layers: Settings of the network's convolutions and normalizations.
         count: Number of branches of the next stage.
     """
-    result = []
+    branches_of_next_stage = []
+    last_part_of_name = name.rpartition(".")[2]  # as "tr2"
     for i, width in enumerate(WIDTHS[:count]):
-        is_new = i == len(branches)
-        x = branches[-1 if is_new else i]
-        if is_new or x.shape[1] != width:
-            layer = f"{name}.transition_{name.rpartition('.')[2]}_layer_{i + 1}"
-            x = layers.conv_bn(x, layer, width, 3, stride=2 if is_new else 1)
-        result.append(x)
-    return result
+        is_new = i == len(branches)  # a stage has at most one branch more than the stage before
+        x = branches[-1] if is_new else branches[i]
+        has_width = x.shape[1] == width
+        if is_new or not has_width:
+            layer = f"{name}.transition_{last_part_of_name}_layer_{i + 1}"
+            stride = 2 if is_new else 1  # halves the size
+            x = layers.conv_bn(x, layer, width, 3, stride=stride)
+        branches_of_next_stage.append(x)
+    return branches_of_next_stage
 
 
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
@@ -329,7 +332,8 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
         raise TypeError(f"a {type(loaded).__name__}")
     arrays = {}
     for name, value in loaded.items():
-        if not isinstance(name, str) or name.endswith("@@"):  # no name, or paddle.save's own table of names
+        is_name = isinstance(name, str)
+        if not is_name or name.endswith("@@"):  # such a name is that of paddle.save's own table of names
             continue
         is_saved_tensor = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes it
         array = value[1] if is_saved_tensor else value
@@ -361,7 +365,8 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     for variable in program.list_vars():
         name_in_model = paddleseg_name(variable.name)
         name_in_file = name_in_model if is_whole_model else _name_in_backbone(name_in_model)
-        is_expected_in_file = bool(name_in_file) and variable.persistable
+        # The head has no name in a file of the backbone, and what is not persistable is no weight but an image.
+        is_expected_in_file = name_in_file != "" and variable.persistable
         if not is_expected_in_file:
             continue
         misfit = _misfit(name_in_file, loaded.get(name_in_file), variable)

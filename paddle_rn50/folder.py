@@ -397,7 +397,10 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
         top, _, below = folders.relative(unquoted(line["path"])).removeprefix("./").partition("/")
         name, is_in_folder, _ = below.partition("/")
         label = int(line["label"])
-        if top == other_part and is_in_folder and number_of_class.get(name, label) != label:
+        is_in_class_folder = top == other_part and is_in_folder != ""
+        if not is_in_class_folder or name not in number_of_class:  # then it contradicts no number
+            continue
+        if number_of_class[name] != label:
             raise ValueError(
                 f"{where}: gives {name} the label {label}, but {root / part / name} is number {number_of_class[name]} "
                 f"of the class folders by name: write {LIST.format(part)}, too, or remove {list_file.name}"

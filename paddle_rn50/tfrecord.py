@@ -95,9 +95,12 @@ def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> Non
     present = set()
     for file in files:
         numbers = NUMBERED.fullmatch(file.name)
-        if numbers is None or int(numbers["count"]) != count or int(numbers["number"]) in present:
+        is_of_set = numbers is not None and int(numbers["count"]) == count
+        number = int(numbers["number"]) if numbers else None
+        is_second_with_number = number in present  # such as one with the ending .tfrecord and one without
+        if not is_of_set or is_second_with_number:
             raise ValueError(f"{file}: is none of the {count} files that {files[0].name} is of: move it elsewhere")
-        present.add(int(numbers["number"]))
+        present.add(number)
     if len(files) != count:
         raise ValueError(f"{root}: has {len(files)} of the {count} files {pattern}: restore the others")
 

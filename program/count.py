@@ -371,9 +371,11 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
         if op.type != "c_allreduce_sum":
             continue
         (buffer,) = op.input("X")
-        if buffer not in gradients_by_buffer and GRADIENT_SUFFIX not in buffer:
+        is_bucket = buffer in gradients_by_buffer
+        is_single_gradient = not is_bucket and GRADIENT_SUFFIX in buffer
+        if not is_bucket and not is_single_gradient:  # statistics of a batch norm
             continue
-        gradients = gradients_by_buffer.get(buffer, [buffer])  # what is summed alone is its own buffer
+        gradients = gradients_by_buffer[buffer] if is_bucket else [buffer]
         kernels_before = [work for work in backward_kernels if work.index < index]
         described.append(
             {

@@ -153,8 +153,8 @@ class Sampler(Hook):
         """
         gpus = sample["gpus"][: self._job_gpus]
         for name, peak in self._peaks.items():
-            self._peaks[name] = _most([peak, *(gpu[name] for gpu in gpus)])
-        power_w = _sum([gpu["power_w"] for gpu in gpus])
+            self._peaks[name] = _most_of_known([peak, *(gpu[name] for gpu in gpus)])
+        power_w = _sum_if_all_known([gpu["power_w"] for gpu in gpus])
         self.power_w = None if power_w is None else round(power_w, 3)
 
     # ---- what the run asks
@@ -184,7 +184,7 @@ class Sampler(Hook):
         return 0.0
 
     def _energy_j(self) -> float | None:
-        return _sum([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
+        return _sum_if_all_known([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
         """Return what was measured on this node since the sampling began; `summarize` takes one such dictionary a node.
@@ -220,23 +220,24 @@ def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     Returns:
         The summary. What was not measured is None, and so is the energy if one node did not measure it.
     """
-    energy_j = _sum([node["energy_j"] for node in nodes])
-    images = nodes[0]["images"]  # each node counts those of all ranks
+    energy_j = _sum_if_all_known([node["energy_j"] for node in nodes])
+    images = nodes[0]["images"]  # each node counts those of all ranks, so the nodes' counts are equal
     joules_per_image = None
     if energy_j is not None and images:
         joules_per_image = energy_j / images
+    # The share of one core that the sampling took on each node.
+    cpu_shares = [round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes]
     return TelemetrySummary(
-        peak_gpu_memory_mib=_most([node["peak_gpu_memory_mib"] for node in nodes]),
-        peak_gpu_temperature_c=_most([node["peak_gpu_temperature_c"] for node in nodes]),
+        peak_gpu_memory_mib=_most_of_known([node["peak_gpu_memory_mib"] for node in nodes]),
+        peak_gpu_temperature_c=_most_of_known([node["peak_gpu_temperature_c"] for node in nodes]),
         energy_j=None if energy_j is None else round(energy_j, 3),
         joules_per_image=joules_per_image,
         samples=sum(node["samples"] for node in nodes),
-        # The share of a core that sampling took, on the node where it took most.
-        sampler_cpu_share=max(round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes),
+        sampler_cpu_share=max(cpu_shares),
     )
 
 
-def _most(values: list[float | None]) -> float | None:
+def _most_of_known(values: list[float | None]) -> float | None:
     """Return the largest of the values that are known; None if none is.
 
     Args:
@@ -245,7 +246,7 @@ def _most(values: list[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _sum(values: list[float | None]) -> float | None:
+def _sum_if_all_known(values: list[float | None]) -> float | None:
     """Return the sum of some values; None if there is no value, or one is not known.
 
     Args:

@@ -137,7 +137,7 @@ class _Groups:
             Whether they were merged; if not, nothing changes.
         """
         groups = [self._group_of[name] for name in names]
-        kept = self._kept_of(groups, index)
+        kept = self._variable_for_all(groups, index)
         if kept is None:
             return False
         merged = _joined(groups, kept)
@@ -145,7 +145,7 @@ class _Groups:
             self._group_of[member] = merged
         return True
 
-    def _kept_of(self, groups: list[_Group], index: int) -> str | None:
+    def _variable_for_all(self, groups: list[_Group], index: int) -> str | None:
         """Return the variable that can take the place of all variables of these groups.
 
         If no group gets a new value after `index`, any variable can. If one group does, its variable can, unless an
@@ -159,13 +159,13 @@ class _Groups:
             The name; None if several groups get new values later, if an old value is still read, or if shapes or types
             differ.
         """
-        if not self._have_one_form(groups):
+        if not self._have_one_form(groups):  # shapes or types differ
             return None
         changing_groups = [group for group in groups if group.writes_after(index)]
         if not changing_groups:
-            return groups[0].kept
+            return groups[0].kept  # any would do
         if len(changing_groups) > 1:
-            return None
+            return None  # later their values may differ
         (changing,) = changing_groups
         first_change = min(changing.writes_after(index))
         others = [group for group in groups if group is not changing]
@@ -258,14 +258,15 @@ def spread_mean_gradients(main: static.Program) -> int:
     block = main.global_block()
 
     def substitute(op: Operator) -> list[Step] | None:
-        if op.type != "pool2d_grad" or op.attr("pooling_type") != "avg":
-            return None
+        is_of_mean = op.type == "pool2d_grad" and op.attr("pooling_type") == "avg"
+        if not is_of_mean:
+            return None  # the operator stays
         height_axis = op.attr("data_format").index("H")  # the width's axis is the next one
         image_sides = block.var(op.input("X")[0]).shape[height_axis : height_axis + 2]
         mean_sides = block.var(op.input("Out")[0]).shape[height_axis : height_axis + 2]
         is_global = mean_sides == (1, 1)
         if not is_global:
-            return None
+            return None  # the operator stays
         return [_spreading_pooling(op, image_sides)]
 
     return rewrite(main, substitute)
@@ -325,17 +326,22 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
         block: Block that declares the operator's variables.
         op: Any operator of that block.
     """
-    if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
+    if op.type != "conv2d_grad":
+        return False
+    computes_image_gradient = bool(op.output("Input@GRAD"))
+    if not computes_image_gradient or op.attr("data_format") != "NCHW":
         return False
     out_channels, _, *kernel = block.var(op.input("Filter")[0]).shape
     is_padded_by_one = op.attr("padding_algorithm") == "SAME" or list(op.attr("paddings")) == [1, 1]
+    side = _side_in_pixels(block.var(op.input("Input")[0]).shape)
+    has_few_channels = out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side
     return bool(
         kernel == [3, 3]
         and is_padded_by_one
         and list(op.attr("strides")) == [1, 1]
         and list(op.attr("dilations")) == [1, 1]
         and op.attr("groups") == 1
-        and out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * _side_in_pixels(block.var(op.input("Input")[0]).shape)
+        and has_few_channels
     )
 
 

@@ -246,7 +246,8 @@ class _Follower:
         is_in_backward = bool(role & ops.BACKWARD)
         if is_in_backward and op.type in _TO_OR_FROM_ONE_RANK:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
-        if role == ops.BACKWARD | ops.LOSS:
+        starts_gradients = role == ops.BACKWARD | ops.LOSS  # it sets the gradient of the loss
+        if starts_gradients:
             return histories | self._started(op)
         if ops.is_merge(op):
             return histories | _merged(op, histories)

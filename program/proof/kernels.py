@@ -257,7 +257,8 @@ def check_evaluation(main: static.Program, training: static.Program, device: str
     training_variables = training.global_block().vars
     for variable in main.list_vars():
         other = training_variables.get(variable.name)
-        if other is None or not variable.persistable or not other.persistable:
+        is_shared = other is not None and variable.persistable and other.persistable
+        if not is_shared:
             continue
         in_evaluation = (variable.shape, dtype_of(variable))
         in_training = (other.shape, dtype_of(other))

@@ -60,8 +60,9 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
         _check_lars_states(op)
     _check_decays(op, config)
     is_half = any(type_in(op.block, name) == "float16" for name in parameters)
-    has_masters = len(ops.operands(op, "MasterParam")) == len(parameters) and op.attr("multi_precision")
-    prove(not is_half or has_masters, f"{parameters[0]} is in half precision and has no FP32 master")
+    if is_half:
+        has_masters = len(ops.operands(op, "MasterParam")) == len(parameters) and op.attr("multi_precision")
+        prove(has_masters, f"{parameters[0]} is in half precision and has no FP32 master")
 
 
 def _check_decays(op: Operator, config: OptimizerConfig) -> None:
