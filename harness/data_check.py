@@ -77,11 +77,12 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
     label_fault = ""
+    notes = list(samples.notes)
+    # Labels are judged only if all files can be decoded, and doubted only if none is plainly wrong.
     if not undecodable:
         label_fault = _first_label_fault(data_module, samples, chosen)
-    notes = list(samples.notes)
-    if not undecodable and not label_fault:
-        notes += _doubts_about_labels(data_module, samples, chosen)
+        if not label_fault:
+            notes += _doubts_about_labels(data_module, samples, chosen)
     return {
         "name": f"{part} ({samples.form})",
         "samples": len(samples),

@@ -168,19 +168,19 @@ def main() -> int:
     given = env.of_process()
     # run_and_time.sh exports what --shell prints to the processes that it starts, and some of these call this again.
     # Their environment is not a user's any more: it was checked, and the trial loop has set RESULT_FILE in it.
-    is_of_user = not env.is_resolved(given)
+    is_environment_of_user = not env.is_resolved(given)
     # Only with its packages can the training program say what it refuses. A launcher's host may lack them, so it leaves
     # that to the nodes, which call this with --shell.
     has_packages = importlib.util.find_spec("numpy") is not None
     try:
-        described = _describe_for_user(given) if is_of_user else _describe(given)
-        if has_packages and not args.launch:
+        described = _describe_for_user(given) if is_environment_of_user else _describe(given)
+        if has_packages and not args.launch:  # a launcher leaves it to its nodes
             refusals.raise_first(refusals.of_program(described.job))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
-    if is_of_user:
+    if is_environment_of_user:  # else it was warned of when the job began
         for warning in [*misspelt(described.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:

@@ -322,9 +322,11 @@ def _tiff_fault(opened: TiffImagePlugin.TiffImageFile) -> str:
         opened: The image as Pillow has opened it.
     """
     colours = opened.tag_v2.get(TIFF_COLOURS)
-    is_wide = opened.mode != "1"  # more than a bit a pixel
+    has_one_bit_pixels = opened.mode == "1"
     is_jpeg = opened.tag_v2.get(TIFF_COMPRESSION) in TIFF_JPEG
-    if colours not in MISTAKEN_TIFF_COLOURS or (colours == WHITE_IS_ZERO and not is_wide):
+    if colours not in MISTAKEN_TIFF_COLOURS:
+        return ""
+    if colours == WHITE_IS_ZERO and has_one_bit_pixels:
         return ""
     if colours == YCBCR and is_jpeg:
         return ""

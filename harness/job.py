@@ -94,6 +94,7 @@ class Setting:
             raise ValueError(f"{self.variable}={text!r}: must be one of {choices}")
         if not text.isprintable():
             raise ValueError(f"{self.variable}={text!r}: must be one line of printable text ({self.doc})")
+        # An empty text need not have the form.
         if text and self.form and not re.fullmatch(self.form.pattern, text):
             raise ValueError(f"{self.variable}={text!r}: must be {self.form.words} ({self.doc})")
         return text

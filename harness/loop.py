@@ -303,24 +303,25 @@ class Trainer:
         Raises:
             NotFinite: The loss is infinite or NaN. The window is logged before.
         """
-        measured: dict[str, Any] = {"power_w": None}  # None if no hook measures it
+        readings_of_hooks: dict[str, Any] = {"power_w": None}  # None if no hook measures it
         for hook in self.hooks:
-            measured.update(hook.readings())
+            readings_of_hooks.update(hook.readings())
+        is_finite = math.isfinite(loss)
         value = schema.StepWindow(
             steps=window.steps,
             images=window.images,
             time_s=round(window.time_s, 6),
             data_wait_s=round(window.data_wait_s, 6),
-            loss=loss if math.isfinite(loss) else None,
+            loss=loss if is_finite else None,  # JSON has no number for it
             gpu_memory_mib=gpu_memory_mib(self.step.executor.place),
-            **measured,
+            **readings_of_hooks,
         )
         self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
         self.report_clock(step)
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if loss == 0:
             self.progress.warn(self.log, NOTHING_TO_LEARN)
-        if not math.isfinite(loss):
+        if not is_finite:  # last, so that the log and the terminal have the window
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def report_clock(self, step: int) -> None:

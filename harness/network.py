@@ -29,19 +29,20 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
 
-    here = socket.gethostname()
+    machine = socket.gethostname()  # as it calls itself, which need not be its name in HOSTS
     hosts = cluster.hosts.split(",")
-    own = hosts[node]
-    other = hosts[1] if node == 0 else hosts[0]
+    own_name = hosts[node]
+    name_of_other_node = hosts[1] if node == 0 else hosts[0]
+    both_names = f"{own_name} and {name_of_other_node}"
     try:
-        address = socket.gethostbyname(own)
+        address = socket.gethostbyname(own_name)
         if _is_loopback(address):
-            address = _address_towards(other)
+            address = _address_towards(name_of_other_node)
     except OSError as error:
-        raise RunError(f"HOSTS: {here} finds no way to {own} and {other} ({error.strerror})") from error
-    if _is_loopback(address):
+        raise RunError(f"HOSTS: {machine} finds no way to {both_names} ({error.strerror})") from error
+    if _is_loopback(address):  # the other node's name leads back here, too
         raise RunError(
-            f"HOSTS: {here} takes {own} and {other} for itself, at {address}, where no other node reaches it: "
+            f"HOSTS: {machine} takes {both_names} for itself, at {address}, where no other node reaches it: "
             "name the nodes as they know each other"
         )
     return address

@@ -159,10 +159,11 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
     """
     if contents.labels is None:
         return []
-    label_by_name: dict[str, object] = {}
-    contradicted: dict[str, None] = {}
+    first_label_of: dict[str, object] = {}
+    contradicted: dict[str, None] = {}  # the files' names as keys, each once and in the order of the list
     for name, label in zip(names, contents.labels, strict=True):
-        if label_by_name.setdefault(name, label) != label:
+        first_label = first_label_of.setdefault(name, label)
+        if label != first_label:
             contradicted[name] = None
     if not contradicted:
         return []
@@ -405,8 +406,9 @@ def _load_sizes(file: Path, digest: bytes, count: int) -> Array | None:
         content = file.read_bytes()
     except OSError:
         return None
-    whole_length = len(digest) + count * STORED_SIZE.itemsize
-    if not content.startswith(digest) or len(content) != whole_length:
+    is_of_these_names = content.startswith(digest)
+    is_whole = len(content) == len(digest) + count * STORED_SIZE.itemsize
+    if not (is_of_these_names and is_whole):
         return None
     return np.frombuffer(content, dtype=STORED_SIZE, offset=len(digest))
 

@@ -121,11 +121,16 @@ def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
             compute in TF32 if it is "0".
     """
     precision = job.model.precision
-    if not job.cluster.on_gpu and precision != "fp32":
-        yield f"PRECISION={precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
-    if job.cluster.on_gpu and precision == "fp32" and tf32_override not in ("", "0"):
+    if not job.cluster.on_gpu:
+        if precision != "fp32":
+            yield f"PRECISION={precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
+        return
+
+    forbids_tf32 = tf32_override == "0"
+    allows_tf32 = tf32_override not in ("", "0")
+    if precision == "fp32" and allows_tf32:
         yield f"PRECISION=fp32: {TF32_OVERRIDE}={tf32_override} allows TF32: unset it, or set PRECISION=tf32"
-    if job.cluster.on_gpu and precision == "tf32" and tf32_override == "0":
+    if precision == "tf32" and forbids_tf32:
         yield f"PRECISION=tf32: {TF32_OVERRIDE}=0 has it computed in FP32: unset it, or set PRECISION=fp32"
 
 

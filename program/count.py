@@ -357,9 +357,9 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
         main: Training program.
 
     Returns:
-        One dictionary for each all-reduce, with its MiB, data type and number of gradients among others. Two values are
-        shares from 0 to 1: "issued_after_operators" is the share of the backward pass's kernels that come before the
-        all-reduce. "bytes_left_to_hide_it" is the share of the backward pass's bytes that are moved after it.
+        One dictionary for each all-reduce, as {"mib": 16.0, "dtype": "float32", "gradients": 9, "operator": 512, ...}.
+        Two values are shares from 0 to 1: "issued_after_operators" is the share of the backward pass's kernels that
+        come before the all-reduce. "bytes_left_to_hide_it" is the share of the pass's bytes that are moved after it.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)

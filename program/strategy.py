@@ -124,7 +124,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
         return _parse_switch(knob, text)
     to_number = float if "float" in type_name else int
     try:
-        if not text.isascii() or "_" in text:  # Python's numbers may have digits of any script, and be 1_000
+        is_number_to_python_alone = not text.isascii() or "_" in text  # digits of another script, or 1_000
+        if is_number_to_python_alone:
             raise ValueError
         number = to_number(text)
     except ValueError:

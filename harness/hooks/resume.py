@@ -201,7 +201,7 @@ def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Progra
     why_anew = _why_loss_scale_begins_anew(arrays, tensors)
     for name, tensor in tensors.items():
         if why_anew and state.is_loss_scale(name):
-            continue
+            continue  # the program keeps the loss scale that it has
         name_in_checkpoint = f"rank0/{name}" if name in statistics else name  # each rank has statistics of its own
         value = arrays.get(name_in_checkpoint)
         if value is None or list(value.shape) != tensor.shape():
