@@ -112,7 +112,7 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
-    for name in _accepted_names(setting, environ):  # the first that was set is the one that counts
+    for name in _accepted_names(setting, environ):  # of several that are set, the first gives the value
         if name in set_by_user:
             return "environment"
         if name in set_by_config:

@@ -128,7 +128,8 @@ class CapturedStep(LaunchedStep):
         for name, tensor in self.inputs.items():
             if feed[name] is not tensor:  # a loader may have written it there
                 tensor._copy_from(feed[name], self.executor.place)
-        if self._addresses:
+        is_captured = bool(self._addresses)
+        if is_captured:
             self._graph.replay()
         else:
             self.executor.run(self.program.main, fetch_list=[])
@@ -154,7 +155,8 @@ class CapturedStep(LaunchedStep):
         place = self.executor.place
         scope.var(RATES).get_tensor().set(self.program.schedule.ahead(RATES_AT_ONCE), place)
         scope.var(STEP).get_tensor().set(np.zeros((), np.int64), place)
-        if not self._addresses:
+        is_captured = bool(self._addresses)
+        if not is_captured:
             return
         for name, address in self._where().items():
             if address != self._addresses[name]:
@@ -254,21 +256,22 @@ class Trainer:
         window_began = time.perf_counter()
         busy_before_s = self._busy_s()
         for step in range(1, steps + 1):
-            WATCHDOG.beat(f"reading the input of step {done + step}")
+            step_of_run = done + step
+            WATCHDOG.beat(f"reading the input of step {step_of_run}")
             for hook in self.hooks:
-                hook.step_begins(done + step)
+                hook.step_begins(step_of_run)
             began = time.perf_counter()
             batch = next(batches)
             ready = time.perf_counter()
             window.data_wait_s += ready - began
 
             ends_window = step % self.print_steps == 0 or step == steps
-            WATCHDOG.beat(f"computing step {done + step}")
+            WATCHDOG.beat(f"computing step {step_of_run}")
             self.step.send_rate(step)
             loss = self._update(batch, read_loss=ends_window, is_first=step == 1)
             for hook in self.hooks:
-                hook.step_ends(done + step, began, ready)
-            self.step.program.schedule.step()
+                hook.step_ends(step_of_run, began, ready)
+            self.step.program.schedule.step()  # to the learning rate of the next step
             window.steps += 1
             window.images += self.global_batch
             if not ends_window:
@@ -279,13 +282,14 @@ class Trainer:
             now = time.perf_counter()
             window.time_s = now - window_began
             window_began = now
-            self._report_ranks(window.data_wait_s, busy_s, step=done + step)
-            self._report(window, mean_loss, step=done + step, epoch=epoch, phase=phase)
-            for hook in self.hooks:  # the time that they take is not the next window's
-                window_began += hook.window_ends(self.step.program.main, window, step=done + step, epoch=epoch)
+            self._report_ranks(window.data_wait_s, busy_s, step=step_of_run)
+            self._report(window, mean_loss, step=step_of_run, epoch=epoch, phase=phase)
+            for hook in self.hooks:
+                # It returns the seconds that the training waited for it. They are not the next window's.
+                window_began += hook.window_ends(self.step.program.main, window, step=step_of_run, epoch=epoch)
             total.add(window)
             window = Timing()
-            busy_before_s = self._busy_s()
+            busy_before_s = self._busy_s()  # after the hooks, so that their work does not count
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:

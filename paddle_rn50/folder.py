@@ -362,12 +362,12 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
     """
     if not (root / "train").is_dir():
         return
-    trained = folder_names(root / "train")
-    if trained and names != trained:
-        odd = sorted(set(names) ^ set(trained))[0]
+    names_in_train = folder_names(root / "train")
+    if names_in_train and names != names_in_train:
+        in_one_only = sorted(set(names) ^ set(names_in_train))
         raise ValueError(
-            f"{root / part}: has other class folders than {root / 'train'} ({odd} is in one of them only): complete "
-            f"them, or write {LIST.format(part)}"
+            f"{root / part}: has other class folders than {root / 'train'} ({in_one_only[0]} is in one of them only): "
+            f"complete them, or write {LIST.format(part)}"
         )
 
 

@@ -407,7 +407,8 @@ def _require_finite(arrays: dict[str, Array]) -> None:
         OSError: An array has such a value; the message names it.
     """
     for name, value in arrays.items():
-        if value.dtype.kind == "f" and not math.isfinite(np.sum(value, dtype=np.float64)):
+        is_floating_point = value.dtype.kind == "f"
+        if is_floating_point and not math.isfinite(np.sum(value, dtype=np.float64)):
             raise OSError(f"{name} is not finite")
 
 

@@ -48,7 +48,10 @@ def span_ranks(main: static.Program) -> None:
         main: Forward program; changed in place.
     """
     for op in main.global_block().ops:
-        if op.type == "batch_norm" and not op.attr("is_test") and not op.attr("use_global_stats"):
+        if op.type != "batch_norm":
+            continue
+        uses_running_statistics = op.attr("is_test") or op.attr("use_global_stats")
+        if not uses_running_statistics:
             op.desc.set_type(SYNC_NORM)
 
 
