@@ -93,7 +93,8 @@ def open_messages(path: Path) -> IO[bytes]:
         OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink() or (path.exists() and not path.is_file()):
+    is_other_than_file = path.exists() and not path.is_file()
+    if path.is_symlink() or is_other_than_file:
         raise FileExistsError(f"{path} is a link, or no plain file: remove it, or set LOGDIR")
     # Opened without O_TRUNC, which would empty it before the lock: another job may be writing there.
     messages = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb")
@@ -244,7 +245,7 @@ class Trial:
         Linux ends a launcher with the one above it. So if two are gone, the upper one was killed.
         """
         upper_name = "run_and_time.sh" if self.args.nodes == 1 else "launch/nodes.py"
-        trials_sh, *above = self.launchers
+        trials_sh, *above = self.launchers  # process ids; the nearest one above trials.sh comes first
         if above and not is_alive(above[0]):
             return f"{upper_name} was killed"
         if os.getppid() != trials_sh:
@@ -262,8 +263,11 @@ class Trial:
         It may have lost a node, or is being stopped. The text is the first line of the file that ABORT_REASON_FILE
         names.
         """
-        path = Path(os.environ.get("ABORT_REASON_FILE") or os.devnull)
-        return path.read_text().partition("\n")[0] if path.exists() else ""
+        path = Path(os.environ.get("ABORT_REASON_FILE") or os.devnull)  # /dev/null is read as an empty text
+        if not path.exists():
+            return ""
+        first_line, _, _ = path.read_text().partition("\n")
+        return first_line
 
     def wait_for_reason(self) -> None:
         """Wait until launch/nodes.py, which connects the nodes, says why the job ends, or would have said so by now.
@@ -274,7 +278,9 @@ class Trial:
         begin = time.monotonic()
         # By then our ssh connections have noticed a lost node, too: mpirun's keepalives may be one ahead of ours.
         end = begin + TIMES["ALIVE_S"] + 3
-        while time.monotonic() < end and self.signal is None and not self.reason_by_nodes():
+        while time.monotonic() < end:
+            if self.signal is not None or self.reason_by_nodes():
+                return
             if time.monotonic() > begin + 3:  # from then on a rank's reason, or mpirun's about a rank, is enough
                 messages = self.messages()
                 if messages.errors() or messages.rank_ended():
@@ -325,9 +331,6 @@ class Trial:
         """Return which signal ended a rank; empty if there is no such rank, or it is not to blame.
 
         If the rank ended for lack of memory, the text also says what to do.
-
-        A rank that ended by one of SIGNALS_OF_LOST_PEER is not to blame: it may have ended because it lost another
-        rank.
 
         Args:
             messages: What the ranks and mpirun have printed on stderr.
@@ -395,7 +398,7 @@ class Trial:
             return False
         # An acceptance whose checks are not possible here writes .lines, and a fleet .json; all else writes a log.
         results_that_are_no_logs = (self.result.with_suffix(suffix) for suffix in (".lines", ".json"))
-        if any(path.is_file() and path.stat().st_size for path in results_that_are_no_logs):
+        if any(path.is_file() and path.stat().st_size > 0 for path in results_that_are_no_logs):
             return True
         return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
 
@@ -446,9 +449,9 @@ def end_failed(trial: Trial, status: int, begin: float) -> str:
     if args.nodes > 1:
         trial.wait_for_reason()  # by launch/nodes.py
     reason = trial.reason(status)
-    # Only the trials of an acceptance have a limit; 0 is none.
-    is_over_limit = args.limit and time.monotonic() > begin + args.limit
-    if is_over_limit and trial.signal is None:
+    has_limit = args.limit > 0  # as only the trials of an acceptance do
+    is_over_limit = has_limit and time.monotonic() > begin + args.limit
+    if is_over_limit and trial.signal is None:  # a signal that came is the reason, even after the limit
         reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
     try:
         return close_for_dead(args.result, reason)  # it prefers the log's own reason
@@ -487,7 +490,7 @@ def main() -> int:
     """
     args = arguments()
     trial = Trial(args)
-    on_signals(trial.on_signal)
+    on_signals(trial.on_signal)  # before the next line, from which on Linux may send SIGHUP
     end_with_parent(signal.SIGHUP)
     if os.getppid() != args.launcher:  # the launcher was killed before the line above took effect
         trial.on_signal(signal.SIGHUP, None)
@@ -511,7 +514,7 @@ def main() -> int:
     report(args.reason, reason)
     if trial.signal is not None:
         return 128 + trial.signal
-    return 2 if status == 2 else 1
+    return 2 if status == 2 else 1  # 2: the trial was refused
 
 
 if __name__ == "__main__":
