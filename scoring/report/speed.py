@@ -318,20 +318,21 @@ def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
         of_system: End of the caption, " of system 2"; empty if the report has only one system.
     """
     caption = f"Speedup and efficiency{of_system}, against its own {rows[0].devices} device(s)"
-    parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row) for row in rows])]
+    parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row, is_base=row is rows[0]) for row in rows])]
     for row in rows:
         for doubt in warnings.warn_if_over_linear(row.group.name, row.efficiency):
             parts.append(Paragraph(text=f"{doubt.found}."))
     return parts
 
 
-def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
+def _cells_of_scaling(row: ScalingRow, *, is_base: bool) -> list[Cell]:
     """Return the row of a group of runs in a system's scaling table.
 
     Speedup and efficiency compare the group with the smallest number of devices that the system was run on.
 
     Args:
         row: The values of the row.
+        is_base: Whether the group itself has the smallest number of devices.
     """
     group = row.group
     return [
@@ -339,24 +340,27 @@ def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
         Cell("devices", field(group.runs[0], "devices"), numeric=True),
         Cell("images/s", link_to_runs(group, number(row.images_per_s)), numeric=True),
         Cell("speedup", link_to_runs(group, number(row.speedup)), numeric=True),
-        Cell("95 % interval", _speedup_interval(row)),
+        Cell("95 % interval", _speedup_interval(row, is_base=is_base)),
         Cell("efficiency", link_to_runs(group, efficiency_in_words(row.efficiency)), numeric=True),
         Cell("runs", Text(text=str(len(group.runs)), href="runs"), numeric=True),
     ]
 
 
-def _speedup_interval(row: ScalingRow) -> Inline:
+def _speedup_interval(row: ScalingRow, *, is_base: bool) -> Inline:
     """Return the 95 % interval of a speedup as text.
 
     Args:
         row: A row of a system's scaling table.
+        is_base: Whether it has the smallest number of devices, with which the others are compared.
 
     Returns:
-        The interval. Without one, "base" for a speedup of 1, which the smallest number of devices has, else "none".
+        The interval; "base" for the base, which is not compared with itself; "none" if the interval is not known.
     """
+    if is_base:
+        return "base"
     if row.speedup_95 is not None:
         return link_to_runs(row.group, interval_in_words(row.speedup_95))
-    return "base" if row.speedup == 1 else "none"
+    return "none"
 
 
 class _PlotByDevices(NamedTuple):

@@ -46,6 +46,14 @@ def test_scaling_and_all_reduce_against_the_smallest_count(tmp_path: Path) -> No
     assert alone["all_reduce_s"] is None and "one device count" in alone["all_reduce_note"]
 
 
+def test_only_the_smallest_count_is_the_base_of_a_scaling_table(tmp_path: Path) -> None:
+    """Not one that is just as fast, whose interval is unknown because it ran once."""
+    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=0.5 * n) for n in (1, 2)]
+    assert [row["speedup"] for row in values_of(*logs)["scaling"][0]] == [1, 1]
+    shown = page_of(tmp_path, *logs).by_id["scaling"]
+    assert shown.count("base") == 1 and "none" in shown
+
+
 def test_runs_on_a_cpu_have_no_all_reduce_and_no_published_curves(tmp_path: Path) -> None:
     values = values_of(*(write_log(tmp_path / f"cpu{n}.txt", devices=n, device="cpu") for n in (1, 2)))
     assert values["groups"][1]["step_time"]["all_reduce_s"] is None
