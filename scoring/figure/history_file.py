@@ -57,6 +57,10 @@ class Row:
         return Series(system=self.system, workload=self.workload, precision=self.precision, protocol=self.protocol)
 
 
+class AlteredRowError(Exception):
+    """A row of the history has a value that this code cannot have written. The text says which row, and what to do."""
+
+
 class Added(NamedTuple):
     """The numbers of runs that were written into the history."""
 
@@ -87,7 +91,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         system: Name of the machine, as the user gave it; None takes it from the log.
 
     Raises:
-        InputError: Neither `system` nor the log names the machine.
+        InputError: Neither `system` nor the log names the machine, or the run's rate is too high to be kept.
     """
     record = result.records[index]
     started = start_of(record)
@@ -95,6 +99,10 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     machine = system or record.machine
     if machine is None:  # runs of two machines must never share a trend
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
+    images_per_s = result.runs[index].value
+    if images_per_s >= MOST_IMAGES_PER_S:
+        most = f"a history keeps rates below {MOST_IMAGES_PER_S:.0e}"
+        raise InputError(f"{record.file}: {images_per_s:g} {result.unit}: {most}; correct the log or --batch")
     commit = section(record, "source").get("commit")
     return Row(
         sha256=_identity_of_run(record),
@@ -106,7 +114,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         workload=_storable(f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}"),
         precision=_storable(record.math_mode or record.precision or "precision unsaid"),
         protocol=_storable(f"{result.protocol.name}: {result.protocol.describe()}"),
-        images_per_s=result.runs[index].value,
+        images_per_s=images_per_s,
         unit=result.unit,
     )
 
@@ -148,8 +156,8 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
         The connection to the file.
 
     Raises:
-        InputError: The file does not exist (without `new`), cannot be used or is no history, or SQLite raises an error
-            in the block.
+        InputError: The file does not exist (without `new`), cannot be used or is no history, or the block raises an
+            error of SQLite or AlteredRowError. The text begins with the path.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
@@ -160,6 +168,8 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
             _refuse_other_files(connection, path)
             with connection:  # commits at the end of the block, or rolls back on an error
                 yield connection
+    except AlteredRowError as error:
+        raise InputError(f"{path}: {error}") from error
     except sqlite3.Error as error:  # it may also come from the caller's block
         raise InputError(f"{path}: {_explained(error)}") from error
 
@@ -243,14 +253,14 @@ def rows_of(connection: sqlite3.Connection) -> list[Row]:
         connection: The history file.
 
     Raises:
-        InputError: A row has a value that this code cannot have written.
+        AlteredRowError: A row has a value that this code cannot have written.
     """
     stored_rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
     rows = [Row(*values) for values in stored_rows]
     for row in rows:
         for name, value in vars(row).items():
             if not _is_valid(name, value):
-                raise InputError(f"history: the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
+                raise AlteredRowError(f"the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
     return rows
 
 
@@ -280,7 +290,8 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
         system: Name of the machine, as the user gave it; None takes it from the logs.
 
     Raises:
-        InputError: No machine is named, or a row or record in the file cannot be read.
+        InputError: No machine is named, or a rate is too high to be kept.
+        AlteredRowError: A row or record in the file cannot be read.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     old_rows_of_runs = _rows_of_runs(connection, new_rows, result.records)
@@ -316,7 +327,7 @@ def _rows_of_runs(
         A list of old rows for each new row, mostly empty or of one row.
 
     Raises:
-        InputError: A row or record in the file cannot be read.
+        AlteredRowError: A row or record in the file cannot be read.
     """
     found: list[list[Row]] = [[] for _ in new_rows]
     for old in rows_of(connection):
@@ -352,7 +363,7 @@ def last_other_runs(
         Up to `most` runs, oldest first; empty if there are none.
 
     Raises:
-        InputError: A stored record that is looked at cannot be read.
+        AlteredRowError: A stored record that is looked at cannot be read.
     """
     newest_first: list[PastRun] = []
     for row in reversed(rows):
@@ -412,7 +423,7 @@ def _record_of_row(connection: sqlite3.Connection, row: Row) -> Record:
         row: The row of the run. It must be in the file.
 
     Raises:
-        InputError: The record cannot be read.
+        AlteredRowError: The record cannot be read.
     """
     key = [row.sha256, row.protocol]
     [packed_record] = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
@@ -431,7 +442,7 @@ def _record_of_row(connection: sqlite3.Connection, row: Row) -> Record:
         )
     except (zlib.error, ValueError, TypeError, KeyError, AttributeError):
         says = "has a record that cannot be read; delete its row"
-        raise InputError(f"history: the run of SHA-256 {row.sha256:.12} {says}") from None
+        raise AlteredRowError(f"the run of SHA-256 {row.sha256:.12} {says}") from None
 
 
 def _window_of(stored: Mapping[str, Any]) -> Window:

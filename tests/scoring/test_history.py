@@ -259,7 +259,16 @@ def test_what_is_refused_is_told_in_one_line_and_nothing_changes(
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     code, out, error = command(*words.format(log=log).split())
     assert code == 2 and out == "" and says in error and error.count("\n") == 1
+    assert str(file) in error or not made, "which of the user's histories it is"
     assert before == {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_a_rate_that_could_not_be_read_again_is_not_kept(tmp_path: Path, command: Command) -> None:
+    log = samples.write(tmp_path, "a.log", samples.WRITERS["mmseg"](samples.run_of(samples.steady(200))))
+    huge = ("--devices", 10**9 - 1, "--batch", 10**9 - 1)
+    code, _, error = command("add", log, *huge)
+    assert code == 2 and str(log) in error and "keeps rates below 1e+15" in error and error.count("\n") == 1
+    assert command("add", log, "--devices", 8, "--batch", 8)[0] == command("show", tmp_path / "a.html")[0] == 0
 
 
 def test_reading_needs_no_right_to_write_and_changes_nothing(tmp_path: Path, command: Command) -> None:
