@@ -112,9 +112,10 @@ def _table_name(figure: Published) -> str:
     """Return a name for the table of a figure, such as "oneflow PaddlePaddle V100 fp32 bs128".
 
     Args:
-        figure: A published figure. An accelerator, precision or strategy that its report does not say is left out.
+        figure: A published figure. An accelerator, precision, strategy or batch that its report does not say is left
+            out.
     """
-    batch = f"bs{figure.batch_per_device}"
+    batch = f"bs{figure.batch_per_device}" if figure.batch_per_device else None
     parts = (figure.table, figure.framework_name, figure.accelerator, figure.precision, figure.strategy, batch)
     return " ".join(part for part in parts if part)
 

@@ -111,8 +111,8 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     --devices-per-node (or else 8) on each.
 
     Args:
-        args: The parsed options of `python -m scoring scale`: `measured` are the logs; `batch`, if given, replaces the
-            batch of one device that they say; `devices_per_node` is the most devices of a node.
+        args: The parsed options of `python -m scoring scale`: `measured` are the logs; `batch` is that
+            of one device, for logs that do not say it; `devices_per_node` is the most devices of a node.
 
     Returns:
         The runs as read from their logs by their shape, in the order of the command line.
@@ -124,7 +124,9 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     most_devices_per_node = args.devices_per_node or 8  # 8 is the usual number of GPUs of a server
     records_by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:
-        record = read_record(log, batch_per_device=args.batch)
+        record = read_record(log)
+        if record.batch_per_device is None and args.batch is not None:
+            record = read_record(log, batch_per_device=args.batch)
         if record.devices is None or record.batch_per_device is None:
             raise InputError(f"{log}: the log does not say devices or batch: the model needs both (--batch)")
         shape = _shape(log, record.devices, record.nodes, most_devices_per_node)

@@ -40,6 +40,12 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
 # ----------------------------------------------------------------------------------------------- back-test
 
 
+def test_a_table_of_an_unsaid_batch_names_none() -> None:
+    figures = [row for row in ROWS if row.table == "oneflow" and row.nodes and row.metric == "throughput"]
+    unsaid = scale.published_tables([replace(row, batch_per_device=None) for row in figures])
+    assert unsaid and not any("None" in table.name for table in unsaid)
+
+
 def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
     results = scale.back_test(TABLES)
     names, reports = [table.name for table in TABLES], Counter(table.report for table in TABLES)
@@ -147,6 +153,15 @@ def test_a_single_run_is_said_not_to_show_how_far_runs_lie_apart(tmp_path: Path)
     assert one["measured"][0]["relative_error"] > 0 and two["measured"][0]["relative_error"] > 0
     assert one["warnings"] == ["1 x 8: the spread of runs is unknown, and not in the prediction's interval"]
     assert two["warnings"] == []
+
+
+def test_a_batch_is_only_given_to_logs_that_do_not_say_it(tmp_path: Path) -> None:
+    said = write_log(tmp_path / "said.txt", devices=8, nodes=1, step_time_s=0.2, batch=64)
+    text = samples.WRITERS["mmseg"](samples.run_of([0.2] * 100, devices=8))
+    unsaid = samples.write(tmp_path, "unsaid.log", text)
+    for log, batch in ((said, 64), (unsaid, 32)):
+        found = json.loads(command("--measured", log, "--batch", 32, "--nodes", "1", "--json").stdout)
+        assert found["predictions"][0]["global_batch"] == 8 * batch
 
 
 def test_of_two_figures_of_one_system_the_first_counts() -> None:
