@@ -332,10 +332,11 @@ class Checker:
         return None
 
     def _finding_of_no_events(self) -> Finding:
-        """Return the finding that the log has no events. It quotes the first thing that is wrong, as a damaged line."""
+        """Return the finding that the log has no events. It quotes the first damaged line, which may hold one."""
         actual = "none"
-        if self._collector.findings:
-            first = self._collector.findings[0]
+        on_damaged_lines = [finding for finding in self._collector.findings if finding.rule == _DAMAGED]
+        if on_damaged_lines:
+            first = on_damaged_lines[0]
             actual = f"none can be read; line {first.line}: {first.actual}"
         return Finding(
             rule="events.count",

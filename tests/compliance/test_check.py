@@ -155,6 +155,18 @@ def test_one_line_for_a_log_of_another_benchmark_and_for_no_log(tmp_path: Path) 
         assert (status, [f["rule"] for f in file["findings"]]) == (1, [rule])
 
 
+def test_of_a_log_without_events_the_damaged_line_is_quoted(tmp_path: Path) -> None:
+    """Not another finding, such as that of a header that names a null GPU."""
+    path = tmp_path / "result_0.txt"
+    header = '# {"hardware": {"nodes": [{"gpus": [{"name": "Null GPU"}]}]}}\n'
+    for text, quoted in ((header, "none"), (f"{header}:::MLLOG {{\n", "none can be read; line 2: ")):
+        path.write_text(text)
+        _, [file] = check(path)
+        [finding] = file["findings"]
+        assert (finding["rule"], finding["actual"][: len(quoted)]) == ("events.count", quoted)
+        assert "null GPU" not in finding["actual"]
+
+
 # --- the official checker beside ours ---
 
 
