@@ -50,7 +50,7 @@ class Row:
     basis: str  # what the interval is made of
     different: bool | None  # from the base; None: there is no interval of the ratio to tell it by
     speedup: float  # over 1 is faster than the base, for times too
-    efficiency: float | None  # speedup / (devices / devices of the base), at the same precision
+    efficiency: float | None  # speedup / (devices / devices of the base), at the same precision; of other devices only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,7 @@ class Comparison:
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
     """Return several systems side by side, each with its ratio to the first one, which is the base.
 
-    A scaling efficiency too high to be true (over 1.5, on another number of devices than the base's) is left out, with
-    a warning.
+    A scaling efficiency too high to be true (over 1.5) is left out, with a warning.
 
     Args:
         named_scores: For each system its name and its score. All scores are in one unit and by one protocol.
@@ -115,9 +114,7 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
     for name, result in named_scores:
         between_runs = given_spread or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between_runs)
-        # With as many devices as the base, an efficiency above 1 is plausible: the system is only faster.
-        has_other_device_count = row.devices != base.records[0].devices
-        if row.efficiency is not None and has_other_device_count:
+        if row.efficiency is not None:
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
             if row.efficiency > MAX_PLAUSIBLE_RATIO:
                 row = dataclasses.replace(row, efficiency=None)
@@ -214,12 +211,12 @@ def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
         speedup: How many times as fast as the base the other system is.
 
     Returns:
-        The efficiency. None if a log does not say its devices, or if the systems are known to differ in more than
-        devices: the speedup then has other causes too.
+        The efficiency. None on as many devices as the base's, where nothing is scaled; if a log does not say its
+        devices; or if the systems are known to differ in more than devices: the speedup then has other causes too.
     """
     base_devices = base.records[0].devices
     devices = other.records[0].devices
-    if not base_devices or not devices or _differ_in_more_than_devices(base, other):
+    if not base_devices or not devices or devices == base_devices or _differ_in_more_than_devices(base, other):
         return None
     return speedup * base_devices / devices
 

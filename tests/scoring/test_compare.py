@@ -28,7 +28,7 @@ def test_different_only_if_the_interval_says_so(tmp_path: Path) -> None:
     assert code == 0 and not result["warnings"]
     _, a, b = result["rows"]
     assert a["different"] is False and b["different"] is True
-    assert b["ratio"] == b["speedup"] == b["efficiency"] == pytest.approx(1 / 0.95, rel=2e-3)
+    assert b["ratio"] == b["speedup"] == pytest.approx(1 / 0.95, rel=2e-3)
     assert b["ratio_interval_95"][0] > 1 and a["ratio_interval_95"][0] < 1 < a["ratio_interval_95"][1]
     assert a["basis"] == "Welch's t over 5 and 5 runs"
     _, result, _ = command("compare", base, far, "--protocol", "mlperf")  # faster to train is a speedup
@@ -48,6 +48,15 @@ def test_efficiency_is_of_a_device(tmp_path: Path, step_s: float, given: float |
     row = result["rows"][1]
     assert row["speedup"] == pytest.approx(8 / step_s, rel=1e-3)
     assert row["efficiency"] == (given and pytest.approx(given, rel=1e-3))
+
+
+def test_nothing_is_scaled_on_equal_devices(tmp_path: Path) -> None:
+    """A faster system has a speedup, and no efficiency of the same number above 100 %."""
+    slow, fast = folder_of(tmp_path, "slow", [1]), folder_of(tmp_path, "fast", [0.5])
+    _, result, _ = command("compare", slow, fast, "--protocol", "window")
+    assert [row["efficiency"] for row in result["rows"]] == [None, None]
+    assert result["rows"][1]["speedup"] == pytest.approx(2, rel=1e-3)
+    assert "efficiency" not in scoring("compare", slow, fast, "--protocol", "window").stdout
 
 
 def test_single_runs_cannot_be_told(tmp_path: Path) -> None:
