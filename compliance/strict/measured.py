@@ -423,15 +423,18 @@ class Measured:
 
         Args:
             event: The event epoch_throughput.
-            epoch: The number of the epoch that the event states. None if it states none, which is reported here.
+            epoch: The number of the epoch that the event states. None if it states none, which is reported before. The
+                figures are then compared with each other alone.
         """
         line = event.line
         stated = dataclass_of(schema.EpochThroughput, event.value)
-        if epoch is None or stated is None or not is_positive_throughput(stated):
+        if stated is None or not is_positive_throughput(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._collector.add_breach(THROUGHPUT_RULE, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
         self._compare_rate(stated, line)
+        if epoch is None:
+            return
         self._compare_with_windows(line, epoch, stated)
         self._check_last_step(line, epoch)
         self._compare_time_once_epoch_stops(_StatedTime(line=line, epoch=epoch, time_s=stated.time_s))

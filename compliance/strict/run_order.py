@@ -7,7 +7,7 @@ from typing import Any
 
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
 from compliance.rules import FindingCollector
-from compliance.strict.measured import Measured
+from compliance.strict.measured import THROUGHPUT_RULE, Measured
 from compliance.strict.parts import NUMBER_FIELD_BY_KIND, START_KEYS, STOP_KEYS, OpenPart, TimedEvaluation, TrainedPart
 from runlog import schema
 from runlog.digits import significant
@@ -18,6 +18,9 @@ ORDER = "event-order"  # a rule of form, so a breach of it only warns
 # Keys by whose times a score or a rate is computed. All others only annotate the run: some log them at any time.
 _KEYS_THAT_TIME_THE_RUN = START_KEYS | STOP_KEYS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.EVAL_ACCURACY.key}
 _KEYS_THAT_TIME_THE_RUN |= {schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
+# Rules that a missing or wrong number breaks, by the event's key; ORDER for all others. ORDER only warns, but scores
+# need the epochs of accuracies.
+_RULES_OF_NUMBERS = {schema.EVAL_ACCURACY.key: "value-type", schema.EPOCH_THROUGHPUT.key: THROUGHPUT_RULE}
 KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
 
@@ -99,8 +102,7 @@ class RunOrder:
         value: Any = event.metadata.get(name)
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
             return int(value)
-        # Scores need the epochs of accuracies, so a wrong one fails the log. ORDER only warns.
-        rule = "value-type" if event.key == schema.EVAL_ACCURACY.key else ORDER
+        rule = _RULES_OF_NUMBERS.get(event.key, ORDER)
         self._add_breach(rule, event, f"{event.key} has {name} {printable(value)}", f"{event.key} has {name}, a number")
         return None
 
