@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compliance.mlperf import UNVERIFIED, notes_in_order
+from runlog import named_files
 from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
@@ -126,6 +127,8 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
         judged = _judge(rule, result, records, published)
     except (InputError, TooFewRunsError) as error:
         return Recomputation(NOT_RECOMPUTED, figure=None, notes=[str(error)], footnotes=[])
+    except OSError as error:
+        return Recomputation(NOT_RECOMPUTED, figure=None, notes=[named_files.explain(error)], footnotes=[])
     return Recomputation(judged.verdict, judged.recomputed, judged.notes, footnotes)
 
 
@@ -395,7 +398,7 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         InputError: The folder holds no files, or the table of --map has a mistake. For example, its rule matches not
             exactly one published figure, or it names an unknown protocol.
-        OSError: The table of --map or a file in the folder cannot be read.
+        OSError: The table of --map cannot be read.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -431,7 +434,6 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
     Raises:
         InputError: A rule whose logs are there does not match exactly one published figure, or names an unknown
             protocol.
-        OSError: A file in the folder cannot be read.
     """
     files = _files_by_rule(folder, rules)
     figures = []
@@ -449,7 +451,7 @@ class _Files(NamedTuple):
     """The files of a folder: those that a rule knows, by the rule, and the others."""
 
     known: dict[Rule, list[Path]]
-    unknown: list[str]
+    unknown: list[str]  # paths, and behind a path why the file cannot be read
 
 
 def _files_by_rule(folder: Path, rules: Sequence[Rule]) -> _Files:
@@ -457,18 +459,24 @@ def _files_by_rule(folder: Path, rules: Sequence[Rule]) -> _Files:
 
     Args:
         folder: The folder. Its files are taken in the order of their paths.
-        rules: Which logs belong to which published figure. A log is known by its SHA-256 or by the end of its path.
+        rules: Which logs belong to which published figure. A log is known by its SHA-256 or by the end of its path. One
+            that cannot be read is known by its path alone.
     """
     files = _Files(known={}, unknown=[])
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        sha256 = ""
+        why_not_read = ""
+        try:
+            sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            why_not_read = f" ({error.strerror})"
         rule = find_rule(rules, path, sha256)
         if rule:
             files.known.setdefault(rule, []).append(path)
         else:
-            files.unknown.append(str(path))
+            files.unknown.append(f"{path}{why_not_read}")
     return files
 
 
