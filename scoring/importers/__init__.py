@@ -319,7 +319,7 @@ def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int,
         number: Which of `runs`; counts from 1. None stands for the only one.
 
     Raises:
-        InputError: The log has fewer runs than `number`, or `number` is None and there are several.
+        InputError: The log has no run of this number, or `number` is None and there are several.
     """
     if number is None and len(runs) == 1:
         return runs[0]
@@ -327,7 +327,7 @@ def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int,
     if number is None:
         more = _further_runs_in_words(runs)
         raise InputError(f"{path}: {len(runs)} runs in one log ({shown}{more}): score one of them with --segment N")
-    if number > len(runs):
+    if not 1 <= number <= len(runs):
         raise InputError(f"{path}: no run {number}: the log holds {len(runs)} ({shown})")
     return runs[number - 1]
 

@@ -59,6 +59,9 @@ def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path) -> None:
     code, _, error = command("import", file)
     assert code == 2 and "5 runs in one log (1: lines 623 to 2071; 2: lines 2072 to 2391; " in error
     assert "score one of them with --segment N" in error
+    for number in (0, -1):
+        with pytest.raises(InputError, match=f"no run {number}: the log holds 5"):
+            read_record(file, segment=number)
     assert "no run 6: the log holds 5" in command("import", file, "--segment", 6)[2]
     assert [read_record(file, segment=n).windows[0].line for n in (1, 2, 3)] == [776, 2226, 2546]
     other = f"{NVLOG}/tf_gpu32_amp_bs128.txt"  # no header tells the two apart
