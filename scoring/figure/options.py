@@ -32,7 +32,8 @@ def add_score_options(
         default_in_words: Description of the default for the help, if the command chooses the default later.
     """
     _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
-    parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
+    skip = "drop N windows (epochs), not the protocol's number; between stamps: start at the Nth stamp"
+    parser.add_argument("--skip", type=whole, metavar="N", help=skip)
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, convert)
 
