@@ -18,7 +18,7 @@ from compliance.rules import Finding, Ruleset
 from compliance.submission import audit_forms
 from compliance.submission.audit_forms import Envelope, Question, Submission
 from compliance.submission.audited_tree import Folder, question_for_submitter, read_tree
-from compliance.submission.description import findings_over_peak
+from compliance.submission.description import findings_of_implausible_speed
 from compliance.submission.group import NOT_KNOWN, Comparison, ConvergenceTest, convergence_test, standing_of
 from compliance.submission.repeated_runs import LogInTree, ask_about_repeated_runs, organisation_of_submitter
 from compliance.submission.runs import by_number, check_between_runs
@@ -120,7 +120,7 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
         about_repeated_run: The question about a run that an earlier submission has too; None if no earlier one has it.
     """
     rule = folder.ruleset.strict["system-description"]
-    questions = [*folder.questions, *findings_over_peak(report.run, folder.description, rule)]
+    questions = [*folder.questions, *findings_of_implausible_speed(report.run, folder.description, rule)]
     if about_repeated_run is None:
         return questions
     return [about_repeated_run, *questions]

@@ -79,7 +79,7 @@ def compare_description(run: LoggedRun, description: Description, rule: StrictRu
     Returns:
         The findings; empty if the description fits.
     """
-    findings = findings_over_peak(run, description, rule)
+    findings = findings_of_implausible_speed(run, description, rule)
     for logged in _contradicted_fields(run, description):
         stated = description.get(logged.field)
         value_of_log = f"by the log's {logged.key} it is {printable(logged.value)}"
@@ -224,7 +224,7 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
     return None
 
 
-def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
+def findings_of_implausible_speed(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding if a ResNet run trained faster than the described accelerators plausibly can.
 
     The speed is in images/s over the whole run. The bound is 60 % of the accelerators' peak FLOP/s, twice the share
