@@ -131,3 +131,11 @@ def test_a_checkpoint_has_the_file_of_its_step(forged: dict[str, object], passes
     log.add_after("step_window", by.checkpoint(log, step=22), 0).inside("checkpoint", **forged)
     _, [file] = check(*write(tmp_path, log.text))
     assert errors(file) == ([] if passes else [("own-log", log.at("checkpoint") + 1)])
+
+
+def test_a_throughput_without_its_epoch_is_told_once(tmp_path: Path) -> None:
+    log = Altered(run()).without_metadata("epoch_throughput", "epoch_num", 1)
+    status, [file] = check(*write(tmp_path, log.text))
+    line = log.at("epoch_throughput", 1) + 1
+    [finding] = [finding for finding in file["findings"] if finding["line"] == line]
+    assert status == 1 and finding["rule"] == "throughput-agrees" and "epoch_num" in finding["actual"]

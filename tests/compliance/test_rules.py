@@ -263,14 +263,6 @@ def test_a_malformed_window_is_the_only_fault(alter, number: int, resumed: bool,
     assert fault["actual"].startswith("a step_window is not as the schema has it")
 
 
-def test_a_throughput_without_its_epoch_is_told_once(tmp_path: Path) -> None:
-    log = Altered(run()).without_metadata("epoch_throughput", "epoch_num", 1)
-    status, [file] = check(*write(tmp_path, log.text))
-    line = log.at("epoch_throughput", 1) + 1
-    [finding] = [finding for finding in file["findings"] if finding["line"] == line]
-    assert status == 1 and finding["rule"] == "throughput-agrees" and "epoch_num" in finding["actual"]
-
-
 def _with_checkpoint_after_window(log: Altered, number: int) -> Altered:
     """A checkpoint of the window's last step."""
     step = log.fields(log.at("step_window", number))["metadata"]["step"]

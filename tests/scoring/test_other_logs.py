@@ -1,15 +1,18 @@
 """What an importer must not take for something else: silent ranks, decimal commas, rows of evaluations, copies."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from scoring.importers.text import CUT, NUMBER
+from scoring.published import reproduce
 from scoring.record import InputError
 from tests.scoring import samples
 from tests.scoring.samples import scoring
 from tests.scoring.test_importers import MMENGINE, read, run, same_rows
+from tests.scoring.test_published import ROWS, RULES
 
 
 @pytest.mark.parametrize(
@@ -153,3 +156,15 @@ def test_half_a_number_is_no_number(tmp_path: Path, name: str) -> None:
     record = read(tmp_path, "".join(lines))
     assert "".join(lines) != text and len(record.windows) == len(clean.windows) - 1
     assert {window.printed_step_time_s for window in record.windows} == {1.25}
+
+
+def test_a_log_that_cannot_be_read_does_not_hide_the_others(published_logs: Path, tmp_path: Path) -> None:
+    """Linux fails a read of a process's memory at its first byte, also for root."""
+    shutil.copy(published_logs / "paddleseg_v100_gpu1_fp32_bs8.log", tmp_path)
+    for name in ("paddleclas_v100_gpu8_fp32_bs256.log", "mine.log"):
+        (tmp_path / name).symlink_to("/proc/self/mem")
+    verdicts, unknown = reproduce.reproduce(tmp_path, RULES, ROWS)
+    notes = {Path(found["logs"][0]).name: found["notes"] for found in verdicts}
+    assert len(notes) == 2 and "put/output error" in notes["paddleclas_v100_gpu8_fp32_bs256.log"][0]
+    assert unknown == [f"{tmp_path / 'mine.log'} (Input/output error)"]
+    assert sorted(found["borne_out"] is None for found in verdicts) == [False, True]

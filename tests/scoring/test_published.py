@@ -345,18 +345,6 @@ def test_an_unknown_log_is_listed_and_nothing_is_guessed_from_its_name(published
     assert not verdicts and unknown == [str(tmp_path / "my_gpu8_fp32_bs256.log")]
 
 
-def test_a_log_that_cannot_be_read_does_not_hide_the_others(published_logs: Path, tmp_path: Path) -> None:
-    """Linux fails a read of a process's memory at its first byte, also for root."""
-    shutil.copy(published_logs / "paddleseg_v100_gpu1_fp32_bs8.log", tmp_path)
-    for name in ("paddleclas_v100_gpu8_fp32_bs256.log", "mine.log"):
-        (tmp_path / name).symlink_to("/proc/self/mem")
-    verdicts, unknown = reproduce.reproduce(tmp_path, RULES, ROWS)
-    notes = {Path(found["logs"][0]).name: found["notes"] for found in verdicts}
-    assert len(notes) == 2 and "put/output error" in notes["paddleclas_v100_gpu8_fp32_bs256.log"][0]
-    assert unknown == [f"{tmp_path / 'mine.log'} (Input/output error)"]
-    assert sorted(found["borne_out"] is None for found in verdicts) == [False, True]
-
-
 def test_names_of_two_folders_are_told_apart() -> None:
     name = "PaddleClas_ResNet50_bs256_fp32_DP_N1C8_log"
     v100 = log_rules.find_rule(RULES, Path("x/V100-LOG") / name, "")
