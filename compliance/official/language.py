@@ -82,18 +82,40 @@ def compile_statements(text: str) -> list[Statement]:
     return [_compile_statement(node) for node in ast.parse(text.strip()).body]
 
 
+def _is_in(item: Any, container: Any) -> bool:
+    return item in container
+
+
 _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
-    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le},
-    **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b},
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.IsNot: operator.is_not,
+    ast.In: _is_in,
 }
 _ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
-    **{ast.Mod: operator.mod, ast.Pow: operator.pow, ast.BitOr: operator.or_},  # of truth values
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.BitOr: operator.or_,  # of truth values
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{"int": int, "abs": abs, "min": min, "max": max, "is_integer": is_integer},
-    **{"len": len, "float": float},
-    **{"math.ceil": math.ceil, "math.floor": math.floor, "math.log2": math.log2},
+    "int": int,
+    "float": float,
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "len": len,
+    "is_integer": is_integer,
+    "math.ceil": math.ceil,
+    "math.floor": math.floor,
+    "math.log2": math.log2,
 }
 
 
@@ -162,14 +184,23 @@ def _compile_constant(node: ast.Constant) -> Expression:
 def _compile_list(node: ast.List) -> Expression:
     """Compile `[X, Y, ...]` into a function of event and state."""
     items = [compile_expression(item) for item in node.elts]
-    return lambda event, s: [compute_item(event, s) for compute_item in items]
+
+    def compute_list(event: Any, s: State) -> list[Any]:
+        return [compute_item(event, s) for compute_item in items]
+
+    return compute_list
 
 
 def _compile_subscript(node: ast.Subscript) -> Expression:
     """Compile `X[KEY]`, such as `v['value']` or `s['seeds']`, into a function of event and state."""
     compute_table = compile_expression(node.value)
     compute_key = compile_expression(node.slice)
-    return lambda event, s: compute_table(event, s)[compute_key(event, s)]
+
+    def look_up(event: Any, s: State) -> Any:
+        table = compute_table(event, s)
+        return table[compute_key(event, s)]
+
+    return look_up
 
 
 def _compile_unary(node: ast.UnaryOp) -> Expression:
@@ -191,21 +222,30 @@ def _compile_unary(node: ast.UnaryOp) -> Expression:
 
 def _compile_conditional(node: ast.IfExp) -> Expression:
     """Compile `X if TEST else Y` into a function of event and state."""
-    condition = compile_expression(node.test)
-    if_true = compile_expression(node.body)
-    if_false = compile_expression(node.orelse)
-    return lambda event, s: if_true(event, s) if condition(event, s) else if_false(event, s)
+    is_met = compile_expression(node.test)
+    compute_if_met = compile_expression(node.body)
+    compute_if_not = compile_expression(node.orelse)
+
+    def choose(event: Any, s: State) -> Any:
+        if is_met(event, s):
+            return compute_if_met(event, s)
+        return compute_if_not(event, s)
+
+    return choose
 
 
 def _compile_and_or(node: ast.BoolOp) -> Expression:
     """Compile `X and Y` or `X or Y` into a function that gives True or False: no rule uses another value of `or`.
 
+    As in Python, terms after the one that decides are not computed: they could raise.
+
     Args:
         node: The syntax tree of the expression.
     """
     terms = [compile_expression(value) for value in node.values]
-    all_or_any = all if isinstance(node.op, ast.And) else any
-    return lambda event, s: all_or_any(term(event, s) for term in terms)
+    if isinstance(node.op, ast.And):
+        return lambda event, s: all(term(event, s) for term in terms)
+    return lambda event, s: any(term(event, s) for term in terms)
 
 
 def _compile_comparison(node: ast.Compare) -> Expression:
@@ -217,13 +257,15 @@ def _compile_comparison(node: ast.Compare) -> Expression:
     Raises:
         SyntaxError: It has an operator that no rule of mlperf-logging has.
     """
-    if not all(type(op) in _COMPARISONS for op in node.ops):
+    are_all_known = all(type(op) in _COMPARISONS for op in node.ops)
+    if not are_all_known:
         raise SyntaxError
     operators = [_COMPARISONS[type(op)] for op in node.ops]
     first_operand = compile_expression(node.left)
     other_operands = [compile_expression(operand) for operand in node.comparators]
     if len(operators) > 1:
-        return _chain_of_comparisons(first_operand, list(zip(operators, other_operands, strict=True)))
+        comparisons = list(zip(operators, other_operands, strict=True))
+        return _chain_of_comparisons(first_operand, comparisons)
     [compare] = operators  # one, as in nearly all comparisons: this is faster than a chain
     [second_operand] = other_operands
     return lambda event, s: compare(first_operand(event, s), second_operand(event, s))
@@ -265,8 +307,8 @@ def _compile_arithmetic(node: ast.BinOp) -> Expression:
     Raises:
         SyntaxError: It has an unknown operator, or is a power whose result may fill all memory.
     """
-    compute = _ARITHMETIC.get(type(node.op))
-    if compute is None or _is_power_of_any_size(node):
+    operate = _ARITHMETIC.get(type(node.op))
+    if operate is None or _is_power_of_any_size(node):
         raise SyntaxError
     left_operand = compile_expression(node.left)
     right_operand = compile_expression(node.right)
@@ -274,9 +316,10 @@ def _compile_arithmetic(node: ast.BinOp) -> Expression:
     def operation(event: Any, s: State) -> Any:
         left = left_operand(event, s)
         right = right_operand(event, s)
-        if not _is_arithmetic_number(left) or not _is_arithmetic_number(right):
+        are_numbers = _is_arithmetic_number(left) and _is_arithmetic_number(right)
+        if not are_numbers:
             raise TypeError("no number")
-        return compute(left, right)
+        return operate(left, right)
 
     return operation
 
@@ -289,8 +332,9 @@ def _is_power_of_any_size(node: ast.BinOp) -> bool:
     Args:
         node: The syntax tree of the operation.
     """
+    is_power = isinstance(node.op, ast.Pow)
     is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
-    return isinstance(node.op, ast.Pow) and not is_exponent_a_float
+    return is_power and not is_exponent_a_float
 
 
 def _is_arithmetic_number(value: Any) -> bool:
@@ -325,11 +369,30 @@ def _compile_call(node: ast.Call) -> Expression:
         case ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), [value]:
             compute_value = compile_expression(value)
             return lambda event, s: text.format(compute_value(event, s))
-    function = _FUNCTIONS.get(ast.unparse(node.func))  # "max" or "math.log2", for instance
-    if function is None or not node.args:
+        case _, [_, *_]:  # any other function, of one argument or more
+            return _compile_call_of_function(node)
+    raise SyntaxError
+
+
+def _compile_call_of_function(node: ast.Call) -> Expression:
+    """Compile a call of a function that rules may call, such as `max(X, Y)`, into a function of event and state.
+
+    Args:
+        node: The syntax tree of the call.
+
+    Raises:
+        SyntaxError: No rule of mlperf-logging calls such a function.
+    """
+    function = _FUNCTIONS.get(ast.unparse(node.func))  # by its name: "max" or "math.log2", for instance
+    if function is None:
         raise SyntaxError
-    arguments = [compile_expression(argument) for argument in node.args]
-    return lambda event, s: function(*(argument(event, s) for argument in arguments))
+    compute_arguments = [compile_expression(argument) for argument in node.args]
+
+    def call(event: Any, s: State) -> Any:
+        arguments = [compute(event, s) for compute in compute_arguments]
+        return function(*arguments)
+
+    return call
 
 
 # --- statements ---
@@ -404,7 +467,8 @@ def _compile_update(new: ast.Dict) -> Statement:
         value_by_name[key.value] = compile_expression(value)
 
     def update(event: Event | None, s: State) -> None:
-        s.update({name: compute_value(event, s) for name, compute_value in value_by_name.items()})
+        new_values = {name: compute_value(event, s) for name, compute_value in value_by_name.items()}
+        s.update(new_values)
 
     return update
 
@@ -448,9 +512,10 @@ def _compile_change(node: ast.AugAssign) -> Statement:
         SyntaxError: It has any other target or operation.
     """
     name = _name_in_state(node.target)
-    if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):
+    adds_to_list = isinstance(node.op, ast.Add) and isinstance(node.value, ast.List)
+    if adds_to_list:
         return _extension(name, compile_expression(node.value))
-    operation = ast.BinOp(left=node.target, op=node.op, right=node.value)
+    operation = ast.BinOp(left=node.target, op=node.op, right=node.value)  # X += Y is X = X + Y
     return _assignment(name, _compile_arithmetic(operation))
 
 
@@ -479,11 +544,11 @@ def _compile_if(node: ast.If) -> Statement:
     """
     if node.orelse:
         raise SyntaxError
-    condition = compile_expression(node.test)
+    is_met = compile_expression(node.test)
     steps = [_compile_statement(step) for step in node.body]
 
     def run_if_met(event: Event | None, s: State) -> None:
-        if condition(event, s):
+        if is_met(event, s):
             for step in steps:
                 step(event, s)
 
