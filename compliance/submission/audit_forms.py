@@ -66,12 +66,16 @@ class Submission:
     @property
     def scaling_in_words(self) -> str:
         """Return the factor of the convergence test, as `, x 1.012000`; empty if it was not applied or is not known."""
-        return "" if self.scaling is None or self.rcp == "not applied" else f", x {self.scaling:.6f}"
+        if self.scaling is None or self.rcp == "not applied":
+            return ""
+        return f", x {self.scaling:.6f}"
 
     @property
     def result(self) -> str:
         """Return the kind of the result in a word or two, such as `unverified`."""
-        return "not known" if self.standing is None else self.standing.status
+        if self.standing is None:
+            return "not known"
+        return self.standing.status
 
     @property
     def name(self) -> str:
@@ -96,10 +100,11 @@ class Submission:
             return ""
         if not second.differs:
             return "lower convex envelope: the same reference point"
-        tool = "not known" if self.scaling is None else f"{self.scaling:.6f}"
-        envelope = f"lower convex envelope: held to {second.held_to:.6g} {second.unit}, x {second.scaling:.6f}"
-        pruning = f"by rcp_checker to {six_digits(second.held_to_by_tool)}, x {tool}"
-        return f"{envelope}; {pruning} (a question to the working group, mlcommons/logging #368)"
+        factor_of_tool = "not known" if self.scaling is None else f"{self.scaling:.6f}"
+        by_envelope = f"held to {second.held_to:.6g} {second.unit}, x {second.scaling:.6f}"
+        by_tool = f"by rcp_checker to {six_digits(second.held_to_by_tool)}, x {factor_of_tool}"
+        for_whom = "a question to the working group, mlcommons/logging #368"
+        return f"lower convex envelope: {by_envelope}; {by_tool} ({for_whom})"
 
     def minutes_in_words(self, minutes: float | None) -> str:
         """Return a score with its unit and the word that must stand next to it, such as `28.3000 min (unverified)`.
@@ -114,17 +119,17 @@ class Submission:
 
     def as_dict(self) -> JsonObject:
         """Return the row as a dict for JSON."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
-        return plain | {
-            "standing": None if self.standing is None else self.standing.as_dict(),
-            "envelope": None if self.envelope is None else asdict(self.envelope),
-            "questions": [asdict(question) for question in self.questions],
-        }
+        row: JsonObject = {field.name: getattr(self, field.name) for field in fields(self)}
+        # Three fields are no values of JSON yet.
+        row["standing"] = None if self.standing is None else self.standing.as_dict()
+        row["envelope"] = None if self.envelope is None else asdict(self.envelope)
+        row["questions"] = [asdict(question) for question in self.questions]
+        return row
 
 
-_NOT_COLUMNS = ("questions", "standing", "envelope")
-_COLUMNS = [one.name for one in fields(Submission) if one.name not in _NOT_COLUMNS]
-_OF_STANDING = ["result", "name", "dataset", "target"]
+_FIELDS_THAT_ARE_NO_COLUMNS = ("questions", "standing", "envelope")
+_FIELDS_THAT_ARE_COLUMNS = [field.name for field in fields(Submission) if field.name not in _FIELDS_THAT_ARE_NO_COLUMNS]
+_COLUMNS_OF_STANDING = ["result", "name", "dataset", "target"]  # properties of a submission
 
 
 def as_csv(submissions: Sequence[Submission]) -> str:
@@ -133,15 +138,25 @@ def as_csv(submissions: Sequence[Submission]) -> str:
     Args:
         submissions: Rows of the audit. Without any, the text is the head of the table.
     """
-    columns = [*_COLUMNS, *_OF_STANDING]
+    columns = [*_FIELDS_THAT_ARE_COLUMNS, *_COLUMNS_OF_STANDING]
     rows = []
     for submission in submissions:
         row = {name: getattr(submission, name) for name in columns}
-        for severity in ("error", "warning"):
-            rules = [question.rule for question in submission.questions if question.severity == severity]
-            row[f"{severity}s"] = " ".join(rules)
+        row["errors"] = _rules_broken(submission, "error")
+        row["warnings"] = _rules_broken(submission, "warning")
         rows.append(row)
     return csv_text([*columns, "errors", "warnings"], rows)
+
+
+def _rules_broken(submission: Submission, severity: str) -> str:
+    """Return the rules that a submission breaks, by one severity, with blanks between: `run-mode seeds-differ`.
+
+    Args:
+        submission: Row of the audit.
+        severity: "error" or "warning".
+    """
+    rules = [question.rule for question in submission.questions if question.severity == severity]
+    return " ".join(rules)
 
 
 def as_text(submissions: Sequence[Submission]) -> str:
@@ -160,36 +175,55 @@ def as_text(submissions: Sequence[Submission]) -> str:
     lines: list[str] = []
     for submission in submissions:
         lines += _lines_of_submission(submission)
+    lines.append(_line_of_totals(submissions))
+    lines += footnotes(submissions)
+    return "\n".join(lines) + "\n"
+
+
+def _line_of_totals(submissions: Sequence[Submission]) -> str:
+    """Return how many submissions and logs were audited, and how many logs pass."""
     logs = sum(submission.logs for submission in submissions)
     official = sum(submission.official_passes for submission in submissions)
     strict = sum(submission.strict_passes for submission in submissions)
     not_judged = sum(submission.not_judged for submission in submissions)
-    totals = f"official passes {official}, strict {strict}; {not_judged} not judged"
-    lines.append(f"{counted(len(submissions), 'submission')}, {counted(logs, 'log')}: {totals}")
-    return "\n".join([*lines, *footnotes(submissions)]) + "\n"
+    audited = f"{counted(len(submissions), 'submission')}, {counted(logs, 'log')}"
+    return f"{audited}: official passes {official}, strict {strict}; {not_judged} not judged"
 
 
 def _lines_of_submission(submission: Submission) -> list[str]:
     """Return a submission's line with its verdicts; below it the envelope test, if it was made, and each question."""
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
-    verdicts = "not judged" if submission.not_judged == submission.logs else _verdicts(submission)
+    is_any_log_judged = submission.not_judged < submission.logs
+    verdicts = _verdicts(submission) if is_any_log_judged else "not judged"
     lines = [f"{name}: {verdicts}"]
     if submission.envelope_in_words:
         lines.append(f"  {submission.envelope_in_words}")
     for question in submission.questions:
-        logs = f"{counted(question.logs, 'log')}, {question.file}:{question.line or '-'}"
+        where = f"{question.file}:{question.line or '-'}"
+        logs = f"{counted(question.logs, 'log')}, {where}"
         lines.append(f"  {question.severity}: {question.rule}, {logs}: {question.actual}")
     return lines
 
 
-def _verdicts(one: Submission) -> str:
-    official = f"official {one.official_passes}/{one.logs}, {one.minutes_in_words(one.official_minutes)}"
-    strict = f"strict {one.strict_passes}/{one.logs}, {one.minutes_in_words(one.strict_minutes)}"
-    problem = f" ({one.problem})" if one.problem else ""
-    result = ""
-    if one.standing is not None and one.standing.is_mlperf is False:
-        result = f"; {one.standing.name}"
-    return f"{official}; {strict}; RCP {one.rcp}{one.scaling_in_words}{result}{problem}"
+def _verdicts(submission: Submission) -> str:
+    """Return the passes and the score by either verdict, the test of convergence, and what stands against them.
+
+    For instance `official 5/5, 28.3000 min (unverified); strict 5/5, 28.3000 min (unverified); RCP pass, x 1.012000`.
+    """
+    official_minutes = submission.minutes_in_words(submission.official_minutes)
+    strict_minutes = submission.minutes_in_words(submission.strict_minutes)
+    parts = [
+        f"official {submission.official_passes}/{submission.logs}, {official_minutes}",
+        f"strict {submission.strict_passes}/{submission.logs}, {strict_minutes}",
+        f"RCP {submission.rcp}{submission.scaling_in_words}",
+    ]
+    standing = submission.standing
+    if standing is not None and standing.is_mlperf is False:  # None: not known
+        parts.append(standing.name)
+    verdicts = "; ".join(parts)
+    if submission.problem:
+        verdicts += f" ({submission.problem})"
+    return verdicts
 
 
 def footnotes(submissions: Sequence[Submission]) -> list[str]:
