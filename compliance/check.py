@@ -183,14 +183,15 @@ class Checker:
         actual = printable(problem.message)
         if problem.text:
             actual += f": {printable(problem.text)}"
-        rule = _FORM if problem.kind in _READABLE_PROBLEMS else _DAMAGED
+        leaves_event_readable = problem.kind in _READABLE_PROBLEMS
+        rule = _FORM if leaves_event_readable else _DAMAGED
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
         """Keep a section of the header, and report it if it names a stand-in for a device.
 
         Other names than those of runlog's schema are lines of the user's own, and mean nothing. A second section of the
-        same name is a fault and is not kept.
+        same name is reported in a log of this project, and is not kept.
 
         Args:
             header: A line `# {"<section>": value}` of the log.
@@ -200,8 +201,9 @@ class Checker:
         self._check_devices(header)
         sections = self._run.headers
         if header.section in sections:
-            # A fault only counts in a log of this project, and whether this is one is known after the last entry.
-            self._order.measured.keep_fault(header.line, f"a second header section {printable(header.section)}")
+            # Whether this is a log of this project is known after the last entry.
+            what = f"a second header section {printable(header.section)}"
+            self._order.measured.report_if_project_log(header.line, what)
         else:
             sections[header.section] = header.value
 
@@ -237,14 +239,16 @@ class Checker:
         self._order.take(event)  # for the order of the run; it uses the counts of events, which now include this one
 
     def _check_rank(self, event: Event) -> None:
-        """Report an event of another rank than 0. Each rank may log the events of KEYS_OF_EVERY_RANK.
+        """Report an event of another rank than 0, unless each rank may log it, as it may log init_start.
 
         Args:
             event: The event. Its rank is the one in the launcher's prefix of its line. If that is absent or 0, it is
                 the one in the event's metadata.
         """
         rank = event.rank or event.metadata.get("rank")  # by the launcher's prefix, else by the event itself
-        if rank and event.key not in KEYS_OF_EVERY_RANK:
+        is_of_other_rank = bool(rank)  # neither 0 nor absent
+        may_each_rank_log_it = event.key in KEYS_OF_EVERY_RANK
+        if is_of_other_rank and not may_each_rank_log_it:
             self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
 
     def _check_types(self, event: Event) -> None:
@@ -259,7 +263,8 @@ class Checker:
         if schema_event is not None:
             self._check_value_type(event, _value_type(schema_event))
         wanted_event_type = "POINT_IN_TIME" if schema_event is None else schema_event.event_type
-        if event.event_type not in ("", wanted_event_type):  # empty: no known type, which the reader has reported
+        is_type_known = event.event_type != ""  # any other was reported by the reader
+        if is_type_known and event.event_type != wanted_event_type:
             actual = f"{event.key} is of type {event.event_type}"
             self._collector.add_breach(_FORM, event.line, actual, f"{event.key} is of type {wanted_event_type}")
 
@@ -411,10 +416,9 @@ def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding,
     kept = []
     for finding in findings:
         is_our_error = finding.severity == "error" and not finding.official
+        may_be_in_skipped_line = is_our_error and finding.is_about_key  # such as the event that it calls missing
         if is_our_error and finding.rule == _DAMAGED:
             kept.append(replace(finding, severity="warning"))
-        elif is_our_error and finding.is_about_key:
-            continue  # the event that it calls missing, for instance, may be in a skipped line
-        else:
+        elif not may_be_in_skipped_line:
             kept.append(finding)
     return tuple(kept)

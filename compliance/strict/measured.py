@@ -123,8 +123,8 @@ class Measured:
         if handle is not None:
             handle(event)
 
-    def keep_fault(self, line: int | None, what: str) -> None:
-        """Keep a fault, which counts only if the log turns out to be one of this project.
+    def report_if_project_log(self, line: int | None, what: str) -> None:
+        """Keep a fault, to be reported if the log turns out to be one of this project. Logs of others may have it.
 
         Only the first FINDINGS_PER_RULE faults are kept.
 
@@ -166,13 +166,13 @@ class Measured:
         """
         self._open_epoch = None
         self._last_epoch = number
-        self._last_epoch_training_ms = training_ms
+        self._last_epoch_training_ms = training_ms  # with which `_compare_time` compares
         for stated in self._stated_times_of_open_epoch:
             self._compare_time(stated)
         self._stated_times_of_open_epoch.clear()
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Keep a fault if a run that succeeded has losses that are no numbers, or another last step than planned.
+        """Report a run of this project that succeeded, if losses are no numbers or the last step is not as planned.
 
         The last step is only checked in a run that measures throughput, because only its plan has one.
 
@@ -180,13 +180,17 @@ class Measured:
             line: The line of the run_stop, which is blamed.
         """
         losses = self._run.losses
-        missing_losses = losses.count(None) - self._losses_not_read  # a malformed window is a fault already
+        missing_losses = losses.count(None) - self._losses_not_read  # malformed windows have been reported already
         if missing_losses:
             first = f"of the first {len(losses)} step_windows"
-            self.keep_fault(line, f"{missing_losses} of the losses {first} are no numbers")
+            self.report_if_project_log(line, f"{missing_losses} of the losses {first} are no numbers")
         planned_last_step = self._plan.measured_end  # 0 in any other run
-        if planned_last_step and self._last_step not in (planned_last_step, None):
-            self.keep_fault(line, f"the run ends with step {self._last_step}, not {planned_last_step}")
+        if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
+            self.report_if_project_log(line, f"the run ends with step {self._last_step}, not {planned_last_step}")
+
+    def _is_not_at_step(self, step: int) -> bool:
+        """Return whether the windows so far are known to end at another step than this one."""
+        return self._last_step is not None and self._last_step != step
 
     def judge_short_throughputs(self) -> None:
         """Report each epoch_throughput that states too little time for its epoch. Call it after the last event.
@@ -230,9 +234,9 @@ class Measured:
     def _take_step_window(self, event: Event) -> None:
         """Check an event step_window, which has the figures of the steps between two lines of progress.
 
-        The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is a fault,
-        and makes the sums and the last step unknown. Any other is compared with the log's clock and with the steps that
-        the settings plan.
+        The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is reported
+        in a log of this project, and makes the sums and the last step unknown. Any other is compared with the log's
+        clock and with the steps that the settings plan.
 
         Args:
             event: The step_window.
@@ -243,9 +247,11 @@ class Measured:
             self._make_plan()
         window = dataclass_of(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = dataclass_of(schema.InWindow, event.metadata)  # None if it does not fit the schema
-        self._keep_loss_and_time(window)
+        self._keep_loss_and_time(window)  # None too, so that the next losses keep their places
         if window is None or position is None or not is_possible_window(window):
-            self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
+            self.report_if_project_log(
+                event.line, f"a step_window is not as the schema has it: {printable(event.value)}"
+            )
             self._forget_sums_and_last_step()
             return
         self._add_and_compare(event, window, position)
@@ -259,18 +265,19 @@ class Measured:
             position: Its metadata: the step at which the window ends, the epoch and the phase.
         """
         previous_step = self._last_step
-        if previous_step is None:
+        if previous_step is None:  # not known: this window is believed
             previous_step = position.step - window.steps
         self._last_step = position.step
         if self.all_images is not None:
             self.all_images += window.images
-        self._epoch_sums.add(window)
+        self._epoch_sums.add(window)  # before `_compare_with_clock`, which compares the sum with this one
         self.sensors.take(event.line, window)
         self._compare_with_plan(event.line, window, position, previous_step)
         self._compare_with_clock(event)
         self._compare_with_ranks(event, window, position.step)
         if window.time_s > 0:
-            self.fastest = max(self.fastest, Fastest(images_per_s=window.images / window.time_s, line=event.line))
+            rate_of_window = Fastest(images_per_s=window.images / window.time_s, line=event.line)
+            self.fastest = max(self.fastest, rate_of_window)  # by images/s, the first field
 
     def _forget_sums_and_last_step(self) -> None:
         """Note that the steps, images and times of a window are not known, because it does not fit the schema."""
@@ -285,18 +292,22 @@ class Measured:
             window: The window. None if it does not fit the schema: it keeps its place with a loss of None and a time of
                 0.
         """
-        if len(self._run.losses) < LOSSES_KEPT:
-            if window is None:
-                self._losses_not_read += 1
-            self._run.losses.append(window.loss if window else None)
-            self._run.keep_interval(schema.STEP_WINDOW.key, window.time_s if window else 0.0)
+        if len(self._run.losses) >= LOSSES_KEPT:
+            return
+        if window is None:
+            self._losses_not_read += 1
+            loss, time_s = None, 0.0
+        else:
+            loss, time_s = window.loss, window.time_s
+        self._run.losses.append(loss)
+        self._run.keep_interval(schema.STEP_WINDOW.key, time_s)
 
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Keep a fault if a window is not the one that the settings of the run plan at this point.
+        """Report a window of a run of this project that is not the one that the settings plan at this point.
 
-        Only the first thing that is wrong is kept: the steps or images, then the phase or epoch, then the times.
+        Only the first thing that is wrong is reported: the steps or images, then the phase or epoch, then the times.
 
         Args:
             line: The line of the event step_window.
@@ -313,12 +324,16 @@ class Measured:
         is_in_open_epoch = position.epoch_num == self._epoch_of_windows
         if not (begins_at_previous and has_planned_steps and has_planned_images):
             done = f"{window.steps} steps, {window.images} images"
-            self.keep_fault(line, f"a window of {done}, to step {position.step}; {previous_step} was the last")
+            self.report_if_project_log(
+                line, f"a window of {done}, to step {position.step}; {previous_step} was the last"
+            )
         elif not (is_in_planned_phase and is_in_open_epoch):
-            self.keep_fault(line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here")
+            self.report_if_project_log(
+                line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here"
+            )
         elif has_impossible_time(window):
             waited = f"{window.data_wait_s} s waited for data"
-            self.keep_fault(line, f"a window of {window.time_s} s, of which {waited}")
+            self.report_if_project_log(line, f"a window of {window.time_s} s, of which {waited}")
 
     @property
     def _epoch_of_windows(self) -> int | None:
@@ -327,7 +342,7 @@ class Measured:
         return 1 if only_measures_throughput else self._open_epoch
 
     def _compare_with_clock(self, event: Event) -> None:
-        """Keep a fault if the windows took longer in all than the time since the last epoch_start or run_start.
+        """Report windows of a run of this project that took longer in all than the time since epoch_start or run_start.
 
         A small share more (1 %), and the tolerance of the log's clock, are allowed.
 
@@ -338,7 +353,7 @@ class Measured:
         windows_s = self._epoch_sums.time_s
         most_ms = passed_ms * (1 + self._most_clock_difference) + self._run.clock_tolerance_ms
         if windows_s * 1000 > most_ms:
-            self.keep_fault(
+            self.report_if_project_log(
                 event.line, f"windows of {six_digits(windows_s)} s in the {six_digits(passed_ms / 1000)} s up to here"
             )
 
@@ -356,24 +371,24 @@ class Measured:
         return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
     def _check_rank_times(self, event: Event) -> None:
-        """Keep a fault if an event rank_times is not possible in this run; else keep it for the window that follows.
+        """Keep an event rank_times for the window that follows. Report, in a log of this project, an impossible one.
 
         It must fit the schema, and the ranks that it names must exist in a run of as many devices as run_summary
         states.
 
         Args:
-            event: The event rank_times. Without a valid run_summary above it, it is a fault, too.
+            event: The event rank_times. Without a valid run_summary above it, it is reported, too.
         """
-        times = dataclass_of(schema.RankTimes, event.value)
-        position = dataclass_of(schema.AtStep, event.metadata)
+        times = dataclass_of(schema.RankTimes, event.value)  # None if it does not fit the schema
+        position = dataclass_of(schema.AtStep, event.metadata)  # None if it does not fit the schema
         summary = self._run.summary
         if times is None or summary is None or not are_possible_rank_times(times, ranks=summary.devices):
-            self.keep_fault(event.line, f"no rank_times of this run: {printable(event.value)}")
+            self.report_if_project_log(event.line, f"no rank_times of this run: {printable(event.value)}")
         elif position is not None:
             self._rank_times = (position.step, times)
 
     def _compare_with_ranks(self, event: Event, window: schema.StepWindow, step: int) -> None:
-        """Keep a fault if a window contradicts the ranks' times in it, which are logged just before it.
+        """Report, in a log of this project, a window that contradicts the ranks' times logged just before it.
 
         Args:
             event: The event step_window.
@@ -385,26 +400,32 @@ class Measured:
         if self._rank_times is None:
             return
         step_of_times, times = self._rank_times
-        self._rank_times = None
+        self._rank_times = None  # they are of this window alone
         if step_of_times != step:
-            self.keep_fault(event.line, f"a window to step {step} after the rank_times of step {step_of_times}")
+            self.report_if_project_log(
+                event.line, f"a window to step {step} after the rank_times of step {step_of_times}"
+            )
             return
         contradiction = contradiction_of_ranks(times, window, passed_s)
         if contradiction:
-            self.keep_fault(event.line, contradiction)
+            self.report_if_project_log(event.line, contradiction)
 
     def _take_checkpoint(self, event: Event) -> None:
-        """Keep how long training waited for a checkpoint. Keep a fault if it is impossible, or its step not done.
+        """Keep how long training waited for a checkpoint. Report one that is impossible, or whose step was not done.
+
+        It is only reported in a log of this project.
 
         Args:
             event: The event checkpoint, with the step, file name, size and times of a checkpoint that was written. One
-                that is a fault adds no waiting time.
+                that is reported adds no waiting time.
         """
-        checkpoint = dataclass_of(schema.Checkpoint, event.value)
-        if checkpoint is None or not is_possible_checkpoint(checkpoint) or not self._is_possibly_done(checkpoint.step):
-            self.keep_fault(event.line, f"no possible checkpoint of a step that was done: {printable(event.value)}")
-        elif len(self._blocked_ms_by_step) < EVENTS_KEPT:
-            self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
+        checkpoint = dataclass_of(schema.Checkpoint, event.value)  # None if it does not fit the schema
+        if checkpoint is not None and is_possible_checkpoint(checkpoint) and self._is_possibly_done(checkpoint.step):
+            if len(self._blocked_ms_by_step) < EVENTS_KEPT:
+                self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
+        else:
+            shown = printable(event.value)
+            self.report_if_project_log(event.line, f"no possible checkpoint of a step that was done: {shown}")
 
     def _is_possibly_done(self, step: int) -> bool:
         """Return whether a step was done, or may have been: after a malformed window the last step is not known.
@@ -412,7 +433,8 @@ class Measured:
         Args:
             step: The number of the step, from 1.
         """
-        return step > 0 and (self._last_step is None or step <= self._last_step)
+        is_not_ahead = self._last_step is None or step <= self._last_step
+        return step > 0 and is_not_ahead
 
     # --- throughputs ---
 
@@ -437,10 +459,10 @@ class Measured:
             return
         self._compare_with_windows(line, epoch, stated)
         self._check_last_step(line, epoch)
-        self._compare_time_once_epoch_stops(_StatedTime(line=line, epoch=epoch, time_s=stated.time_s))
+        self._compare_time_after_epoch(_StatedTime(line=line, epoch=epoch, time_s=stated.time_s))
         self._compare_with_data_set(stated, line)
 
-    def _compare_time_once_epoch_stops(self, stated: _StatedTime) -> None:
+    def _compare_time_after_epoch(self, stated: _StatedTime) -> None:
         """Compare the stated time of an epoch with the log's clock: now, or at its epoch_stop if the epoch is open.
 
         At most FINDINGS_PER_RULE times of an open epoch wait for its epoch_stop, because more would not be reported.
@@ -449,10 +471,11 @@ class Measured:
             stated: The time that an event epoch_throughput states, with its epoch and its line.
         """
         is_epoch_open = self._open_epoch == stated.epoch
-        if not is_epoch_open:
+        if is_epoch_open:
+            if len(self._stated_times_of_open_epoch) < FINDINGS_PER_RULE:
+                self._stated_times_of_open_epoch.append(stated)  # `epoch_stops` will compare it
+        else:
             self._compare_time(stated)
-        elif len(self._stated_times_of_open_epoch) < FINDINGS_PER_RULE:
-            self._stated_times_of_open_epoch.append(stated)
 
     def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
         """Report a breach if the images/s of an epoch are not its images over its seconds, but for rounding.
@@ -462,7 +485,8 @@ class Measured:
             line: The line of the event epoch_throughput.
         """
         rate = stated.images / stated.time_s
-        most_difference = rate * (ROUNDING_ERROR_S / stated.time_s + _QUOTIENT_ERROR)
+        share_by_rounded_time = ROUNDING_ERROR_S / stated.time_s
+        most_difference = rate * (share_by_rounded_time + _QUOTIENT_ERROR)  # the rate in the log is rounded, too
         if abs(stated.images_per_s - rate) > most_difference:
             actual = f"{six_digits(stated.images_per_s)} images/s; its images over its time are {six_digits(rate)}"
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
@@ -477,15 +501,17 @@ class Measured:
             stated: The figures of the epoch, with its number of images.
             line: The line of the event epoch_throughput.
         """
-        samples = 0 if self._run.is_resumed else self._run.stated_count(schema.TRAIN_SAMPLES)
-        batch = self._run.stated_count(schema.GLOBAL_BATCH_SIZE)
-        if samples and batch and abs(stated.images - samples) > batch:
+        samples = self._run.stated_count(schema.TRAIN_SAMPLES)  # 0 if it is not stated
+        batch = self._run.stated_count(schema.GLOBAL_BATCH_SIZE)  # 0 if it is not stated
+        if self._run.is_resumed or samples == 0 or batch == 0:
+            return
+        if abs(stated.images - samples) > batch:
             images = significant(stated.images, digits=10)
             actual = f"{images} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
-        """Keep a fault for each total of an epoch that is not the sum over its step windows.
+        """Report, in a log of this project, each total of an epoch that is not the sum over its step windows.
 
         The images must be equal. The seconds may differ a little, because they are rounded in the event and in each
         window. Nothing is compared if a window could not be read.
@@ -500,13 +526,13 @@ class Measured:
             return
         rounded_times = sums.windows + 1  # that of each window, and that of the epoch_throughput
         rounding_s = ROUNDING_ERROR_S * rounded_times
-        what_waits = f"s of waiting for data in epoch {epoch}"
+        waiting = f"s of waiting for data in epoch {epoch}"
         self._compare_total(line, f"images in epoch {epoch}", stated.images, sums.images, allowed=0.0)
         self._compare_total(line, f"s in epoch {epoch}", stated.time_s, sums.time_s, allowed=rounding_s)
-        self._compare_total(line, what_waits, stated.data_wait_s, sums.wait_s, allowed=rounding_s)
+        self._compare_total(line, waiting, stated.data_wait_s, sums.wait_s, allowed=rounding_s)
 
     def _compare_total(self, line: int, what: str, total: float, sum_of_windows: float, *, allowed: float) -> None:
-        """Keep a fault if a total of an epoch and the sum over its step windows differ too much.
+        """Report, in a log of this project, that a total of an epoch and the sum over its windows differ too much.
 
         Args:
             line: The line of the event epoch_throughput.
@@ -517,10 +543,10 @@ class Measured:
         """
         if abs(total - sum_of_windows) > allowed:
             other_total = f"{significant(sum_of_windows, digits=10)} in its step_windows"
-            self.keep_fault(line, f"{significant(total, digits=10)} {what}, {other_total}")
+            self.report_if_project_log(line, f"{significant(total, digits=10)} {what}, {other_total}")
 
     def _check_last_step(self, line: int, epoch: int) -> None:
-        """Keep a fault if the windows up to now do not end at the last step of an epoch.
+        """Report, in a log of this project, that the windows up to now do not end at the last step of an epoch.
 
         Nothing is checked if the number of steps per epoch or the last step is not known.
 
@@ -529,8 +555,8 @@ class Measured:
             epoch: The number of the epoch, from 1.
         """
         planned_last_step = epoch * self._plan.epoch_steps  # 0 if the steps per epoch are not known
-        if planned_last_step and self._last_step not in (planned_last_step, None):
-            self.keep_fault(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
+        if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
+            self.report_if_project_log(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
 
     def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that is stated for an epoch with its training time by the log's clock.
@@ -554,7 +580,7 @@ class Measured:
         missing_ms = training_ms - stated_ms - allowed_ms
         if excess_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
-        elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:
+        elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:  # judged after the last checkpoint
             self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, missing_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:
@@ -570,9 +596,11 @@ class Measured:
         images_per_s = images_per_s_of_foreign(event.value)
         images = self._run.stated_count(schema.TRAIN_SAMPLES)
         clock_ms = self._ms_of_epoch_just_ended
-        if images_per_s is None or not images or clock_ms is None:
+        if images_per_s is None or images == 0 or clock_ms is None:
             return
-        ms_by_rate = images / images_per_s * 1000 if images_per_s > 0 else math.inf
+        ms_by_rate = math.inf  # no epoch ends at a rate of 0
+        if images_per_s > 0:
+            ms_by_rate = images / images_per_s * 1000
         difference_ms = abs(ms_by_rate - clock_ms)
         if difference_ms > self._most_difference_ms(clock_ms):
             rate_by_clock = images / clock_ms * 1000
