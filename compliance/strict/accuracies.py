@@ -50,11 +50,11 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         BENCHMARK if both stated numbers fit, WRONG_EVAL_SAMPLES if only the stated eval_samples is wrong, as the
         accuracies show, and OTHER in any other case.
     """
-    train_samples = run.first_event(schema.TRAIN_SAMPLES).value
+    train_samples = run.first_event(schema.TRAIN_SAMPLES).value  # None if it is not stated, as the next one
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value
     if train_samples != benchmark.train_samples or not is_count(eval_samples):
         return StatedData.OTHER
-    if _can_be_eval_samples(eval_samples, benchmark, run.global_batch):
+    if _is_eval_samples_but_for_padding(eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
     if benchmark.name != "resnet":  # other benchmarks have no accuracies that are shares of the samples
         return StatedData.OTHER
@@ -63,7 +63,7 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     return StatedData.OTHER
 
 
-def _can_be_eval_samples(stated: float, benchmark: Benchmark, batch: int | None) -> bool:
+def _is_eval_samples_but_for_padding(stated: float, benchmark: Benchmark, batch: int | None) -> bool:
     """Return whether a log of a run on the benchmark's data set may state this number of evaluation samples.
 
     Some runs count the padding that fills the last batch, so the number may be above the benchmark's by less than one
@@ -108,8 +108,8 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a ResNet run that are off the schedule of MLPerf: one every 4 epochs.
 
-    Some logs state wrong epoch numbers at their evaluations. So a run is on schedule, too, if the epochs that the log
-    counts before each evaluation are, and no stated number is more than 4 epochs after the one before.
+    An evaluation states the number of its epoch, which is wrong in some logs. So a run is on schedule, too, if it is by
+    the epochs that have started before each evaluation, and no stated number is more than 4 after the one before.
 
     Args:
         run: The facts that the log states of the run, with its evaluations.
@@ -118,9 +118,9 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
         collector: Gets each breach of the rule `eval-schedule`, and has its bounds.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
-    # Some runs state wrong epochs. They are on schedule by the epochs that the log has counted before each evaluation.
-    is_counted_on_schedule = _are_counted_epochs_on_schedule(run, order, period)
-    if is_counted_on_schedule and not _do_stated_epochs_leap(run.evaluations, period):
+    is_on_schedule_by_counting = _are_counted_epochs_on_schedule(run, order, period)
+    is_excused = is_on_schedule_by_counting and not _do_stated_epochs_leap(run.evaluations, period)
+    if is_excused:  # the log only states wrong numbers
         return
     _check_stated_epochs(run, order.last_epoch, period, exact=exact, collector=collector)
 
@@ -236,17 +236,18 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
     misfits = [evaluation for evaluation in run.evaluations if not are_shares_of_samples([evaluation.value], samples)]
     if not misfits:
         return
-    line = misfits[0].line
-    counted = _find_number_of_samples(run, samples)
-    if counted is None:  # the accuracies may be means over the workers' accuracies, which no rule forbids
+    first_line = misfits[0].line
+    samples_counted = _find_number_of_samples(run, samples)
+    if samples_counted is None:  # the accuracies may be means over the workers' accuracies, which no rule forbids
         return
-    # `counted` may equal `samples` in a small set, because the search allows a larger error: nothing is wrong then.
-    whole = f"the accuracies are whole numbers of {counted} samples"
-    if counted > samples:
-        actual = f"{whole}: {counted - samples} of padding count"
-        collector.add_breach(SAMPLES, line, actual, severity="warning")
-    elif counted < samples:
-        collector.add_breach(SAMPLES, line, f"{whole}: {samples - counted} of {samples} are left out")
+    whole = f"the accuracies are whole numbers of {samples_counted} samples"
+    if samples_counted > samples:
+        actual = f"{whole}: {samples_counted - samples} of padding count"
+        collector.add_breach(SAMPLES, first_line, actual, severity="warning")
+    elif samples_counted < samples:
+        actual = f"{whole}: {samples - samples_counted} of {samples} are left out"
+        collector.add_breach(SAMPLES, first_line, actual)
+    # They may be equal in a small set, because the search allows a larger error: nothing is wrong then.
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
@@ -270,7 +271,7 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     may_fit_by_chance = _chance_of_accidental_fit(len(possible_numbers), len(accuracies)) >= _MOST_CHANCE
     if may_fit_by_chance:
         return None
-    for number in possible_numbers:
+    for number in possible_numbers:  # from the least one on
         if _are_all_whole(accuracies, number, _MOST_COUNT_ERROR):
             return number
     return None
@@ -335,8 +336,9 @@ def _is_whole(count: float, tolerance: float) -> bool:
         count: The count, such as an accuracy times the number of samples.
         tolerance: How far it may be from a whole number. With 0.5 or more, any count will do.
     """
-    # The tolerance comes first: a count of 10^18 samples may be infinite, which cannot be rounded.
-    return tolerance >= 0.5 or abs(count - round(count)) <= tolerance
+    if tolerance >= 0.5:  # asked first: a count of 10^18 samples may be infinite, which cannot be rounded
+        return True
+    return abs(count - round(count)) <= tolerance
 
 
 # --- the curve ---
@@ -363,7 +365,7 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
     if index is None:
         return
     up_to_target = evaluations[: index + 1]
-    least_evaluations = bounds["evaluations"]  # above 2
+    least_evaluations = bounds["evaluations"]  # above 2, which `_check_rise_to_target` needs
     if len(up_to_target) >= least_evaluations:
         _check_rise_to_target(up_to_target, target, collector)
 

@@ -150,14 +150,15 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
         other: The facts of the other log.
         name_of_other: How the sentence calls the other log.
     """
-    samples = run.stated_count(schema.EVAL_SAMPLES)
-    if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
+    samples = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
+    is_resnet = run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet"
+    if not is_resnet or samples == 0:
         return ""
     compared = min(len(run.evaluations), len(other.evaluations))
     accuracies = [evaluation.value for evaluation in run.evaluations[:compared]]
     other_accuracies = [evaluation.value for evaluation in other.evaluations[:compared]]
     chance = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
-    if chance is None:
+    if chance is None:  # it cannot be estimated
         return ""
     counts = [round(accuracy * samples) for accuracy in accuracies]
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
@@ -182,9 +183,9 @@ def _describe_equal_series(
         name_of_other: How the sentence calls the other log.
     """
     equal = _number_of_equal_values(series, other_series)
-    if not _is_beyond_chance(equal, len(series), chance_of_one):
-        return ""
-    return f"{equal} of {len(series)} {what} are those of {name_of_other}"
+    if _is_beyond_chance(equal, len(series), chance_of_one):
+        return f"{equal} of {len(series)} {what} are those of {name_of_other}"
+    return ""
 
 
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
@@ -205,10 +206,10 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
         return None
     mean = sum(accuracies) / len(accuracies)
     variance = _variance_of_difference(mean, samples)
-    inverse_of_density = math.sqrt(2 * math.pi * variance)
-    if inverse_of_density <= 1:
+    inverse_of_density_at_0 = math.sqrt(2 * math.pi * variance)
+    if inverse_of_density_at_0 <= 1:
         return None
-    return 1 / inverse_of_density  # in published submissions, a share of 0.0012 of the counts is equal
+    return 1 / inverse_of_density_at_0  # in published submissions, a share of 0.0012 of the counts is equal
 
 
 def _variance_of_difference(accuracy: float, samples: int) -> float:
@@ -335,7 +336,8 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
     equal = sum(result.equal for result in results)
     compared = sum(result.compared for result in results)
     chance = math.prod(result.chance for result in results)  # the kinds are taken as independent
-    if equal < LEAST_EQUAL_VALUES or chance > most_chance:
+    is_beyond_chance = equal >= LEAST_EQUAL_VALUES and chance <= most_chance
+    if not is_beyond_chance:
         return ""
     return f"{equal} of {compared} intervals are, to the clock's tick, those of {name_of_other}"
 
@@ -378,10 +380,12 @@ def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[flo
     equal_pairs = 0
     for place in places:
         for neighbour in _places_around(place, len(intervals)):
+            pairs += 2  # an interval of each run with one of the other
             equal_pairs += intervals[place] == others[neighbour]
             equal_pairs += others[place] == intervals[neighbour]
-            pairs += 2
-    return (equal_pairs + 1) / (pairs + 2)  # as if one equal and one unequal pair were added, so that it is never 0
+    pairs += 2  # one equal and one unequal, so that the chance is never 0
+    equal_pairs += 1
+    return equal_pairs / pairs
 
 
 def _places_around(place: int, count: int) -> list[int]:
@@ -414,7 +418,7 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
         The sentence; "" if fewer than LEAST_EQUAL_VALUES different losses are equal.
     """
     pairs = list(zip(run.losses, other.losses, strict=False))
-    equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}
+    equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}  # None: not read
     if len(equal_losses) < LEAST_EQUAL_VALUES:  # a loss has 24 bits, so even three equal ones are no accident
         return ""
     return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are those of {name_of_other}"
@@ -444,7 +448,9 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     # Versions are compared as texts, which is right while each of their numbers has one digit.
     if ruleset.version < _FIRST_RULESET_OF_DIFFERENT_SEEDS:
         return None
-    return (text, str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
+    file_of_code = str(seed.metadata.get("file"))
+    line_of_code = str(seed.metadata.get("lineno"))
+    return (text, file_of_code, line_of_code)
 
 
 def _text_of_seed(value: object) -> str:
@@ -488,8 +494,9 @@ def shared_last_accuracy(runs: Sequence[LoggedRun], least_runs: int) -> float | 
     are_all_rounded = all(_has_four_digits(evaluation.value) for evaluation in all_evaluations)
     if not last_accuracies or are_all_rounded:
         return None
-    accuracy, count = Counter(last_accuracies).most_common(1)[0]
-    return accuracy if count >= least_runs else None
+    [(most_common, count)] = Counter(last_accuracies).most_common(1)
+    is_shared = count >= least_runs
+    return most_common if is_shared else None
 
 
 def _has_four_digits(accuracy: float) -> bool:

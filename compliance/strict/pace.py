@@ -29,13 +29,14 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
         collector: Gets each breach, and has the bounds of the rule.
     """
     whole_epochs = order.trained[1:] if run.is_resumed else order.trained  # the first may have begun in another log
-    trained = [part for part in whole_epochs if part.epoch_ms > 0]
+    trained = [part for part in whole_epochs if part.epoch_ms > 0]  # a coarse clock may show 0
     _check_epochs(trained, collector)
     if benchmark.name != "resnet":
         return
     _check_steps(run, order, trained, collector)
-    fastest_epoch_ms = _fastest_epoch_ms(run, order, trained)
-    if fastest_epoch_ms > 0 and run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
+    fastest_epoch_ms = _fastest_epoch_ms(run, order, trained)  # 0 if it is not known
+    has_images_of_benchmark = run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples
+    if fastest_epoch_ms > 0 and has_images_of_benchmark:
         training_ms_per_image = fastest_epoch_ms / benchmark.train_samples
         _check_evaluations(run, order.shortest_evaluation, training_ms_per_image, collector)
 
@@ -117,9 +118,9 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
         trained: The times of the epochs that count.
         collector: Gets each breach of the rule `epoch-time`, and has its bounds.
     """
-    samples = run.stated_count(schema.TRAIN_SAMPLES)
-    batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)
-    if not samples or not batch or run.stop is None:
+    samples = run.stated_count(schema.TRAIN_SAMPLES)  # 0 if it is not stated
+    batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)  # 0 if it is not stated
+    if samples == 0 or batch == 0 or run.stop is None:
         return
     for estimate in _estimated_epoch_times(run, order, trained):
         image_ms = estimate.epoch_ms / samples
@@ -143,8 +144,8 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
         trained: The times of the epochs that count. If there are none, the last two estimates are left out.
     """
     estimates = []
-    mean_ms = _mean_epoch_ms(run, order)
-    if mean_ms:
+    mean_ms = _mean_epoch_ms(run, order)  # 0 if it is not known
+    if mean_ms != 0:
         estimates.append(_EpochTime(mean_ms, "the run's time and epochs", bound_name="mean_step_ms"))
     if trained:
         median_ms = _median_epoch_ms(trained)
@@ -166,8 +167,10 @@ def _check_evaluations(
         training_ms_per_image: The time of an image in the fastest epoch, in milliseconds.
         collector: Gets the breach of the rule `epoch-time`, and has its bounds.
     """
-    images = run.stated_count(schema.EVAL_SAMPLES)
-    if not images or run.stop is None or shortest is None or shortest.took_ms <= 0:
+    images = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
+    if images == 0 or run.stop is None:
+        return
+    if shortest is None or shortest.took_ms <= 0:
         return
     training_ms = training_ms_per_image * images
     least_ms = collector.strict_rules[RULE].bounds["share_of_training"] * training_ms
@@ -204,6 +207,8 @@ def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:
         The mean; 0 if the log lacks the start, the end or a last epoch, or if the run was resumed, so that the log is
         not of all epochs.
     """
-    if run.is_resumed or run.stop is None or run.start_ms is None or not order.last_epoch:
+    if run.is_resumed or run.stop is None or run.start_ms is None:
+        return 0.0
+    if order.last_epoch is None or order.last_epoch == 0:
         return 0.0
     return (run.stop.time_ms - run.start_ms) / order.last_epoch

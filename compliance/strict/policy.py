@@ -72,7 +72,7 @@ class Policy:
 
         if run.is_project_log:
             self._check_project_log(benchmark)
-            self._refuse_breaches_of_form()  # those that the checks above have reported
+            self._refuse_breaches_of_form()  # after all other checks, as it repeats what these have reported
 
         benchmark_with_rules = None if benchmark is None else name
         self.collector.drop_inapplicable_rules(benchmark_with_rules, division)
@@ -106,10 +106,11 @@ class Policy:
         status = run.status
         if run.stop is None or status == "success":
             return
-        if benchmark is None and status != "aborted":
+        may_be_word_for_success = benchmark is None and status != "aborted"
+        if may_be_word_for_success:
             return
-        abort_reason = run.first_event(schema.ABORT_REASON)
-        why = f": {printable(abort_reason.value)}" if abort_reason.line else ""
+        abort_reason = run.first_event(schema.ABORT_REASON)  # of line 0 if the log has none
+        why = f": {printable(abort_reason.value)}" if abort_reason.line > 0 else ""
         self._add_breach("run-status", run.stop.line, f"status {printable(status)}{why}")
 
     def _check_summary(self) -> None:
@@ -165,9 +166,10 @@ class Policy:
         if not seeds:
             self._add_breach("seed-present", None, "no seed")
         for seed in seeds:
-            if whole_seed(seed.value) is None:
+            has_place_in_code = "file" in seed.metadata and "lineno" in seed.metadata
+            if whole_seed(seed.value) is None:  # int() refuses it
                 self._add_breach("seed-present", seed.line, f"seed {printable(seed.value)}")
-            elif not {"file", "lineno"} <= seed.metadata.keys():
+            elif not has_place_in_code:
                 self._add_breach("seed-present", seed.line, "a seed without file and lineno, which seed_checker needs")
 
     def _check_clock_settings(self) -> None:
@@ -177,8 +179,9 @@ class Policy:
         """
         allowed_s = self.collector.strict_rules["time-order"].bounds["back_ms"] / 1000
         for event in self.run.all_events[schema.CLOCK_SET.key]:
-            if is_number(event.value) and event.value < -allowed_s:
-                actual = f"the system's clock was set back by {six_digits(-event.value)} s"
+            set_back_s = -event.value if is_number(event.value) else 0.0  # the event says by how much it was set ahead
+            if set_back_s > allowed_s:
+                actual = f"the system's clock was set back by {six_digits(set_back_s)} s"
                 self._add_breach("time-order", event.line, actual)
 
     # --- rules of this project's benchmarks ---
@@ -300,7 +303,7 @@ class Policy:
         train = self.run.first_event(schema.TRAIN_SAMPLES)
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
         wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
-        is_train_wrong = train.value != benchmark.train_samples  # else evaluation is
+        is_train_wrong = train.value != benchmark.train_samples  # otherwise eval_samples is wrong
         blamed_event = train if is_train_wrong else evaluation
         actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
         self._add_breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
@@ -342,7 +345,7 @@ class Policy:
                 log's header counts.
         """
         run = self.run
-        target = benchmark.targets.get(division, run.recipe_target)
+        target = benchmark.targets.get(division, run.recipe_target)  # None if neither is known
         if target is None:
             why = f"the {printable(division, 20)} division fixes no target, nor does the log's header"
             self.collector.add_note("target-status", f"not applied: {why}")
@@ -350,7 +353,7 @@ class Policy:
         if not run.evaluations or run.stop is None:
             return
         index = index_of_target(run.evaluations, target)
-        if index is not None:
+        if index is not None:  # the run reached its target
             self._check_run_that_reached_target(run.evaluations[index], run.stop, division)
         elif run.status == "success":
             last = run.evaluations[-1]
@@ -385,13 +388,14 @@ class Policy:
         run = self.run
         reached = f"epoch {reaching.epoch} reached {six_digits(reaching.value)}"
         late_ms = reaching.time_ms - stop.time_ms
+        went_on = reaching is not run.evaluations[-1]
         if run.status != "success":
             actual = f"status {printable(run.status)}, although {reached}"
             self._add_breach("target-status", reaching.line, actual)
         elif late_ms > self.collector.strict_rules["target-status"].bounds["after_stop_ms"]:
             actual = f"{reached} {significant(late_ms, digits=10)} ms after run_stop"
             self._add_breach("target-status", reaching.line, actual)
-        elif division == "closed" and reaching is not run.evaluations[-1]:
+        elif division == "closed" and went_on:
             self.collector.add_note("target-status", f"{reached} already and the run went on, as it may")
 
     # --- the written rules of single values ---
@@ -410,10 +414,13 @@ class Policy:
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first_events.get(rule.key)
-            is_for_optimizer = rule.opt_name in (None, optimizer)
-            if event is not None and is_for_optimizer:
-                findings.append(_breach_of_written_rule(rule, event, state))
-        return [finding for finding in findings if finding is not None]
+            is_for_optimizer = rule.opt_name in (None, optimizer)  # None: the rule is for any optimizer
+            if event is None or not is_for_optimizer:
+                continue
+            finding = _breach_of_written_rule(rule, event, state)
+            if finding is not None:
+                findings.append(finding)
+        return findings
 
     # --- a log of this project ---
 
@@ -431,8 +438,9 @@ class Policy:
 
         They only warn in other logs. The writer of this project's logs makes none of them.
         """
-        for finding in list(self.collector.findings):
-            if finding.kind == "form" and finding.severity != "info":
+        for finding in list(self.collector.findings):  # a copy, as the loop adds findings
+            is_note = finding.severity == "info"
+            if finding.kind == "form" and not is_note:
                 self._add_breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
 
 
@@ -473,9 +481,12 @@ def _why_not_cleared(event: Event) -> str:
     Args:
         event: The event cache_clear.
     """
-    has_value = event.value is not None  # null is usual and says nothing; str(None) would be the word "none"
-    if has_value and str(event.value).strip().lower() in _VALUES_OF_UNCLEARED_CACHE:
+    # A value of null is usual and says nothing, but its text is "none", which says that the cache was not cleared.
+    has_value = event.value is not None
+    word = str(event.value).strip().lower()  # such as "false" of the value false
+    if has_value and word in _VALUES_OF_UNCLEARED_CACHE:
         return f"the value is {printable(event.value)}"
-    if event.metadata.get("status", "done") != "done":
+    status = event.metadata.get("status", "done")
+    if status != "done":
         return printable(own_metadata(event.metadata))
     return ""

@@ -30,7 +30,8 @@ def has_impossible_time(window: schema.StepWindow) -> bool:
         window: The figures of some steps, with the seconds that they took and waited.
     """
     longest_wait_s = window.time_s + ROUNDING_ERROR_S
-    return window.time_s <= 0 or window.data_wait_s < 0 or window.data_wait_s > longest_wait_s
+    is_wait_possible = 0 <= window.data_wait_s <= longest_wait_s
+    return window.time_s <= 0 or not is_wait_possible
 
 
 def is_possible_checkpoint(checkpoint: schema.Checkpoint) -> bool:
@@ -40,7 +41,8 @@ def is_possible_checkpoint(checkpoint: schema.Checkpoint) -> bool:
         checkpoint: The checkpoint. The file of step 12 must begin with "step_000000012.", as the writer names it.
     """
     is_named_by_step = checkpoint.file.startswith(f"step_{checkpoint.step:09d}.")
-    return is_named_by_step and checkpoint.mib >= 0 and checkpoint.blocked_s >= 0 and checkpoint.write_s >= 0
+    are_times_possible = checkpoint.blocked_s >= 0 and checkpoint.write_s >= 0
+    return is_named_by_step and checkpoint.mib >= 0 and are_times_possible
 
 
 def is_positive_throughput(stated: schema.EpochThroughput) -> bool:
@@ -60,7 +62,8 @@ def images_per_s_of_foreign(value: Any) -> float | None:
     """
     rate = value
     if isinstance(value, dict):
-        rate = value.get("throughput", value.get("imgs_sec"))
+        other_name = value.get("imgs_sec")
+        rate = value.get("throughput", other_name)
     return rate if is_number(rate) else None
 
 
@@ -77,11 +80,12 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
     if ranks < 2:
         return False
     for rank in (times.data_wait_rank, times.compute_rank):
-        if rank is not None and not 0 <= rank < ranks:
+        exists = rank is None or 0 <= rank < ranks
+        if not exists:
             return False
-    if not _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s):
-        return False
-    return _are_in_order(times.compute_least_s, times.compute_median_s, times.compute_most_s)
+    are_waits_in_order = _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s)
+    are_computing_in_order = _are_in_order(times.compute_least_s, times.compute_median_s, times.compute_most_s)
+    return are_waits_in_order and are_computing_in_order
 
 
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float) -> str:
