@@ -80,7 +80,8 @@ def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault
         if node["cores"] < 1 or node["memory_gib"] <= 0:
             size = f"{node['cores']} cores and {node['memory_gib']} GiB"
             yield Fault(_line(run), f"hardware has a node {printable(host)} of {size}")
-        if host in hosts:
+        is_second_of_name = host in hosts
+        if is_second_of_name:
             yield Fault(_line(run), f"hardware describes the node {printable(host)} twice")
         hosts.add(host)
 
@@ -95,7 +96,7 @@ def _caches_of_other_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[
     hosts = {node["host"] for node in nodes}
     hosts_of_caches = set()
     for event in run.all_events[schema.CACHE_CLEAR.key]:
-        host = event.metadata.get("node")
+        host = event.metadata.get("node")  # of any type of JSON
         if isinstance(host, str) and host in hosts:
             hosts_of_caches.add(host)
         else:
@@ -137,14 +138,14 @@ class _GpuClaims(NamedTuple):
     def _memory_beyond_names(self) -> Iterator[Fault]:
         """Yield a fault for the first card with more memory than its name says."""
         for card in self._cards:
-            named_gb = _GB_IN_NAME.search(card["name"] or "")
+            memory_in_name = _GB_IN_NAME.search(card["name"] or "")
             memory_gib = card["memory_gib"]
-            if named_gb is None or memory_gib is None:
+            if memory_in_name is None or memory_gib is None:
                 continue
-            if memory_gib > _MOST_OF_NAMED_MEMORY * int(named_gb.group(1)[:6]):
-                yield Fault(
-                    _line(self.run), f"hardware has a {printable(card['name'])} of {six_digits(memory_gib)} GiB"
-                )
+            named_gb = int(memory_in_name.group(1)[:6])  # cut, as a name may have thousands of digits
+            if memory_gib > _MOST_OF_NAMED_MEMORY * named_gb:
+                what = f"hardware has a {printable(card['name'])} of {six_digits(memory_gib)} GiB"
+                yield Fault(_line(self.run), what)
                 return
 
     def _memory_beyond_cards(self) -> Iterator[Fault]:
@@ -155,14 +156,15 @@ class _GpuClaims(NamedTuple):
         memories_gib = [card["memory_gib"] for card in self._cards]
         if not memories_gib or None in memories_gib:
             return
-        most_mib = max(memories_gib) * _MIB_PER_GIB
+        largest_card_mib = max(memories_gib) * _MIB_PER_GIB
         telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)
-        used = [(self.sensors.most_memory_mib, self.sensors.line_of_memory)]
+        used_mib_and_line = [(self.sensors.most_memory_mib, self.sensors.line_of_memory)]  # the most of all windows
         if fits(schema.TelemetrySummary, telemetry.value):
-            used.append((telemetry.value["peak_gpu_memory_mib"], telemetry.line))
-        for used_mib, line in used:
-            if used_mib is not None and used_mib > _ROUNDING_OF_MEMORY * most_mib:
-                yield Fault(line, f"{six_digits(used_mib)} MiB of a GPU; its cards have {six_digits(most_mib)}")
+            used_mib_and_line.append((telemetry.value["peak_gpu_memory_mib"], telemetry.line))
+        for used_mib, line in used_mib_and_line:
+            if used_mib is not None and used_mib > _ROUNDING_OF_MEMORY * largest_card_mib:
+                have = f"its cards have {six_digits(largest_card_mib)}"
+                yield Fault(line, f"{six_digits(used_mib)} MiB of a GPU; {have}")
 
     def _other_arithmetic(self, precision: str) -> Iterator[Fault]:
         """Yield a fault if the environment or the cards do not let the multiplications be of the stated precision.
@@ -202,11 +204,14 @@ class _GpuClaims(NamedTuple):
         if energy_j is None or not is_number(interval_s) or run.minutes is None:
             return
         run_s = run.minutes * 60
-        if self.sensors.powers < _LEAST_POWERS or run_s < _LEAST_POWERS * interval_s:
+        are_windows_few = self.sensors.powers < _LEAST_POWERS
+        are_samples_few = run_s < _LEAST_POWERS * interval_s
+        if are_windows_few or are_samples_few:
             return
-        least_j = self.sensors.least_power_w * self.sensors.time_s / _MOST_ENERGY_RATIO
-        most_j = self.sensors.most_power_w * run_s * len(self.nodes) * _MOST_ENERGY_RATIO
-        if not least_j <= energy_j <= most_j:
+        least_j_of_windows = self.sensors.least_power_w * self.sensors.time_s
+        most_j_of_run = self.sensors.most_power_w * run_s * len(self.nodes)
+        is_plausible = least_j_of_windows / _MOST_ENERGY_RATIO <= energy_j <= most_j_of_run * _MOST_ENERGY_RATIO
+        if not is_plausible:
             power = f"{six_digits(self.sensors.least_power_w)} to {six_digits(self.sensors.most_power_w)} W"
             yield Fault(line, f"{six_digits(energy_j)} J in {six_digits(run_s)} s; its step_windows have {power}")
 
@@ -264,10 +269,13 @@ def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault
     if run.settings.get("STRATEGY") == "auto":
         return
     program = run.header_section(schema.PROGRAM)
-    has_sums = program["all_reduces"] > 0
-    if has_sums != (summary.devices > 1):
+    sums_gradients = program["all_reduces"] > 0
+    must_sum_gradients = summary.devices > 1
+    if sums_gradients != must_sum_gradients:
         yield Fault(_line(run), f"a program of {program['all_reduces']} all-reduces for {summary.devices} devices")
-    if summary.precision in schema.HALF_PRECISIONS and program["operators"].get("cast", 0) < 1:
+    must_cast = summary.precision in schema.HALF_PRECISIONS
+    casts = program["operators"].get("cast", 0)
+    if must_cast and casts < 1:
         yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")
     if summary.precision not in schema.HALF_PRECISIONS and _LOSS_SCALING in program["operators"]:
         yield Fault(_line(run), f"a program that scales its loss for half precision, for precision {summary.precision}")
@@ -285,7 +293,7 @@ def _other_passports(run: LoggedRun) -> Iterator[Fault]:
     """
     dataset = run.header_section(schema.DATASET)
     for part in ("train", "eval"):
-        passport = dataset.get(part)
+        passport = dataset.get(part)  # None if the header has none
         samples = dataset[f"{part}_samples"]
         if dataset["synthetic"]:
             if passport is not None:
@@ -309,6 +317,7 @@ def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
     """
     setting = "MAX_EPOCHS" if run.settings.get("MAX_EPOCHS") else "RECIPE.epochs"
     most_epochs: Any = run.settings.get(setting)
-    if is_number(most_epochs) and most_epochs > 0 and last_epoch > most_epochs:
+    is_limited = is_number(most_epochs) and most_epochs > 0
+    if is_limited and last_epoch > most_epochs:
         line = run.stop.line if run.stop else None
         yield Fault(line, f"{last_epoch} epochs; {setting} is {printable(most_epochs)}")

@@ -41,17 +41,20 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
     if not nodes or workload is None or workload.training_flop is None:
         return
     has_one_size = _SIDE in own_log_rules().recipe_settings.get(workload.name, ())  # which an evaluation has, too
-    sizes = []
-    for name in (_SIDE, _SIDE) if has_one_size else _HEIGHT_AND_WIDTH:
+    settings_of_sides = (_SIDE, _SIDE) if has_one_size else _HEIGHT_AND_WIDTH
+    sides = []
+    for name in settings_of_sides:
         pixels: Any = run.settings.get(name)
-        if type(pixels) is not int or not is_count(pixels):  # is_count alone would take 224.0, too
+        is_number_of_pixels = type(pixels) is int and is_count(pixels)  # is_count alone would take 224.0, too
+        if not is_number_of_pixels:
             yield Fault(None, f"{name} is {printable(pixels)}, no number of pixels")
             return
-        sizes.append(pixels)
-    height, width = sizes
+        sides.append(pixels)
+    height, width = sides
     flop_per_image = training_flop(workload, height, width)
     assert flop_per_image is not None, "asked for above"
-    peak = _peak_of(run, nodes, flop_per_image, f"{height} px" if has_one_size else f"{width} x {height} px")
+    shown_size = f"{height} px" if has_one_size else f"{width} x {height} px"
+    peak = _peak_of(run, nodes, flop_per_image, shown_size)
     if peak is None:
         return
     fastest = order.measured.fastest
@@ -107,6 +110,9 @@ def _evaluation_beyond_peak(run: LoggedRun, order: RunOrder, peak: _Peak) -> Ite
     samples = run.stated_count(schema.EVAL_SAMPLES)
     least_ms = 1000 * samples * _FORWARD_SHARE / peak.images_per_s
     shortest = order.shortest_evaluation
-    if shortest is not None and shortest.took_ms + run.clock_tolerance_ms < least_ms:
+    if shortest is None:
+        return
+    took_at_most_ms = shortest.took_ms + run.clock_tolerance_ms
+    if took_at_most_ms < least_ms:
         took = f"an evaluation of {samples} samples in {shortest.took_ms:.0f} ms"
         yield Fault(shortest.line, f"{took}; in training {peak.words}")

@@ -70,14 +70,15 @@ class ProjectLog:
             The fault in words, with the line to blame or None.
         """
         faults_of_header = self._sections_unlike_schema()
-        yield from self._other_format()
         faults_of_summary = self._summary_unlike_schema()
-        does_header_fit = not faults_of_header
+        yield from self._other_format()
         yield from faults_of_header
         yield from self._wrong_numbers_of_events()
         yield from faults_of_summary
+        does_header_fit = not faults_of_header
+        does_summary_fit = not faults_of_summary
         summary = self.run.summary  # None if the log has no run_summary
-        if summary is not None and not faults_of_summary and does_header_fit:
+        if summary is not None and does_summary_fit and does_header_fit:  # which the next two need
             yield from self._wrong_statements(summary)
             yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
         yield from self._wrong_ending()
@@ -136,7 +137,8 @@ class ProjectLog:
             if count > 1:
                 yield Fault(run.first_event(written_once).line, f"{count} {written_once.key}; a run writes one")
         for seed in run.all_events[schema.SEED.key]:
-            if not fits(schema.SEED.value, seed.value) or seed.value < 0:
+            is_whole_number = fits(schema.SEED.value, seed.value)
+            if not is_whole_number or seed.value < 0:
                 yield Fault(seed.line, f"seed is {printable(seed.value)}, no whole number from 0 on")
         epochs = run.number_of_events(schema.EPOCH_STOP)
         throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)  # one for each epoch
@@ -193,7 +195,8 @@ class ProjectLog:
         count = run.number_of_events(schema.TELEMETRY_SUMMARY)
         must_have_one = run.settings.get("TELEMETRY_S") and run.status == "success"
         wanted_count = 1 if must_have_one else 0
-        if run.stop and count != wanted_count:
+        was_cut_off = run.stop is None
+        if not was_cut_off and count != wanted_count:
             what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
             yield Fault(telemetry.line or None, what)  # the line of a missing event is 0
         elif count == 0:
@@ -217,9 +220,11 @@ class ProjectLog:
         images = self.order.measured.all_images
         if images is None:
             return
-        stated_j = telemetry.value["energy_j"] or 0
-        computed_j = (telemetry.value["joules_per_image"] or 0) * images
-        if not abs(computed_j - stated_j) <= _MOST_ENERGY_DIFFERENCE * computed_j:
+        stated_j = telemetry.value["energy_j"] or 0  # None: not measured
+        joules_per_image = telemetry.value["joules_per_image"] or 0
+        computed_j = joules_per_image * images
+        does_agree = abs(computed_j - stated_j) <= _MOST_ENERGY_DIFFERENCE * computed_j
+        if not does_agree:
             by_image = f"by joules_per_image it is {six_digits(computed_j)} J"
             yield Fault(telemetry.line, f"{six_digits(stated_j)} J; {by_image}")
 
@@ -232,8 +237,9 @@ class ProjectLog:
 
     def _impossible_accuracies(self) -> Iterator[Fault]:
         """Yield a fault for each accuracy of a ResNet run that is no whole number of samples over eval_samples."""
-        samples = self.run.stated_count(schema.EVAL_SAMPLES)
-        if self.benchmark is None or self.benchmark.name != "resnet" or not samples:
+        samples = self.run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
+        is_resnet = self.benchmark is not None and self.benchmark.name == "resnet"
+        if not is_resnet or samples == 0:
             return
         for evaluation in self.run.evaluations:
             if not are_shares_of_samples([evaluation.value], samples):
@@ -247,17 +253,20 @@ class ProjectLog:
         or no target, nor in a run that only measures throughput.
         """
         run = self.run
-        if run.summary is not None and run.summary.mode == "throughput":
+        only_measures_throughput = run.summary is not None and run.summary.mode == "throughput"
+        may_end_earlier = bool(run.settings.get("MAX_EPOCHS"))
+        if only_measures_throughput or may_end_earlier:
+            return
+        if run.stop is None or run.status != "success":
             return
         epochs: Any = run.settings.get("RECIPE.epochs")
         target = run.recipe_target
-        if run.stop is None or run.status != "success" or run.settings.get("MAX_EPOCHS"):
-            return
         if not is_number(epochs) or target is None:
             return
         last_epoch = self.order.last_epoch  # None if no epoch was trained, or the last one states no number
+        is_early = (last_epoch or 0) < epochs
         is_target_reached = index_of_target(run.evaluations, target) is not None
-        if (last_epoch or 0) < epochs and not is_target_reached:
+        if is_early and not is_target_reached:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
 
     def _missing_evaluation(self) -> Iterator[Fault]:
@@ -277,14 +286,14 @@ class ProjectLog:
             yield Fault(None, f"a recipe that evaluates {shown}, which are no numbers of epochs")
             return
         last_epoch = self.order.last_epoch or 0
-        last_due = last_epoch if self.run.status == "success" else last_epoch - 1
+        last_to_evaluate = last_epoch if self.run.status == "success" else last_epoch - 1
+        first_to_evaluate = offset % period or period  # epochs count from 1, so never 0
         line_by_epoch = {evaluation.epoch: evaluation.line for evaluation in self.run.evaluations}
-        first_due = offset % period or period
-        for epoch in range(first_due, last_due + 1, period):
+        for epoch in range(first_to_evaluate, last_to_evaluate + 1, period):
             if epoch not in line_by_epoch:
                 lines_after = [line for evaluated, line in line_by_epoch.items() if evaluated > epoch]
                 what = f"epoch {epoch} was not evaluated, which RECIPE.eval_every_epochs {period} asks for"
-                yield Fault(min(lines_after, default=None), what)
+                yield Fault(min(lines_after, default=None), what)  # the next evaluation is blamed
                 return
 
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
@@ -300,7 +309,8 @@ class ProjectLog:
         due_in_log = telemetry.samples_due(telemetry.log_ms)
         least = _LEAST_SHARE_OF_DUE * due_in_run
         most = _MOST_SHARE_OF_DUE * due_in_log + _MOST_EXTRA_SAMPLES_PER_NODE * telemetry.nodes
-        if telemetry.samples < least or telemetry.samples > most:
+        is_possible = least <= telemetry.samples <= most
+        if not is_possible:
             due = f"{due_in_run:.0f} were due by TELEMETRY_S and the run's time"
             what = f"{telemetry.samples} samples of telemetry; {due}, and there was time for {most:.0f}"
             yield Fault(telemetry.line, what)
@@ -346,13 +356,13 @@ class ProjectLog:
         the model's convolutions is not known, or if Paddle makes the program. The header's section `program` must fit
         the schema.
         """
-        wanted = self.benchmark.convolutions if self.benchmark else None
-        if wanted is None or self._is_planned_by_paddle:
+        convolutions_of_model = self.benchmark.convolutions if self.benchmark else None
+        if convolutions_of_model is None or self._is_planned_by_paddle:
             return
         count_by_kind = self.run.header_section(schema.PROGRAM)["operators"]
         convolutions = sum(count for kind, count in count_by_kind.items() if _is_forward_convolution(kind))
-        if convolutions < _LEAST_SHARE_OF_CONVOLUTIONS * wanted:
-            yield Fault(None, f"a program of {convolutions} convolutions; the model has {wanted}")
+        if convolutions < _LEAST_SHARE_OF_CONVOLUTIONS * convolutions_of_model:
+            yield Fault(None, f"a program of {convolutions} convolutions; the model has {convolutions_of_model}")
 
     # --- what is stated wrongly, or twice and differently ---
 
@@ -387,8 +397,9 @@ class ProjectLog:
             summary: The value of the event run_summary: devices, nodes, and the images of a step on a device.
         """
         described_nodes = len(self._described_nodes())
-        is_empty = summary.devices < 1 or summary.batch_per_device < 1 or described_nodes == 0
-        if is_empty or described_nodes > summary.nodes:
+        is_one_missing = summary.devices < 1 or summary.batch_per_device < 1 or described_nodes == 0
+        are_nodes_too_many = described_nodes > summary.nodes
+        if is_one_missing or are_nodes_too_many:
             ranks = f"{summary.devices} devices of {summary.batch_per_device} images"
             what = f"{ranks}, {summary.nodes} nodes, {described_nodes} hosts"
             yield Fault(self.run.first_event(schema.RUN_SUMMARY).line, what)

@@ -45,7 +45,7 @@ def missing_settings(run: LoggedRun) -> list[str]:
     settings = run.settings
     needed = set(own_log_rules().settings)
     needed_by_recipe = own_log_rules().recipe_settings.get(str(settings.get("WORKLOAD")))
-    if needed_by_recipe is not None:
+    if needed_by_recipe is not None:  # None: the workload is not known
         needed.update(needed_by_recipe)
         needed.update(recipe_settings_of_hyperparameters(run).values())
     return sorted(needed - settings.keys())
@@ -94,17 +94,16 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
         run_summary.
     """
     line_of_summary = run.first_event(schema.RUN_SUMMARY).line
-    section_or_key, _, field = name.partition(".")
+    section_or_key, _, field = name.partition(".")  # "run_summary" and "devices"; "seed" and ""
     event = run.first_events.get(section_or_key)
-    if name in run.settings:
+    if name in run.settings:  # first, as names of settings may have a dot: RECIPE.epochs
         return _StatedValue(line_of_summary, run.settings[name])
     if section_or_key in run.headers:
         return _StatedValue(line_of_summary, run.headers[section_or_key][field])
     if event is None:
         return _StatedValue(None, None)
-    if field:
-        return _StatedValue(event.line, event.value[field])
-    return _StatedValue(event.line, event.value)
+    value = event.value[field] if field else event.value
+    return _StatedValue(event.line, value)
 
 
 def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
@@ -149,7 +148,8 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
     """
     settings = run.settings
     devices_per_node = settings["DGXNGPU"]
-    devices = devices_per_node * summary.nodes if type(devices_per_node) is int else None
+    is_whole_number = type(devices_per_node) is int
+    devices = devices_per_node * summary.nodes if is_whole_number else None
     is_profiled = settings["PROFILE"] != ""
     is_synthetic = settings["DATA"] == "synthetic"
     platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
@@ -159,7 +159,8 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
         _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
         _Expectation("run_summary.profiled", follows_from="PROFILE", expected=is_profiled),
     ]
-    if settings["RESUME"] != "auto":
+    must_begin_anew = settings["RESUME"] != "auto"
+    if must_begin_anew:
         expectations.append(_Expectation("run_summary.resumed", follows_from="RESUME", expected=False))
     expectations += [
         _Expectation("dataset.synthetic", follows_from="DATA", expected=is_synthetic),
@@ -178,13 +179,13 @@ def _parts_of_batch(strategy: str) -> int | None:
     Returns:
         The number; 1 without gradient_merge, and None if its value is not a whole number.
     """
-    text = "1"
+    parts = "1"
     for entry in strategy.split(","):
         name, _, value = entry.strip().partition("=")
         if name == "gradient_merge":
-            text = value
+            parts = value  # a later one replaces it
     try:
-        return int(text)
+        return int(parts)
     except ValueError:
         return None
 
@@ -214,7 +215,10 @@ def _release_of_paddle(packages: JsonObject) -> str | None:
         packages: The header's section `packages`: the version of each package by its name.
     """
     version = packages.get("paddlepaddle-gpu")
-    return None if version is None else re.split(r"\.post|\+", version)[0]
+    if version is None:
+        return None
+    release: str = re.split(r"\.post|\+", version)[0]
+    return release
 
 
 def _consequences_of_image_size(run: LoggedRun) -> list[_Expectation]:
@@ -244,8 +248,9 @@ def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary)
     expectations = []
     if settings["DEVICE"] == "cpu":
         expectations.append(_Expectation("PRECISION", follows_from="DEVICE", expected="fp32"))
-    asks_for_any_seed = settings["SEED"] == -1
-    if not asks_for_any_seed and not summary.resumed:
+    asks_for_this_seed = settings["SEED"] != -1
+    begins_anew = not summary.resumed
+    if asks_for_this_seed and begins_anew:
         expectations.append(_Expectation("seed", follows_from="SEED", expected=settings["SEED"]))
     return expectations
 
@@ -260,10 +265,10 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
     Returns:
         A list of one expectation; empty if the optimizer is not known, or if the recipe has no base learning rate.
     """
-    optimizer = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))
-    if optimizer is None or "RECIPE.base_learning_rate" not in run.settings:
+    event_by_hyperparameter = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))  # None: optimizer not known
+    if event_by_hyperparameter is None or "RECIPE.base_learning_rate" not in run.settings:
         return []
-    key = optimizer["base_learning_rate"].key  # such as lars_opt_base_learning_rate
+    key = event_by_hyperparameter["base_learning_rate"].key  # such as lars_opt_base_learning_rate
     rate = _base_learning_rate(run, _global_batch(summary))
     return [_Expectation(key, follows_from="the recipe and the batch", expected=rate)]
 
@@ -283,16 +288,13 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
     settings = run.settings
     if settings["WORKLOAD"] not in own_log_rules().recipe_settings:
         return []
-    expectations = [
-        _Expectation(
-            "model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=_bn_span(run, summary)
-        )
-    ]
+    bn_span = _bn_span(run, summary)
+    expectations = [_Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=bn_span)]
     if settings.get("RECIPE"):  # empty: the recipe is the workload's default
         expectations.append(_Expectation("RECIPE.name", follows_from="RECIPE", expected=settings["RECIPE"]))
-    optimizer = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))
-    if optimizer is not None:
-        key = optimizer["learning_rate_decay_steps"].key  # such as lars_opt_learning_rate_decay_steps
+    event_by_hyperparameter = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))  # None: optimizer not known
+    if event_by_hyperparameter is not None:
+        key = event_by_hyperparameter["learning_rate_decay_steps"].key  # such as lars_opt_learning_rate_decay_steps
         steps = _decay_steps(run, summary)
         expectations.append(_Expectation(key, follows_from="the recipe, MAX_EPOCHS and the batch", expected=steps))
     return expectations
@@ -312,7 +314,10 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
     if parts is None or parts < 1:
         return None
     images_at_once = summary.batch_per_device // parts
-    return images_at_once * summary.devices if run.settings.get("RECIPE.sync_bn") else images_at_once
+    are_statistics_of_all_devices = run.settings.get("RECIPE.sync_bn")
+    if are_statistics_of_all_devices:
+        return images_at_once * summary.devices
+    return images_at_once
 
 
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
@@ -335,17 +340,32 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
         return None
     steps_of_epoch = run.stated_count(schema.TRAIN_SAMPLES) // global_batch
     steps: Any = settings.get("RECIPE.decay_ends")
-    epochs: Any = settings.get("MAX_EPOCHS") or settings["RECIPE.epochs"]
-    if steps is None and epochs:
-        steps = epochs * steps_of_epoch if is_number(epochs) else None
-    elif steps is None:
-        steps = settings.get("RECIPE.iterations")
+    if steps is None:
+        steps = _steps_of_training(settings, steps_of_epoch)
     warmup_epochs: Any = settings["RECIPE.warmup_epochs"]
     if not is_number(steps) or not is_number(warmup_epochs):
         return None
     counts_after_warmup = settings["RECIPE.schedule"] == "polynomial" and settings.get("RECIPE.warmup_from_zero")
     steps_left_out = round(warmup_epochs * steps_of_epoch) if counts_after_warmup else 0
     return float(steps) - steps_left_out
+
+
+def _steps_of_training(settings: JsonObject, steps_of_epoch: int) -> Any:
+    """Return all steps of a training by its settings: those of its epochs, or without these RECIPE.iterations.
+
+    Args:
+        settings: The settings in the log's header.
+        steps_of_epoch: How many steps an epoch has.
+
+    Returns:
+        The steps; None, or a value that is no number, if the settings do not say them.
+    """
+    epochs: Any = settings.get("MAX_EPOCHS") or settings["RECIPE.epochs"]  # MAX_EPOCHS is 0 if it is not set
+    if not epochs:
+        return settings.get("RECIPE.iterations")
+    if not is_number(epochs):
+        return None
+    return epochs * steps_of_epoch
 
 
 def _global_batch(summary: schema.RunSummary) -> int:
@@ -365,7 +385,7 @@ def _base_learning_rate(run: LoggedRun, batch: int) -> float | None:
         The rate; None if the recipe states no numbers.
     """
     rate: Any = run.settings["RECIPE.base_learning_rate"]
-    batch_of_rate: Any = run.settings.get("RECIPE.base_batch") or batch
+    batch_of_rate: Any = run.settings.get("RECIPE.base_batch") or batch  # null or 0: not scaled
     if not is_number(rate) or not is_number(batch_of_rate) or batch_of_rate <= 0:
         return None
     return float(rate) * (batch / float(batch_of_rate))
