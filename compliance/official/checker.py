@@ -75,10 +75,11 @@ class Judge:
             self._collector.findings += file_result.findings
             for enqueued in file_result.enqueued:
                 is_unknown = enqueued.file not in names()
-                is_applied = enqueued.file in result_by_file
+                was_applied = enqueued.file in result_by_file
                 is_in_queue = enqueued.file in queue
-                if is_unknown or is_applied:
-                    self._report_refused_file(enqueued, file_result.result_by_key[enqueued.event.key])
+                if is_unknown or was_applied:
+                    key_result = file_result.result_by_key[enqueued.event.key]
+                    self._report_refused_file(enqueued, key_result)
                 elif not is_in_queue:
                     queue.append(enqueued.file)
         return list(result_by_file.values())
@@ -237,7 +238,8 @@ class _FileJudge:
         alternative_key = key_result.rule.required.alternative_key
         if alternative_key is None:
             return None
-        if key_result.event_count > 0 or self._result_by_key[alternative_key].event_count > 0:
+        events_of_both = key_result.event_count + self._result_by_key[alternative_key].event_count
+        if events_of_both > 0:
             return None
         return key_result.finding_on_count("none")
 
@@ -257,7 +259,8 @@ class _FileJudge:
             return None
         listed_names = self._state[wanted.state_name]  # a list, to which the code of the key's rule has added
         are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
-        if are_all_texts and Counter(listed_names) == Counter(wanted.names):
+        is_each_listed_once = are_all_texts and Counter(listed_names) == Counter(wanted.names)
+        if is_each_listed_once:
             return None
         actual = _difference_in_words(listed_names, wanted.names)
         words = "each tensor of the reference model once"
@@ -279,8 +282,8 @@ class _FileJudge:
         rule = key_result.rule
         key_result.count(event)
         is_first = key_result.event_count == 1
-        is_of_submission = "submission_" in event.key
-        if is_first or not is_of_submission:  # as in mlp_compliance.py
+        is_only_first_checked = "submission_" in event.key  # as in mlp_compliance.py
+        if is_first or not is_only_first_checked:
             self._apply_checks_and_code(key_result, event)
         if is_first and rule.first_check is not None:
             self._apply_first_check(rule.first_check, key_result, event)
@@ -313,7 +316,8 @@ class _FileJudge:
         for check in unmet_checks:
             self._keep_failure(check, key_result, event)
         has_code_failed = not self._run_code(rule, event)
-        if has_code_failed and not unmet_checks:
+        are_checks_met = not unmet_checks
+        if has_code_failed and are_checks_met:
             wanted = "a value that the later rules can be computed from"
             failure = key_result.finding_on_event("value", event.line, wanted, shown(event, "value"))
             key_result.keep_failure(failure)

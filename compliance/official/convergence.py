@@ -127,7 +127,8 @@ def unit_of(benchmark: str, ruleset: str) -> str:
     """
     if benchmark == STABLE_DIFFUSION:
         return "steps" if ruleset == "3.1.0" else "samples"
-    return "samples" if benchmark in COUNTED_IN_SAMPLES | _EPOCHS_ARE_SAMPLES else "epochs"
+    is_in_samples = benchmark in COUNTED_IN_SAMPLES or benchmark in _EPOCHS_ARE_SAMPLES
+    return "samples" if is_in_samples else "epochs"
 
 
 def against_reference(
@@ -186,7 +187,7 @@ def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
     is_faster_than_reference = mean < point.mean
     scaling = 1.0
     if passed and is_faster_than_reference:
-        scaling = point.mean / mean
+        scaling = point.mean / mean  # above 1
     return Convergence(passed=passed, reason=chosen.reason, mean=mean, point=point, scaling=scaling)
 
 
@@ -349,7 +350,8 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
         low: The value of the one point.
         high: The value of the other point.
     """
-    return (high - low) / (high_batch - low_batch) * (batch - low_batch) + low
+    slope = (high - low) / (high_batch - low_batch)
+    return slope * (batch - low_batch) + low
 
 
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
@@ -372,7 +374,8 @@ def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submi
     while high_enough - too_low > TOLERANCE:
         middle = (too_low + high_enough) / 2
         p_value = _p_value_of_lower_mean(middle, mean, std, lower_count=counted_runs, reference_count=reference_runs)
-        if p_value > SIGNIFICANCE:
+        can_be_chance = p_value > SIGNIFICANCE
+        if can_be_chance:
             high_enough = middle
         else:
             too_low = middle
@@ -396,8 +399,9 @@ def _p_value_of_lower_mean(
         reference_count: How many runs the reference has.
     """
     standard_error = std * math.sqrt(1 / reference_count + 1 / lower_count)
+    t = (lower_mean - mean) / standard_error
     degrees_of_freedom = reference_count + lower_count - 2
-    return t_cdf((lower_mean - mean) / standard_error, degrees_of_freedom)
+    return t_cdf(t, degrees_of_freedom)
 
 
 def _numpy_mean(values: Sequence[float]) -> float:

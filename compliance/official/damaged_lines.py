@@ -41,7 +41,8 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     Raises:
         OSError: The log cannot be read.
     """
-    if all(_is_about_damage(finding) for finding in ours):
+    are_all_about_damage = all(_is_about_damage(finding) for finding in ours)
+    if are_all_about_damage:
         last_damaged_line = max(finding.line or 0 for finding in ours)
         fatal_lines = _fatal_lines_up_to(last_damaged_line, path)
         if _has_error_about(fatal_lines, ours):  # the official checker ends there, and reports nothing else
@@ -64,7 +65,8 @@ def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement
     rules_broken_officially = {finding.rule for finding in as_parser_reads.findings}
     rules_of_ours = {finding.rule for finding in ours}
     joined = _with_official_set(ours, fatal_lines, rules_broken_officially)
-    if fatal_lines and not _has_error_about(fatal_lines, ours):
+    is_fatal_line_reported = _has_error_about(fatal_lines, ours)
+    if fatal_lines and not is_fatal_line_reported:
         joined.append(_error_about_fatal_line(min(fatal_lines), ours))
     joined += [finding for finding in as_parser_reads.findings if finding.rule not in rules_of_ours]
     return tuple(joined)
