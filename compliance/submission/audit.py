@@ -144,9 +144,10 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
     epochs_of_runs: list[float] = []
     for report in folder.logs:
-        epochs = report.run.as_tools_read.to_target  # or samples; None if rcp_checker cannot read the log
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
-        if is_closed and report.passes_official and epochs is not None and math.isfinite(epochs):
+        is_screened = is_closed and report.passes_official
+        epochs = report.run.as_tools_read.to_target  # or samples; None if rcp_checker cannot read the log
+        if is_screened and epochs is not None and math.isfinite(epochs):
             epochs_of_runs.append(epochs)
     organisation = organisation_of_submitter(folder.owner.submitter)
     return Candidate(organisation=organisation, group=group, epochs_to_target=tuple(epochs_of_runs))
@@ -363,12 +364,13 @@ def _ask_about_other_factor(
     Returns:
         The reports. If there is a question, the first of them has it as a further finding.
     """
-    if not judged or scaling_file is None or test is None or test.scaling is None:  # there is nothing to compare
+    factor_of_test = None if test is None else test.scaling
+    if not judged or scaling_file is None or factor_of_test is None:  # there is nothing to compare
         return judged
-    is_same_factor = abs(scaling_file / test.scaling - 1) <= MOST_ROUNDING
+    is_same_factor = abs(scaling_file / factor_of_test - 1) <= MOST_ROUNDING
     if is_same_factor:
         return judged
-    actual = f"scaling.json says {scaling_file!r}, the test gives {test.scaling!r}; the file's factor is applied"
+    actual = f"scaling.json says {scaling_file!r}, the test gives {factor_of_test!r}; the file's factor is applied"
     first = judged[0].with_findings([question_for_submitter("scaling-file", actual, "ask who set it")])
     return [first, *judged[1:]]
 
@@ -386,9 +388,11 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     """
     if scored is None:
         return None
-    if scaling_file is not None and scored.unscaled_minutes is not None and scored.olympic:
-        return scored.unscaled_minutes * scaling_file
-    return scored.scaled_minutes
+    if scaling_file is None:
+        return scored.scaled_minutes  # by the factor of the test
+    if scored.unscaled_minutes is None or not scored.olympic:
+        return None
+    return scored.unscaled_minutes * scaling_file
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:

@@ -157,7 +157,8 @@ def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     is_plausible = 0 < summary.nodes < MOST_DEVICES and 0 <= summary.devices < MOST_DEVICES
     if not is_plausible:
         return []
-    is_on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
+    has_gpus = any(gpu_names(node) for node in nodes)
+    is_on_cpu = bool(nodes) and not has_gpus  # without nodes, this is not known
     accelerators_per_node = 0 if is_on_cpu else summary.devices // summary.nodes
     return [
         _LoggedField(schema.RUN_SUMMARY.key, "number_of_nodes", summary.nodes),
@@ -178,7 +179,11 @@ def _other_framework(run: LoggedRun, description: Description) -> list[_LoggedFi
         One field; empty if the description fits, or if the log has no event run_summary, which states the framework.
     """
     summary = run.summary
-    if not summary or summary.framework.casefold() in str(description.get("framework")).casefold():
+    if summary is None:
+        return []
+    described = str(description.get("framework"))
+    is_described = summary.framework.casefold() in described.casefold()
+    if is_described:
         return []
     return [_LoggedField(schema.RUN_SUMMARY.key, "framework", summary.framework)]
 
@@ -241,13 +246,13 @@ def findings_of_implausible_speed(run: LoggedRun, description: Description, rule
     """
     if run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return []
-    images_per_s = _images_per_s(run)
+    images_per_s = _images_per_s(run)  # None if it is not known
     model = str(description.get("accelerator_model_name"))
-    accelerators = _number_of_accelerators(description)
+    accelerators = _number_of_accelerators(description)  # 0 if it is not known
     flop_per_image = training_flop(workloads.named("rn50"), height=224, width=224)
     assert flop_per_image is not None, "its row has it"
-    peak_of_one = most_images_per_s([model], cores=0, flop_per_image=flop_per_image)  # without CPUs
-    if images_per_s is None or not accelerators or peak_of_one is None:
+    peak_of_one = most_images_per_s([model], cores=0, flop_per_image=flop_per_image)  # None if it is not known
+    if images_per_s is None or accelerators == 0 or peak_of_one is None:
         return []
     peak_of_all = peak_of_one * accelerators
     if images_per_s <= peak_of_all:
@@ -276,7 +281,9 @@ def _images_per_s(run: LoggedRun) -> float | None:
 
 def _number_of_accelerators(description: Description) -> int:
     """Return the number of accelerators on all nodes; 0 if the description does not state it in whole numbers."""
-    return _stated_number(description, "number_of_nodes") * _stated_number(description, "accelerators_per_node")
+    nodes = _stated_number(description, "number_of_nodes")
+    accelerators_per_node = _stated_number(description, "accelerators_per_node")
+    return nodes * accelerators_per_node
 
 
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
@@ -330,7 +337,8 @@ def _are_cores_out_of_range(node: Node, description: Description) -> bool:
         return False
     fewest_cores = cores / 2  # a job may be allowed to use only a part of the cores
     most_threads = max(threads, 2 * cores)  # a log may count threads, up to two for each core
-    return bool(usable_cores < fewest_cores or usable_cores > most_threads)
+    is_possible = fewest_cores <= usable_cores <= most_threads
+    return not is_possible
 
 
 def _is_other_memory(logged_gib: Any, description: Description, field: str) -> bool:
@@ -349,7 +357,9 @@ def _is_other_memory(logged_gib: Any, description: Description, field: str) -> b
     described_gib = _memory_gib(description, field)
     if described_gib is None or not is_number(logged_gib) or logged_gib == 0:
         return False
-    return not _LEAST_MEMORY_RATIO <= described_gib / logged_gib <= _MOST_MEMORY_RATIO
+    ratio = described_gib / logged_gib
+    does_agree = _LEAST_MEMORY_RATIO <= ratio <= _MOST_MEMORY_RATIO
+    return not does_agree
 
 
 def _is_other_processor(node: Node, description: Description) -> bool:

@@ -460,7 +460,9 @@ def _settings_to_rerun(run: LoggedRun) -> str:
     settings = ""
     for name, setting in run.header_section(schema.CONFIG).items():
         is_given = isinstance(setting, dict) and setting.get("origin") == "environment"
-        if is_given and re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE"):
+        is_variable = re.fullmatch(r"[A-Z_]+", name) is not None
+        is_of_one_run = name in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE")
+        if is_given and is_variable and not is_of_one_run:
             settings += f"{name}={shlex.quote(str(setting['value']))} "
     return printable(settings, 2000)
 

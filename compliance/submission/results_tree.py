@@ -253,8 +253,11 @@ def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
     Returns:
         The submitter; empty if there is none, or if the tree lies below it.
     """
-    is_in_tree = len(layout.names_above_results) >= len(root_names)
-    return layout.names_above_results[-1] if is_in_tree and layout.names_above_results else ""
+    names_above_results = layout.names_above_results
+    is_in_tree = len(names_above_results) >= len(root_names)
+    if not is_in_tree or not names_above_results:
+        return ""
+    return names_above_results[-1]
 
 
 def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:

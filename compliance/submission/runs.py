@@ -52,7 +52,8 @@ def logs_named_by(paths: Sequence[Path]) -> list[Path]:
     logs: list[Path] = []
     resolved_logs: set[Path] = set()
     for path in paths:
-        if not path.exists() and not path.is_symlink():  # a link that leads nowhere gives its error when it is read
+        is_anything_there = path.exists() or path.is_symlink()  # a link that leads nowhere gives its error when read
+        if not is_anything_there:
             raise ValueError(f"{path}: no such file: check the path")
         named_logs = [path]
         if path.is_dir():
@@ -182,9 +183,14 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
     # The key is id(report), because two reports may have the same path.
     new_findings_by_id: dict[int, list[Finding]] = {id(report): [] for report in checked}
     for members in _group_by_submission(checked):
-        for compare in (_shared_seeds, _equal_runs, _differing_configurations, findings_by_reference_points):
-            for blamed in compare(members, ruleset):
-                new_findings_by_id[id(blamed.report)].append(blamed.finding)
+        blamed_runs = [
+            *_shared_seeds(members, ruleset),
+            *_equal_runs(members, ruleset),
+            *_differing_configurations(members, ruleset),
+            *findings_by_reference_points(members, ruleset),
+        ]
+        for blamed in blamed_runs:
+            new_findings_by_id[id(blamed.report)].append(blamed.finding)
     return [new_findings_by_id[id(report)] for report in checked]
 
 
@@ -237,7 +243,8 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
         shared_seeds: list[tuple[Event, Report]] = []  # each with the earlier run that has it
         for seed in _seeds_that_must_differ(report.run, ruleset):
             first_run = first_run_by_seed.setdefault(seed.key, report)  # this run if no earlier one has the seed
-            if first_run is not report:
+            has_earlier_run_it = first_run is not report
+            if has_earlier_run_it:
                 shared_seeds.append((seed.event, first_run))
         for event, first_run in shared_seeds[:FINDINGS_PER_RULE]:
             actual = f"seed {printable(event.value, 60)} is that of {printable(first_run.path.name)} too"
@@ -268,7 +275,8 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
     benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
     is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
-    if not is_closed and not is_benchmark_of_ours:
+    must_seeds_differ = is_closed or is_benchmark_of_ours
+    if not must_seeds_differ:
         return
     for event in run.all_events[schema.SEED.key]:
         key = seed_key(event, ruleset, benchmark)
@@ -294,7 +302,8 @@ def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedR
     for position, report in enumerate(members):
         what_is_shared = _first_shared(report.run, members[:position], ruleset)
         if what_is_shared:
-            line = report.run.evaluations[0].line if report.run.evaluations else None
+            evaluations = report.run.evaluations
+            line = evaluations[0].line if evaluations else None  # of the first evaluation
             yield BlamedRun(report, breach(rule, what_is_shared, line=line))
     if members[0].run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet":
         yield from _runs_at_one_accuracy(members, rule)
@@ -356,13 +365,14 @@ def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterat
         members: The reports on the logs of one submission.
         rule: The rule that the runs break, with the number of runs that is too many.
     """
-    value = shared_last_accuracy([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
-    if value is None:
+    too_many_runs = int(rule.bounds["runs_at_one_accuracy"])
+    shared_accuracy = shared_last_accuracy([report.run for report in members], too_many_runs)
+    if shared_accuracy is None:  # not so many runs share one
         return
     for report in members[1:]:
         evaluations = report.run.evaluations
-        if evaluations and evaluations[-1].value == value:
-            actual = f"several runs end at an accuracy of {value!r}"
+        if evaluations and evaluations[-1].value == shared_accuracy:
+            actual = f"several runs end at an accuracy of {shared_accuracy!r}"
             yield BlamedRun(report, breach(rule, actual, line=evaluations[-1].line))
 
 
@@ -377,14 +387,19 @@ def _hosts_at_once(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
         name_of_other: Name of the other log, for the sentence.
     """
     hosts = {str(node.get("host")) for node in hardware_nodes(run)}
-    hosts &= {str(node.get("host")) for node in hardware_nodes(other)}
-    if hosts and _start_before_end(run, other) and _start_before_end(other, run):
-        return f"its host {printable(min(hosts))} and hours are those of {name_of_other}"
+    hosts_of_other = {str(node.get("host")) for node in hardware_nodes(other)}
+    hosts_of_both = hosts & hosts_of_other
+    do_overlap = _start_before_end(run, other) and _start_before_end(other, run)
+    if hosts_of_both and do_overlap:
+        return f"its host {printable(min(hosts_of_both))} and hours are those of {name_of_other}"
     return ""
 
 
 def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
-    return run.start_ms is not None and other.stop_ms is not None and run.start_ms < other.stop_ms
+    """Return whether a run started before another one ended; False if one of the times is not known."""
+    if run.start_ms is None or other.stop_ms is None:
+        return False
+    return run.start_ms < other.stop_ms
 
 
 # --- one configuration ---
@@ -408,10 +423,12 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
         actual = _configuration(report.run)
         names_of_both = wanted | actual  # as in `_configuration`, hyperparameters first; then those of this run alone
         differing = [name for name in names_of_both if actual.get(name) != wanted.get(name)]
-        if differing:
-            rule = _rule_on_differences(differing, first.run, report.run, ruleset)
-            shown = _differences_in_words(differing, actual, wanted, first.path.name)
-            yield BlamedRun(report, breach(rule, shown, line=report.run.first_lines.get(differing[0])))
+        if not differing:
+            continue
+        rule = _rule_on_differences(differing, first.run, report.run, ruleset)
+        shown = _differences_in_words(differing, actual, wanted, first.path.name)
+        line = report.run.first_lines.get(differing[0])  # None if no event has the first of them
+        yield BlamedRun(report, breach(rule, shown, line=line))
 
 
 def _rule_on_differences(names: Sequence[str], first: LoggedRun, run: LoggedRun, ruleset: Ruleset) -> StrictRule:
@@ -427,7 +444,9 @@ def _rule_on_differences(names: Sequence[str], first: LoggedRun, run: LoggedRun,
         `same-hyperparameters` if a hyperparameter differs and that rule holds for both runs, else `same-configuration`.
     """
     rule = ruleset.strict["same-hyperparameters"]
-    if any(_is_hyperparameter(name) for name in names) and _holds_for(rule, first) and _holds_for(rule, run):
+    has_other_hyperparameter = any(_is_hyperparameter(name) for name in names)
+    holds_for_both = _holds_for(rule, first) and _holds_for(rule, run)
+    if has_other_hyperparameter and holds_for_both:
         return rule
     return ruleset.strict["same-configuration"]
 
@@ -492,9 +511,11 @@ def _settings(run: LoggedRun) -> JsonObject:
     """Return the settings of a run, by its log's header, that must be the same in all runs of a submission."""
     settings: JsonObject = {}
     for name, setting in run.header_section(schema.CONFIG).items():
-        if name not in _SETTINGS_THAT_MAY_DIFFER:
-            # A setting is usually a table with its value and its origin.
-            settings[f"config {name}"] = setting.get("value") if isinstance(setting, dict) else setting
+        may_differ = name in _SETTINGS_THAT_MAY_DIFFER
+        if may_differ:
+            continue
+        has_origin = isinstance(setting, dict)  # a setting is usually a table with its value and its origin
+        settings[f"config {name}"] = setting.get("value") if has_origin else setting
     return settings
 
 
@@ -528,14 +549,14 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
     """
     benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
     passes_tool, messages = official(report.path, ruleset.version, benchmark)
-    answered = replace(report, mlperf_logging={"verdict": verdict(passes_tool), "messages": messages})
+    with_answer = replace(report, mlperf_logging={"verdict": verdict(passes_tool), "messages": messages})
     rule = ruleset.strict["official-disagrees"]
     is_predicted_to_pass = report.passes_official
-    if is_predicted_to_pass and not passes_tool:
-        return answered.with_findings([_finding_on_unpredicted_rejection(messages, rule)])
-    if passes_tool and not is_predicted_to_pass:
-        return answered.with_findings([_finding_on_unpredicted_pass(report, rule)])
-    return answered
+    if passes_tool == is_predicted_to_pass:
+        return with_answer
+    if passes_tool:
+        return with_answer.with_findings([_finding_on_unpredicted_pass(report, rule)])
+    return with_answer.with_findings([_finding_on_unpredicted_rejection(messages, rule)])
 
 
 def _finding_on_unpredicted_rejection(messages: Sequence[str], rule: StrictRule) -> Finding:

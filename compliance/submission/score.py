@@ -155,12 +155,13 @@ def choose_median_runs(
     Raises:
         ValueError: There are more runs than a result takes, and they cannot be scored together.
     """
+    all_runs = (checked, "")
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
     if runs_of_result is None:  # the benchmark is not scored: `score_runs` will refuse it
-        return checked, ""
+        return all_runs
     if len(checked) <= runs_of_result.runs:
-        return checked, ""
+        return all_runs
     in_order_of_start = sorted(checked, key=_start_and_name)
     minutes_of_set = functools.partial(_minutes_or_infinity, ruleset=ruleset, by=by)
     return median_set(in_order_of_start, runs_of_result.runs, minutes_of_set)
@@ -249,7 +250,8 @@ def refuse_mixed_batches(compared: Sequence[Report], *, shown_log: Path) -> None
     """
     batches = set()
     for report in compared:
-        batch = report.run.global_batch or report.run.first_event(schema.GLOBAL_BATCH_SIZE).value
+        value_in_log = report.run.first_event(schema.GLOBAL_BATCH_SIZE).value  # of any type of JSON
+        batch = report.run.global_batch or value_in_log
         batches.add(json.dumps(batch))
     if len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))
@@ -289,7 +291,7 @@ def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     runs = []
     rules_forbidding_score: set[str] = set()
     for report in compared:
-        errors = _errors_of_run(report)
+        errors = _errors_of_run(report)  # without `rcp-convergence`
         rules_forbidding_score |= _rules_forbidding_score(errors)
         if by == "official":
             official_errors = [error for error in errors if error.official]
@@ -308,7 +310,8 @@ def _errors_of_run(report: Report) -> list[Finding]:
     Args:
         report: The report on the run's log.
     """
-    return [finding for finding in report.findings if finding.severity == "error" and finding.rule != "rcp-convergence"]
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    return [error for error in errors if error.rule != "rcp-convergence"]
 
 
 def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
@@ -358,9 +361,11 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     """
     left_out_at_each_end = runs_of_result.dropped
     least_runs = 2 * left_out_at_each_end + 1
-    is_olympic = len(minutes) + failed_runs >= least_runs
+    all_runs = len(minutes) + failed_runs
+    is_olympic = all_runs >= least_runs
     kind = "olympic mean" if is_olympic else f"mean (an olympic mean takes {least_runs} runs)"
-    if failed_runs > left_out_at_each_end or not minutes:
+    have_too_many_failed = failed_runs > left_out_at_each_end
+    if have_too_many_failed or not minutes:
         return _Mean(minutes=None, reduction=kind, olympic=is_olympic)
     averaged: Sequence[float] = sorted(minutes)
     if is_olympic:
@@ -382,7 +387,8 @@ def _without_fastest_and_slowest(
     """
     left_out_as_fastest = left_out_at_each_end
     left_out_as_slowest = left_out_at_each_end - failed_runs  # the failed runs are left out already
-    return sorted_minutes[left_out_as_fastest : len(sorted_minutes) - left_out_as_slowest]
+    end = len(sorted_minutes) - left_out_as_slowest
+    return sorted_minutes[left_out_as_fastest:end]
 
 
 def _problem_of_score(
@@ -398,10 +404,11 @@ def _problem_of_score(
         by: The verdict by which the runs are scored, "official" or "strict".
     """
     problem = _problem_of_runs(judged, mean, runs_of_result)
-    if not problem and by == "strict":
+    if problem == "" and by == "strict":
         problem = _problem_of_other_rules(judged.rules_forbidding_score, runs_of_result)
-    if not problem and test.status == FAILED:
-        problem = _problem_of_convergence(test, has_all_runs=len(judged.runs) >= runs_of_result.runs, by=by)
+    if problem == "" and test.status == FAILED:
+        has_all_runs = len(judged.runs) >= runs_of_result.runs
+        problem = _problem_of_convergence(test, has_all_runs=has_all_runs, by=by)
     return problem
 
 
@@ -467,9 +474,11 @@ def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: st
         by: The verdict by which the runs are scored. Runs that could not be compared have no score by "strict".
     """
     were_compared = test.comparison is not None  # not if the runs have different batches
-    if not were_compared:
-        return f"failed: {test.reason}" if by == "strict" else ""
-    return "fails the test against the reference convergence points" if has_all_runs else ""
+    if were_compared and has_all_runs:
+        return "fails the test against the reference convergence points"
+    if not were_compared and by == "strict":
+        return f"failed: {test.reason}"
+    return ""
 
 
 def _run_in_words(run: ScoredRun, unit: str) -> str:

@@ -68,7 +68,8 @@ def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
     for index, candidate in enumerate(candidates):
         runs = candidate.epochs_to_target
         others = _runs_of_others(candidate, groups[candidate.group])
-        if runs and len(others) >= len(runs):
+        are_enough_to_compare = len(others) >= len(runs) > 0
+        if are_enough_to_compare:
             chance_by_index[index] = chance_of_sooner(runs, others)
     return chance_by_index
 
@@ -127,7 +128,9 @@ def _count_early_draws(draws: int, runs: Sequence[float], others: Sequence[float
     observed = sum(runs)
     early_draws = 0
     for _ in range(draws):
-        if sum(generator.sample(pool, len(runs))) <= observed:
+        draw = generator.sample(pool, len(runs))
+        is_early = sum(draw) <= observed
+        if is_early:
             early_draws += 1
     return early_draws
 

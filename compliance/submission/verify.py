@@ -160,7 +160,9 @@ def _wanted_files(stated: _Stated) -> set[str]:
     Args:
         stated: Manifest of the package, which names the system and the benchmark.
     """
-    return {HASHES, MANIFEST, REPORT, f"systems/{stated.system}.json", *(str(log) for log in stated.logs)}
+    description = f"systems/{stated.system}.json"
+    logs = [str(log) for log in stated.logs]
+    return {HASHES, MANIFEST, REPORT, description, *logs}
 
 
 def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
@@ -180,12 +182,12 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
         is_code = name.startswith(f"{code}/")
         if not is_code and name not in optional:
             present.add(name)
+    missing = wanted - present
+    unwanted = present - wanted
     answers = []
-    for name in sorted(wanted | present):
-        if name not in present:
-            answers.append(judged("contents", False, f"{printable(name)} is missing"))
-        elif name not in wanted:
-            answers.append(judged("contents", False, f"{printable(name)} is nothing that a package holds"))
+    for name in sorted(missing | unwanted):
+        what = "is missing" if name in missing else "is nothing that a package holds"
+        answers.append(judged("contents", False, f"{printable(name)} {what}"))
     return answers
 
 
@@ -250,10 +252,11 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
         wanted: The manifest that the logs give.
         stated: The manifest of the package.
     """
-    names = [name for name in {**wanted, **stated} if wanted.get(name) != stated.get(name)]
-    if not names:
+    fields_of_both = {**wanted, **stated}
+    differing = [name for name in fields_of_both if wanted.get(name) != stated.get(name)]
+    if not differing:  # the bytes differ all the same
         return "not in the form of a package's"
-    return f"differs from what the logs say in: {printable(', '.join(names))}"
+    return f"differs from what the logs say in: {printable(', '.join(differing))}"
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
@@ -348,7 +351,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
 
     answers = [check_signature(folder, signers), _check_site_hashes(folder)]
     answers += _check_packages(folder, ask_official=ask_official)
-    if worst(answers) == FATAL:
+    if worst(answers) == FATAL:  # table and page are made from the packages, so these must be good
         return answers
     return [*answers, *_check_pages(folder), *_check_published_names(folder)]
 
@@ -371,7 +374,8 @@ def _check_packages(folder: Path, *, ask_official: bool) -> list[Verdict]:
     answers = []
     for name in _published_packages(folder):
         answers_on_package = verify(folder / name, ask_official=ask_official)
-        if worst(answers_on_package) != FATAL:
+        is_good = worst(answers_on_package) != FATAL
+        if is_good:  # only then is its id worth anything
             answers_on_package += _check_place(folder, name)
         answers += [replace(answer, where=name) for answer in answers_on_package]
     return answers
@@ -431,13 +435,15 @@ def _check_published_names(folder: Path) -> list[Verdict]:
 
 def _check_site_hashes(folder: Path) -> Verdict:
     """Compare the hashes of a published folder's files with those in its SHA256SUMS."""
-    lines = []
+    lines = []  # each `HASH  NAME`
     for line in hashes(folder).splitlines(keepends=True):
-        if not line.endswith(f"  {SIGNATURE}\n"):  # the signature is made after the list, so it is not in it
+        is_of_signature = line.endswith(f"  {SIGNATURE}\n")
+        if not is_of_signature:  # the signature is made after the list, so it is not in it
             lines.append(line)
-    is_as_listed = read_stated(folder / HASHES) == "".join(lines).encode()
-    count = f"{len(lines)} files"
-    return judged(HASHES, is_as_listed, count if is_as_listed else f"{count}, not those that it lists")
+    computed = "".join(lines).encode()
+    is_as_listed = read_stated(folder / HASHES) == computed
+    files = f"{len(lines)} files"
+    return judged(HASHES, is_as_listed, files if is_as_listed else f"{files}, not those that it lists")
 
 
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
@@ -454,7 +460,8 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
     signature = folder / SIGNATURE
     if not signature.is_file():
         message = "signed by nobody: anyone can have made or altered this folder"
-        return judged(SIGNATURE, False, message, "a signature", bad=FATAL if signers else UNKNOWN)
+        severity = FATAL if signers else UNKNOWN  # without `signers`, nobody asked for a signature
+        return judged(SIGNATURE, False, message, "a signature", bad=severity)
     if not (folder / HASHES).is_file():
         return judged(SIGNATURE, False, f"signs {HASHES}, which is missing")
     try:
