@@ -129,7 +129,8 @@ def _is_of_type(item: Any, hint: Any) -> bool:
         hint: The type, which may be a union such as `float | None`.
     """
     allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
-    if type(item) is int and float in allowed_types and abs(item) < LARGEST_FLOAT:
+    is_int_in_range = type(item) is int and abs(item) < LARGEST_FLOAT
+    if is_int_in_range and float in allowed_types:
         return True
     return type(item) in allowed_types
 
@@ -335,7 +336,9 @@ def _rank_of(prefix: bytes) -> int | None:
     Returns:
         The rank; None if the prefix names none.
     """
-    match = _RANK.match(prefix) if len(prefix) <= LONGEST_PREFIX else None
+    if len(prefix) > LONGEST_PREFIX:
+        return None
+    match = _RANK.match(prefix)
     if match is None:
         return None
     assert match.lastindex is not None, "each form has a group, of which one alone is set"
@@ -361,14 +364,15 @@ def _header(raw: bytes, line: int) -> Header | None:
     if start < 0:
         return None
     prefix = raw[:start].removeprefix(_BYTE_ORDER_MARK).strip()
-    if prefix and not _is_launcher_prefix(prefix):
+    may_stand_there = prefix == b"" or _is_launcher_prefix(prefix)
+    if not may_stand_there:
         return None
     comment = raw[start:]
     if len(comment) > MAX_LINE_BYTES:
         return None
     try:
         sections = parse_json(comment.removeprefix(b"# ").decode())
-    except ValueError:
+    except ValueError:  # an ordinary comment
         return None
     if not isinstance(sections, dict) or len(sections) != 1:
         return None
@@ -384,7 +388,8 @@ def _is_launcher_prefix(prefix: bytes) -> bool:
     Args:
         prefix: The bytes before the line, without spaces at both ends.
     """
-    return prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < LONGEST_PREFIX
+    is_tag = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">"))
+    return is_tag and len(prefix) < LONGEST_PREFIX
 
 
 class _RawEvent(NamedTuple):
@@ -466,7 +471,8 @@ def _event_of_json(raw: _RawEvent, fields: Any) -> Iterator[Entry]:
         return
 
     event_type = fields.get("event_type")
-    if type(event_type) is not str or event_type not in EVENT_TYPES:
+    is_known_type = type(event_type) is str and event_type in EVENT_TYPES
+    if not is_known_type:
         yield raw.problem("event-type", _NO_TYPE)
         event_type = ""
     fault = _fault_of_values(fields)
@@ -516,7 +522,8 @@ def _kind_of_trailing_text(rest: str) -> str:
         return ""
     for code in _ANSI_RESET:
         rest = rest.replace(code, "")
-    return "text" if rest.strip() else "a colour code"
+    has_only_colour_codes = rest.strip() == ""
+    return "a colour code" if has_only_colour_codes else "text"
 
 
 def _fault_of_values(fields: dict[str, Any]) -> str:
@@ -529,7 +536,8 @@ def _fault_of_values(fields: dict[str, Any]) -> str:
         The fault in words; empty if there is none.
     """
     time_ms = fields["time_ms"]
-    if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
+    is_number = type(time_ms) in (int, float)
+    if not is_number or not -(2**63) < time_ms < 2**63:
         return "time_ms is no number of 64 bits"
     if type(fields["key"]) is not str:
         return "key is no text"

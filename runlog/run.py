@@ -227,8 +227,10 @@ def _rate_of_other_submitter(event: Event) -> Rate:
     """
     images_per_s = event.value
     if isinstance(images_per_s, dict):
-        images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
-    number = event.metadata.get("epoch_num", event.metadata.get("step"))  # of the epoch or else the step
+        by_other_name = images_per_s.get("imgs_sec")
+        images_per_s = images_per_s.get("throughput", by_other_name)
+    step = event.metadata.get("step")
+    number = event.metadata.get("epoch_num", step)  # of the epoch or else the step
     return Rate(line=event.line, key=event.key, number=scalar(number), images_per_s=scalar(images_per_s))
 
 
@@ -258,7 +260,8 @@ def real(value: Any) -> float | None:
     Returns:
         The float; None for anything else, booleans included.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number:
         return None
     try:
         number = float(value)

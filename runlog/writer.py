@@ -109,7 +109,8 @@ class RunLog:
             where: What stands beside the value (its metadata), of the dataclass that `point` declares; None if it
                 declares none.
         """
-        assert isinstance(where, point.metadata or type(None)), point.key
+        declared_type = point.metadata or type(None)
+        assert isinstance(where, declared_type), point.key
         self._mllogger.event(point.key, schema.as_json(value), schema.as_json(where))
 
     def mark(self, mark: schema.Mark, where: object = None) -> None:
@@ -119,7 +120,8 @@ class RunLog:
             mark: Which start or end it is: an entry of `runlog/schema.py`, such as RUN_STOP.
             where: Its metadata, of the dataclass that `mark` declares; None if it declares none.
         """
-        assert isinstance(where, mark.metadata or type(None)), mark.key
+        declared_type = mark.metadata or type(None)
+        assert isinstance(where, declared_type), mark.key
         write = self._mllogger.start if mark.event_type == "INTERVAL_START" else self._mllogger.end
         write(mark.key, None, schema.as_json(where))
 
@@ -157,7 +159,9 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
     try:
         yield log
     except (Exception, KeyboardInterrupt) as error:
-        reason = INTERRUPTED if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__  # an error may have no text
+        if isinstance(error, KeyboardInterrupt):
+            reason = INTERRUPTED
         # On a full disk these lines fail, too. launch/trial.py then prints the reason.
         with contextlib.suppress(OSError):
             log.aborted(reason)
@@ -189,7 +193,9 @@ def close_for_dead(path: Path, reason: str) -> str:
     has_ended = any(event.key == schema.RUN_STOP.key for event in events)
     if has_ended:
         logged_reasons = [event.value for event in events if event.key == schema.ABORT_REASON.key]
-        return str(logged_reasons[-1]) if logged_reasons else reason
+        if not logged_reasons:
+            return reason
+        return str(logged_reasons[-1])
 
     _complete_last_line(path)
     log = RunLog(path, append=True)
@@ -205,6 +211,7 @@ def _complete_last_line(path: Path) -> None:
         path: Path of the log. If it ends with a line feed or is empty, it stays as it is.
     """
     content = path.read_bytes()
+    was_cut_off = content != b"" and not content.endswith(b"\n")
     with path.open("ab") as file:
-        if content and not content.endswith(b"\n"):
+        if was_cut_off:
             file.write(b"\n")
