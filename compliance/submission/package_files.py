@@ -28,18 +28,19 @@ def strange_files(folder: Path) -> list[Verdict]:
     Returns:
         The verdicts. Files that are too large together give one more.
     """
-    answers = []
+    verdicts = []
     total_bytes = 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         reason = _why_not_allowed(path, name)
         if reason:
-            answers.append(judged("files", False, f"{printable(name)} {reason}"))
+            verdicts.append(judged("files", good=False, found=f"{printable(name)} {reason}"))
         elif path.is_file():
             total_bytes += path.stat().st_size
     if total_bytes > MOST_BYTES:
-        answers.append(judged("files", False, f"{total_bytes} bytes in all; {MOST_BYTES} are the most that is read"))
-    return answers
+        found = f"{total_bytes} bytes in all; {MOST_BYTES} are the most that is read"
+        verdicts.append(judged("files", good=False, found=found))
+    return verdicts
 
 
 def _why_not_allowed(path: Path, relative_path: str) -> str:
@@ -50,7 +51,8 @@ def _why_not_allowed(path: Path, relative_path: str) -> str:
         relative_path: Its path in the package. It may have only letters, digits and any of _ + . - in each part, and no
             part may begin with a dot.
     """
-    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+    is_file_or_folder = path.is_file() or path.is_dir()
+    if path.is_symlink() or not is_file_or_folder:
         return "is no regular file"
     if path.is_dir() and not any(path.iterdir()):
         return "is an empty folder"
@@ -106,12 +108,12 @@ def judge_differences(
         present: Hash of each file that is there, by the name of the file.
         problems: Words for each of the three cases.
     """
-    answers = []
+    verdicts = []
     for name in sorted({*wanted, *present}):
         problem = _problem_of_file(wanted.get(name), present.get(name), problems)
         if problem:
-            answers.append(judged(check, False, f"{printable(name)} {problem}"))
-    return answers
+            verdicts.append(judged(check, good=False, found=f"{printable(name)} {problem}"))
+    return verdicts
 
 
 def _problem_of_file(wanted_hash: str | None, present_hash: str | None, problems: Problems) -> str:
@@ -126,4 +128,5 @@ def _problem_of_file(wanted_hash: str | None, present_hash: str | None, problems
         return problems.unwanted
     if present_hash is None:
         return problems.missing
-    return problems.altered if wanted_hash != present_hash else ""
+    is_as_wanted = present_hash == wanted_hash
+    return "" if is_as_wanted else problems.altered

@@ -62,7 +62,8 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
         for finding in _findings_on_run(run, description, ruleset):
             if _forbids_package(finding):
                 where = f" line {finding.line}" if finding.line else ""
-                yield Refusal(run.report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
+                reason = f"{finding.rule}{where}: {finding.actual}; {finding.fix}"
+                yield Refusal(run.report.path.name, reason)
 
 
 def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset) -> list[Finding]:
@@ -104,8 +105,9 @@ def _forbids_package(finding: Finding) -> bool:
 
 def _has_only_missed_target(report: Report) -> bool:
     """Return whether the check of a log has errors, and all of them say that the run missed the target."""
-    errors = [finding for finding in report.findings if finding.severity == "error"]
-    return bool(errors) and all(finding.rule in RULES_ON_THE_TARGET for finding in errors)
+    broken_rules = {finding.rule for finding in report.findings if finding.severity == "error"}
+    has_errors = len(broken_rules) > 0
+    return has_errors and broken_rules <= RULES_ON_THE_TARGET
 
 
 def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
@@ -146,5 +148,5 @@ def _refusals_by_commit(run: LoggedRun) -> Iterator[Refusal]:
     if not is_commit:
         problem = "they do not say of which commit they are (header `source`), so there is no code to hand in"
         yield Refusal("logs", problem)
-    elif source.get("dirty") is not False:
+    elif source.get("dirty") is not False:  # None: not known, which is refused, too
         yield Refusal("logs", "the code differed from its commit when they were written: commit, and run again")

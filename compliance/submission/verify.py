@@ -46,12 +46,12 @@ def command(options: argparse.Namespace) -> int:
             and not installed.
     """
     folder: Path = options.folder
-    answers = _verify_package_or_site(folder, options.signers, ask_official=options.official)
-    good = worst(answers) != FATAL
+    verdicts = _verify_package_or_site(folder, options.signers, ask_official=options.official)
+    good = worst(verdicts) != FATAL
     if options.json:
-        print(json.dumps({"verdict": verdict(good), "checks": [answer.as_dict() for answer in answers]}, indent=2))
+        print(json.dumps({"verdict": verdict(good), "checks": [each.as_dict() for each in verdicts]}, indent=2))
     else:
-        print(f"{as_text(answers)}{printable(str(folder), 1000)}: {verdict(good).upper()}")
+        print(f"{as_text(verdicts)}{printable(str(folder), 1000)}: {verdict(good).upper()}")
     return 0 if good else 1
 
 
@@ -78,7 +78,7 @@ def _verify_package_or_site(folder: Path, signers: Path | None, *, ask_official:
     return verify(folder, ask_official=ask_official)
 
 
-class _Stated(NamedTuple):
+class _ManifestFacts(NamedTuple):
     """A package's manifest, and the facts in it that the other checks need."""
 
     manifest: JsonObject
@@ -114,22 +114,22 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     if strange:  # no other file may be read then
         return strange
 
-    answers = _check_hashes(folder)
+    verdicts = _check_hashes(folder)
     try:
-        stated = _read_manifest(folder)
+        facts = _read_manifest(folder)
     except (ValueError, KeyError, OSError) as error:
         message = f"not readable as a package's: {printable(str(error))}"
-        return [*answers, judged(MANIFEST, False, message)]
-    code = code_folder(stated.benchmark.name)
-    answers += _check_code(folder / code, str(stated.manifest.get("commit")))
-    answers += _check_contents(folder, code, stated)
-    is_file_missing = any(not (folder / name).is_file() for name in _wanted_files(stated))
+        return [*verdicts, judged(MANIFEST, good=False, found=message)]
+    code = code_folder(facts.benchmark.name)
+    verdicts += _check_code(folder / code, str(facts.manifest.get("commit")))
+    verdicts += _check_contents(folder, code, facts)
+    is_file_missing = any(not (folder / name).is_file() for name in _wanted_files(facts))
     if is_file_missing:  # `_check_contents` has a verdict on each
-        return answers
-    return answers + _check_figures(folder, stated, ask_official)
+        return verdicts
+    return verdicts + _check_figures(folder, facts, ask_official)
 
 
-def _read_manifest(folder: Path) -> _Stated:
+def _read_manifest(folder: Path) -> _ManifestFacts:
     """Return the manifest of a package, with the system, benchmark and ruleset that it names.
 
     The figures of the manifest are not checked.
@@ -151,21 +151,21 @@ def _read_manifest(folder: Path) -> _Stated:
     runs_of_result = mlperf.submission_runs(name, ruleset.version)
     if runs_of_result is None:
         raise ValueError(f"benchmark {name} of ruleset {ruleset.version}")
-    return _Stated(manifest, system, SubmittedBenchmark(name=name, runs_of_result=runs_of_result), ruleset)
+    return _ManifestFacts(manifest, system, SubmittedBenchmark(name=name, runs_of_result=runs_of_result), ruleset)
 
 
-def _wanted_files(stated: _Stated) -> set[str]:
+def _wanted_files(facts: _ManifestFacts) -> set[str]:
     """Return the paths of the files that a package must have, without its code.
 
     Args:
-        stated: Manifest of the package, which names the system and the benchmark.
+        facts: Manifest of the package, which names the system and the benchmark.
     """
-    description = f"systems/{stated.system}.json"
-    logs = [str(log) for log in stated.logs]
+    description = f"systems/{facts.system}.json"
+    logs = [str(log) for log in facts.logs]
     return {HASHES, MANIFEST, REPORT, description, *logs}
 
 
-def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
+def _check_contents(folder: Path, code: str, facts: _ManifestFacts) -> list[Verdict]:
     """Return a failed verdict for each file that is missing from a package, and for each that no package has.
 
     Only names are compared.
@@ -173,10 +173,10 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
     Args:
         folder: Folder of the package.
         code: Path of the folder in the package that has the code, whose files are not looked at.
-        stated: Manifest of the package, which tells the files that it must have.
+        facts: Manifest of the package, which tells the files that it must have.
     """
-    wanted = _wanted_files(stated)
-    optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}  # such as result_0.stderr
+    wanted = _wanted_files(facts)
+    optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in facts.logs}  # such as result_0.stderr
     present: set[str] = set()
     for name in package.files_below(folder):
         is_code = name.startswith(f"{code}/")
@@ -184,19 +184,19 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
             present.add(name)
     missing = wanted - present
     unwanted = present - wanted
-    answers = []
+    verdicts = []
     for name in sorted(missing | unwanted):
         what = "is missing" if name in missing else "is nothing that a package holds"
-        answers.append(judged("contents", False, f"{printable(name)} {what}"))
-    return answers
+        verdicts.append(judged("contents", good=False, found=f"{printable(name)} {what}"))
+    return verdicts
 
 
-def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
+def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> list[Verdict]:
     """Check the logs of a package again, compute its manifest and report from them, and return the verdicts on all.
 
     Args:
         folder: Folder of the package.
-        stated: Manifest of the package.
+        facts: Manifest of the package.
         ask_official: Whether to run mlperf-logging's tools, too.
 
     Returns:
@@ -205,19 +205,19 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
     Raises:
         ValueError: mlperf-logging's tools are asked for, and not installed.
     """
-    reports = [check_file(folder / log, stated.ruleset) for log in stated.logs]
+    reports = [check_file(folder / log, facts.ruleset) for log in facts.logs]
     try:
-        computed, refusals = package.contents_of(folder, reports, stated.system, stated.ruleset)
+        computed, refusals = package.contents_of(folder, reports, facts.system, facts.ruleset)
     except (ValueError, KeyError, OSError) as error:
-        return [judged("package", False, printable(str(error)))]
-    answers = [judged(printable(refusal.file), False, refusal.text) for refusal in refusals]
+        return [judged("package", good=False, found=printable(str(error)))]
+    verdicts = [judged(printable(refusal.file), good=False, found=refusal.text) for refusal in refusals]
     if not refusals:
-        answers.append(judged("logs", True, f"{len(reports)} logs meet ruleset {stated.ruleset.version}"))
-    answers.append(_check_manifest(folder, computed.manifest, stated.manifest))
-    answers.append(_check_report(folder, computed.report_text))
+        verdicts.append(judged("logs", good=True, found=f"{len(reports)} logs meet ruleset {facts.ruleset.version}"))
+    verdicts.append(_check_manifest(folder, computed.manifest, facts.manifest))
+    verdicts.append(_check_report(folder, computed.report_text))
     if ask_official:
-        answers += official_answers(folder, computed.manifest)
-    return answers
+        verdicts += official_answers(folder, computed.manifest)
+    return verdicts
 
 
 def _check_report(folder: Path, wanted_text: str) -> Verdict:
@@ -228,8 +228,8 @@ def _check_report(folder: Path, wanted_text: str) -> Verdict:
         wanted_text: The report that the logs give.
     """
     if read_stated(folder / REPORT) == wanted_text.encode():
-        return judged(REPORT, True, "every figure is the logs'")
-    return judged(REPORT, False, "differs from the report that the logs give")
+        return judged(REPORT, good=True, found="every figure is the logs'")
+    return judged(REPORT, good=False, found="differs from the report that the logs give")
 
 
 def _check_manifest(folder: Path, wanted: JsonObject, stated: JsonObject) -> Verdict:
@@ -241,8 +241,8 @@ def _check_manifest(folder: Path, wanted: JsonObject, stated: JsonObject) -> Ver
         stated: The manifest of the package, for the message on what differs.
     """
     if read_stated(folder / MANIFEST) == package.as_bytes(wanted):
-        return judged(MANIFEST, True, f"score {wanted['minutes']!r} min, from the logs")
-    return judged(MANIFEST, False, _difference(wanted, stated))
+        return judged(MANIFEST, good=True, found=f"score {wanted['minutes']!r} min, from the logs")
+    return judged(MANIFEST, good=False, found=_difference(wanted, stated))
 
 
 def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
@@ -284,7 +284,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     differences = judge_differences("code", wanted_hashes, present_hashes, problems)
     if differences:
         return differences
-    return [judged("code", True, f"{len(present_hashes)} files, those of commit {commit}")]
+    return [judged("code", good=True, found=f"{len(present_hashes)} files, those of commit {commit}")]
 
 
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
@@ -297,10 +297,10 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
         error: The error in reading the commit. An UnknownCommitError is a fault of the package.
     """
     if not (folder / "run_and_time.sh").is_file():
-        return judged("code", False, "there is no run_and_time.sh")
+        return judged("code", good=False, found="there is no run_and_time.sh")
     is_commit_missing = isinstance(error, committed_code.UnknownCommitError)
     severity = FATAL if is_commit_missing else UNKNOWN  # any other error: there is no git here, or no checkout
-    return judged("code", False, f"not compared: {printable(str(error), 500)}", bad=severity)
+    return judged("code", good=False, found=f"not compared: {printable(str(error), 500)}", bad=severity)
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
@@ -317,12 +317,12 @@ def _check_hashes(folder: Path) -> list[Verdict]:
     computed = hashes(folder).encode()
     if listed == computed:
         files = computed.count(b"\n")  # one line for each file
-        return [judged(HASHES, True, f"{files} files; the id of the package is {sha256(folder / HASHES)}")]
+        return [judged(HASHES, good=True, found=f"{files} files; the id of the package is {sha256(folder / HASHES)}")]
     problems = Problems(unwanted="is not listed", missing="is missing", altered="was altered")
     differences = judge_differences(HASHES, hash_by_name(listed), hash_by_name(computed), problems)
     if differences:
         return differences
-    return [judged(HASHES, False, "not in the order or form that it was written in")]
+    return [judged(HASHES, good=False, found="not in the order or form that it was written in")]
 
 
 # --- a published folder ---
@@ -349,11 +349,11 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     if strange:  # no other file may be read then
         return strange
 
-    answers = [check_signature(folder, signers), _check_site_hashes(folder)]
-    answers += _check_packages(folder, ask_official=ask_official)
-    if worst(answers) == FATAL:  # table and page are made from the packages, so these must be good
-        return answers
-    return [*answers, *_check_pages(folder), *_check_published_names(folder)]
+    verdicts = [check_signature(folder, signers), _check_site_hashes(folder)]
+    verdicts += _check_packages(folder, ask_official=ask_official)
+    if worst(verdicts) == FATAL:  # table and page are made from the packages, so these must be good
+        return verdicts
+    return [*verdicts, *_check_pages(folder), *_check_published_names(folder)]
 
 
 def _check_packages(folder: Path, *, ask_official: bool) -> list[Verdict]:
@@ -371,14 +371,14 @@ def _check_packages(folder: Path, *, ask_official: bool) -> list[Verdict]:
     Raises:
         ValueError: mlperf-logging's tools are asked for, and not installed.
     """
-    answers = []
+    verdicts = []
     for name in _published_packages(folder):
-        answers_on_package = verify(folder / name, ask_official=ask_official)
-        is_good = worst(answers_on_package) != FATAL
+        verdicts_on_package = verify(folder / name, ask_official=ask_official)
+        is_good = worst(verdicts_on_package) != FATAL
         if is_good:  # only then is its id worth anything
-            answers_on_package += _check_place(folder, name)
-        answers += [replace(answer, where=name) for answer in answers_on_package]
-    return answers
+            verdicts_on_package += _check_place(folder, name)
+        verdicts += [replace(each, where=name) for each in verdicts_on_package]
+    return verdicts
 
 
 def _check_place(folder: Path, name: str) -> list[Verdict]:
@@ -391,7 +391,7 @@ def _check_place(folder: Path, name: str) -> list[Verdict]:
     wanted = f"{PACKAGES}/{published_name(folder / name)}"
     if name.startswith(f"{wanted}/"):
         return []
-    return [judged("contents", False, f"not in {wanted}, the folder of its id")]
+    return [judged("contents", good=False, found=f"not in {wanted}, the folder of its id")]
 
 
 def _published_packages(folder: Path) -> list[str]:
@@ -402,12 +402,12 @@ def _published_packages(folder: Path) -> list[str]:
 
 def _check_pages(folder: Path) -> list[Verdict]:
     """Make the table and the page of a published folder again, and compare them with those in the folder."""
-    answers = []
+    verdicts = []
     for file, text in pages_of(folder).items():
         is_same = read_stated(folder / file) == text.encode()
         message = "equal to what the packages say" if is_same else "differs from what the packages say"
-        answers.append(judged(file, is_same, message))
-    return answers
+        verdicts.append(judged(file, good=is_same, found=message))
+    return verdicts
 
 
 def _check_published_names(folder: Path) -> list[Verdict]:
@@ -423,14 +423,14 @@ def _check_published_names(folder: Path) -> list[Verdict]:
     """
     packages = _published_packages(folder)
     if not packages:
-        return [judged("contents", False, "no package, so nothing was published")]
-    answers = []
+        return [judged("contents", good=False, found="no package, so nothing was published")]
+    verdicts = []
     for name in package.files_below(folder):
         package_folder = "/".join(name.split("/")[:3])  # packages/ID/ORG
         is_published = name in (TABLE, PAGE, HASHES, SIGNATURE) or package_folder in packages
         if not is_published:
-            answers.append(judged("contents", False, f"{printable(name)} is nothing that was published"))
-    return answers
+            verdicts.append(judged("contents", good=False, found=f"{printable(name)} is nothing that was published"))
+    return verdicts
 
 
 def _check_site_hashes(folder: Path) -> Verdict:
@@ -443,7 +443,7 @@ def _check_site_hashes(folder: Path) -> Verdict:
     computed = "".join(lines).encode()
     is_as_listed = read_stated(folder / HASHES) == computed
     files = f"{len(lines)} files"
-    return judged(HASHES, is_as_listed, files if is_as_listed else f"{files}, not those that it lists")
+    return judged(HASHES, good=is_as_listed, found=files if is_as_listed else f"{files}, not those that it lists")
 
 
 def check_signature(folder: Path, signers: Path | None) -> Verdict:
@@ -461,13 +461,13 @@ def check_signature(folder: Path, signers: Path | None) -> Verdict:
     if not signature.is_file():
         message = "signed by nobody: anyone can have made or altered this folder"
         severity = FATAL if signers else UNKNOWN  # without `signers`, nobody asked for a signature
-        return judged(SIGNATURE, False, message, "a signature", bad=severity)
+        return judged(SIGNATURE, good=False, found=message, wanted="a signature", bad=severity)
     if not (folder / HASHES).is_file():
-        return judged(SIGNATURE, False, f"signs {HASHES}, which is missing")
+        return judged(SIGNATURE, good=False, found=f"signs {HASHES}, which is missing")
     try:
-        return judged(SIGNATURE, True, _who_signed((folder / HASHES).read_bytes(), signature, signers))
+        return judged(SIGNATURE, good=True, found=_who_signed((folder / HASHES).read_bytes(), signature, signers))
     except ValueError as error:  # ssh-keygen refuses the signature, or is not installed
-        return judged(SIGNATURE, False, str(error))
+        return judged(SIGNATURE, good=False, found=str(error))
 
 
 def _who_signed(signed: bytes, signature: Path, signers: Path | None) -> str:
@@ -482,14 +482,14 @@ def _who_signed(signed: bytes, signature: Path, signers: Path | None) -> str:
         ValueError: ssh-keygen refuses the signature, or is not installed.
     """
     if signers is None:
-        answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=signed)
-        return f"{printable(answer, 500)} (nobody vouches for the key: give --signers)"
+        words = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=signed)
+        return f"{printable(words, 500)} (nobody vouches for the key: give --signers)"
     by_signers = ("-s", str(signature), "-f", str(signers))
     names = ssh_keygen("find-principals", *by_signers).splitlines()  # a line for each name of the signer
     if not names:
         raise ValueError("ssh-keygen -Y find-principals: it names no signer")
-    answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", names[0], data=signed)  # it asks for a name
-    return printable(answer, 500)
+    words = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", names[0], data=signed)  # it asks for a name
+    return printable(words, 500)
 
 
 def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
