@@ -249,11 +249,10 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
     Returns:
         The relative standard deviation of the runs within such scores. None if no score has several runs of the system
-        that all converged, or if the scores are of several systems. Also None for one host beside several, because
-        `ratio_interval` then takes how far the hosts lie apart.
+        that all converged, or if the scores are of several systems. Also None for one host beside several.
     """
     if _several_hosts_beside_one(base, other) is not None:
-        return None
+        return None  # `ratio_interval` takes how far the hosts lie apart instead
     repeats = [candidate for candidate in scores if _repeats_both(candidate, base, other)]
     if not _are_all_of_one_system([base, other, *repeats]):
         return None
@@ -319,13 +318,13 @@ def _agree_but_for_hosts(one: Score, other: Score) -> bool:
 
 def _contradict(one: Score, other: Score, name: str) -> bool:
     """Tell whether the logs of two scores both give the fact `name`, and differ in it."""
-    value = _said_fact(one.records, name)
-    other_value = _said_fact(other.records, name)
+    value = _first_known(one.records, name)
+    other_value = _first_known(other.records, name)
     return value is not None and other_value is not None and value != other_value
 
 
-def _said_fact(records: Sequence[Record], name: str) -> object:
-    """Return a fact by the first of some logs that says it; None if none does.
+def _first_known(records: Sequence[Record], name: str) -> object:
+    """Return the value of a field in the first log that gives it; None if no log does.
 
     Args:
         records: The runs of one score, as read from their logs.
@@ -462,7 +461,7 @@ def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
-    runs_of_other_side = _most_runs(base, other)
+    runs_of_other_side = _most_runs(base, other)  # as one side has a single run
     if runs_of_other_side > 1 and base.protocol.over_runs != "mean":
         figures = f"{base.protocol.over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"

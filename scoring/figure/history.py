@@ -165,7 +165,8 @@ def _too_few_in_words(past: Runs) -> str:
     """
     runs = len(past.values)
     independent_count = len(independent_values(past.values, past.hosts).values)
-    if independent_count < LEAST_RUNS <= runs:
+    has_enough_runs = runs >= LEAST_RUNS
+    if has_enough_runs and independent_count < LEAST_RUNS:  # the means of the hosts count, not the runs
         return f"the {runs} earlier runs are of {independent_count} hosts, {LEAST_RUNS} are needed"
     return f"the history holds {runs} earlier runs of it, {LEAST_RUNS} are needed"
 

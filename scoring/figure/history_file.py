@@ -184,9 +184,10 @@ def _explained(error: sqlite3.Error) -> str:
         error: The error that SQLite raised.
     """
     message = str(error)
-    for part_of_message, fix in _FIXES.items():
-        if isinstance(error, sqlite3.OperationalError) and part_of_message in message:
-            return f"SQLite cannot use the file ({message}); {fix}"
+    if isinstance(error, sqlite3.OperationalError):
+        for part_of_message, fix in _FIXES.items():
+            if part_of_message in message:
+                return f"SQLite cannot use the file ({message}); {fix}"
     return f"not a history that can be used ({message}); name another by --file"
 
 
@@ -301,10 +302,10 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
         if not olds:
             new += 1
         elif len(olds) == 1 and _say_the_same(olds[0], row):
-            continue
+            continue  # nothing to write
         else:
             corrected += 1
-        for old in olds:
+        for old in olds:  # each by itself: a row with another digest would not be replaced by the new one
             connection.execute("DELETE FROM run WHERE sha256 = ? AND protocol = ?", [old.sha256, old.protocol])
         _write_row(connection, row, record)
     return Added(new, corrected)
@@ -331,11 +332,12 @@ def _rows_of_runs(
     """
     found: list[list[Row]] = [[] for _ in new_rows]
     for old in rows_of(connection):
-        is_of_a_new_trend = any(old.series == new.series for new in new_rows)
-        stored = _record_of_row(connection, old) if is_of_a_new_trend else None
+        # A row of another digest can only be of the same run if it is of the same trend. Only then is its record read.
+        shares_a_trend = any(old.series == new.series for new in new_rows)
+        old_record = _record_of_row(connection, old) if shares_a_trend else None
         for new, record, olds in zip(new_rows, records, found, strict=True):
             is_of_same_log = (old.sha256, old.protocol) == (new.sha256, new.protocol)
-            is_of_same_run = stored is not None and old.series == new.series and record.is_of_same_run(stored)
+            is_of_same_run = old_record is not None and old.series == new.series and record.is_of_same_run(old_record)
             if is_of_same_log or is_of_same_run:
                 olds.append(old)
     return found

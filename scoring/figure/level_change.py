@@ -63,8 +63,8 @@ def _rises_on(strengths: Mapping[int, float], strongest: int, direction: int) ->
         direction: +1 to look at higher indexes, -1 at lower ones.
     """
     index = strongest + direction
-    lowest = strengths[strongest] - LEAST_CHANGE_STRENGTH
-    while strengths.get(index, 0.0) > lowest:
+    end_of_this_change = strengths[strongest] - LEAST_CHANGE_STRENGTH
+    while strengths.get(index, 0.0) > end_of_this_change:  # 0 beyond the series ends the search, too
         if strengths[index] > strengths[strongest]:
             return True
         index += direction

@@ -256,6 +256,8 @@ def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
 def _equal_work(images: int, rates: Sequence[float]) -> Work:
     """Return the work of windows that all have the same number of images.
 
+    For 8 images and the rates [100, 50], it is Work([8, 8], [0.01, 0.02]).
+
     Args:
         images: The number of images of each window.
         rates: For each window the rate that gives its time, 1 / rate seconds: the images/s of one device, if `images`

@@ -25,15 +25,15 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
 
-    names_of_frameworks = [_said_framework_name(record) for record in records]
+    names_of_frameworks = [_framework_if_named(record) for record in records]
     _refuse_difference("framework", records, names_of_frameworks)
     if None in names_of_frameworks:  # the format has to stand in for the framework
         _refuse_difference("format", records, [record.format for record in records])
     refuse_same_run_twice(records)
 
 
-def _said_framework_name(record: Record) -> str | None:
-    """Return the name of the framework that a log says, without its version; None if it says none."""
+def _framework_if_named(record: Record) -> str | None:
+    """Return the framework that a log names, without its version; None if it names none."""
     if not record.framework:
         return None  # `framework_name` would be the log's format
     return record.framework_name

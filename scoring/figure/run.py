@@ -56,13 +56,13 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         InputError: The log lacks what the protocol needs, or contradicts itself. Also if `skip` does not suit the
             protocol, such as 3 for whole runs.
     """
-    if protocol.figure == "throughput":
+    if protocol.figure == "throughput":  # a training time is not made of the batches and rates that may contradict
         _refuse_contradictions(record)
 
     if protocol.over_steps == "between_stamps":
         return _figure_between_stamps(record, protocol, start_number=skip)
     if protocol.over_steps == "run_time":
-        if skip:
+        if skip:  # --skip 0 asks for what is done anyway
             raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
         return _run_time_figure(record)
     if protocol.over_steps == "own_summary":
@@ -204,8 +204,9 @@ def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
+    # `value` belongs to the mean time. Another time gives value * mean time / that time: a long time is a low rate.
     value_times_mean = value * math.fsum(seconds_per_image) / len(seconds_per_image)
-    return value_times_mean / high_time, value_times_mean / low_time  # a long time is a low rate
+    return value_times_mean / high_time, value_times_mean / low_time
 
 
 class StampedRow(NamedTuple):
@@ -326,7 +327,8 @@ def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: Stampe
     Raises:
         InputError: There is no row after it.
     """
-    rows = _rows_up_to(stamped[-1].steps_done, stamped, start)
+    steps_done_in_all = stamped[-1].steps_done
+    rows = _rows_up_to(steps_done_in_all, stamped, start)
     if not rows:
         raise too_short(record, steps=1, total=0)
     return rows
@@ -361,8 +363,9 @@ def _rows_of_next_steps(
         InputError: There is no such row, or the log has fewer than `steps` - 1 steps after `start`.
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
-    steps_after_start = max(0, stamped[-1].steps_done - start.steps_done)
-    fewest_steps_accepted = steps - 1
+    steps_done_in_all = stamped[-1].steps_done
+    steps_after_start = max(0, steps_done_in_all - start.steps_done)
+    fewest_steps_accepted = steps - 1  # one may be missing, as the docstring says
     if not rows or steps_after_start < fewest_steps_accepted:
         raise too_short(record, steps, steps_after_start)
     return rows
@@ -399,7 +402,7 @@ def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> floa
     first_line = start.window.line
     last_line = end.window.line
     windows_between = [window for window in record.windows if first_line <= window.line <= last_line]
-    _refuse_clock_set_back(record, windows_between)
+    _refuse_clock_set_back(record, windows_between)  # the clock may go back in between, although the end is later
     seconds = end.end_s - start.end_s
     if seconds <= 0:
         says = "do not advance; they are too coarse, or the clock was set"
@@ -440,11 +443,12 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     Raises:
         InputError: No row fits, because the warm-up is longer than the run.
     """
-    counts_from_0 = record.first_step == 0
     exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]
-    printing_rows = [row for row in stamped if row.window.step == steps_to_skip and counts_from_0]
+    rows_printing_that_step = []
+    if record.first_step == 0:  # else a row that prints 20 is the one after 20 steps
+        rows_printing_that_step = [row for row in stamped if row.window.step == steps_to_skip]
     later_rows = [row for row in stamped if row.steps_done > steps_to_skip]
-    rows_by_preference = [*exact_rows, *printing_rows, *later_rows]
+    rows_by_preference = [*exact_rows, *rows_printing_that_step, *later_rows]
     if not rows_by_preference:
         raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
     return rows_by_preference[0]
@@ -517,7 +521,7 @@ def _run_time_figure(record: Record) -> RunFigure:
         why = "the run went on from a checkpoint, and this log lacks its time before"
         raise InputError(f"{record.file}: {why}: its time to train is unknown; give a run from the start")
     seconds = record.run_time_s
-    minutes = math.inf
+    minutes = math.inf  # unless the run turns out to have reached its target
     if seconds is not None:  # None: the log has no run_stop
         _refuse_if_clock_was_set(record, seconds)
         if record.status == "success":

@@ -243,7 +243,7 @@ def score(
     if not system:
         shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
     result = dataclasses.replace(without_warnings, warnings=tuple(shown_warnings))
-    if missing_runs is not None:
+    if missing_runs is not None:  # raised last, because the error carries the score of the runs that there are
         raise TooFewRunsError(missing_runs, partial=result)
     return result
 

@@ -56,7 +56,7 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         InputError: No window is left. The last rule also raises it if a window that is left is marked as warm-up, or if
             the log does not say the steps.
     """
-    windows = [window for window in record.windows if window.phase != "warmup"]
+    windows = [window for window in record.windows if window.phase != "warmup"]  # without the marked warm-up
     if not windows:
         what = "warm-up windows only" if record.windows else "no windows"
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
@@ -70,7 +70,7 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     log_marks_what_was_measured = any(window.phase == "measured" for window in windows)
     if log_marks_what_was_measured:
         return windows
-    return _windows_after_skipped_steps(record, protocol)
+    return _windows_after_skipped_steps(record, protocol)  # of all windows, because those marked have steps, too
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:

@@ -321,4 +321,7 @@ def _variance_of_mean(r: float, n: int) -> float:
         r: The correlation of neighbours, between -1 and 1.
         n: The number of values.
     """
-    return (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))
+    # Both factors are of the variance of one value, 1 / (1 - r**2), over n.
+    all_lags = 2 * r / (1 - r)  # 2 * (r + r**2 + ...), as if each value had neighbours at all distances
+    beyond_the_ends = 2 * r * (1 - r**n) / (n * (1 - r) ** 2)  # the part of it that values near the ends lack
+    return (1 + all_lags - beyond_the_ends) / (n * (1 - r * r))

@@ -138,13 +138,14 @@ def read_described(log: str | Path, **options: Any) -> Record:
         return record
     if is_batch_given:
         _refuse_other_batch(record, description)
-    if record.devices is not None:
+    if record.devices is not None:  # worked out from batches, which agree with the description
         return record
 
     from_description: dict[str, Any] = {"nodes": description.nodes, "devices": description.devices}
     global_batch = record.batch_of_all
     if global_batch and global_batch % description.devices == 0:  # the devices share it evenly
         from_description["batch_per_device"] = global_batch // description.devices
+    # No line of the log holds what comes from the description.
     lines_of_own_values = {name: line for name, line in record.field_lines.items() if name not in from_description}
     return dataclasses.replace(
         record,

@@ -371,9 +371,9 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     value_by_letters = {_letters_and_digits(value): value for value in values}
     different_values = list(value_by_letters.values())
 
-    some_records_have_none = len(values) < len(records)
-    if field == "precision" and some_records_have_none and _may_be_of_another_precision(value_by_letters.keys()):
-        different_values.append("not said")
+    some_logs_are_silent = len(values) < len(records)
+    if field == "precision" and some_logs_are_silent and _names_only_others_than_fp32(value_by_letters.keys()):
+        different_values.append("not said")  # which may be FP32
     # The values of one field are all texts or all numbers, so they are sorted before they become texts.
     return [str(value) for value in sorted(different_values)]
 
@@ -387,16 +387,13 @@ def _letters_and_digits(value: object) -> str:
     return "".join(character for character in str(value).lower() if character.isalnum())
 
 
-def _may_be_of_another_precision(named_precisions: Collection[str]) -> bool:
-    """Tell whether a log that does not say its precision may differ from logs that name one.
+def _names_only_others_than_fp32(named_precisions: Collection[str]) -> bool:
+    """Tell whether some logs name precisions, and none of these is FP32.
 
-    A log without a precision may be of a run in FP32.
+    A log without a precision, whose run may be in FP32, then differs from these logs.
 
     Args:
-        named_precisions: The different precisions that other logs name, such as "fp16".
-
-    Returns:
-        Whether there are such precisions, and none of them is FP32.
+        named_precisions: The different precisions that the logs name, such as "fp16".
     """
     return len(named_precisions) > 0 and "fp32" not in named_precisions
 
@@ -412,8 +409,8 @@ def _versions_by_package(records: Sequence[Record]) -> dict[str, set[str]]:
     """
     versions: dict[str, set[str]] = {}
     for record in records:
-        framework, _, framework_version = (record.framework or "").rpartition(" ")
-        if framework:
+        framework, _, framework_version = (record.framework or "").rpartition(" ")  # of "paddle 2.4.1"
+        if framework:  # empty if the log names no framework, or no version of it
             versions.setdefault(framework, set()).add(framework_version)
         for package, version in record.software.items():
             versions.setdefault(package, set()).add(version)

@@ -52,7 +52,7 @@ def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates
         message = "the printed rates are running averages of the epoch: their mean counts early steps many times"
         yield warning("cumulative_windows", message, record)
     times = comparable_times(windows)
-    all_have_times = len(times) == len(windows)
+    all_have_times = len(times) == len(windows)  # `times` leaves out a window without one
     if all_have_times and len(times) > 1:
         yield from _warn_of_uneven_times(record, windows, times, averages_rates)
     yield from _warn_if_waiting_is_long(record, windows)
@@ -118,7 +118,7 @@ def _comparable_time(window: Window) -> float | None:
     Returns:
         The time, whose unit depends on the log; None if the row gives no time.
     """
-    if window.seconds is not None and window.images and not window.steps:
+    if window.seconds is not None and window.images and not window.steps:  # the time of a step cannot be worked out
         return window.seconds / window.images
     if window.step_s is not None:
         return window.step_s
@@ -138,9 +138,8 @@ def _warn_of_uneven_times(
     """
     yield from _warn_if_running_averages(record, windows, times)
     if len(times) >= LEAST_FOR_LEVELS:
-        found = _warning_of_level_change(record, windows, times)
-        if found is None:  # outliers are sought only in a run that keeps its level
-            found = _warning_of_outlying_windows(record, windows, times)
+        # Outliers are sought only in a run that keeps its level.
+        found = _warning_of_level_change(record, windows, times) or _warning_of_outlying_windows(record, windows, times)
         if found is not None:
             yield found
     yield from _warn_if_times_swing(record, times)
@@ -194,8 +193,8 @@ def _warn_if_mean_of_window_rates_is_high(
         times: The time per image of each window, in any unit.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
-    weighted_mean_time = weighted_mean(times, steps_as_weights(windows))  # all images / all time is 1 / this
-    gap = mean_rate * weighted_mean_time - 1
+    weighted_mean_time = weighted_mean(times, steps_as_weights(windows))
+    gap = mean_rate * weighted_mean_time - 1  # all images / all time is 1 / weighted_mean_time
     if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
@@ -303,12 +302,14 @@ def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequen
     is_slower_before = change.before > change.after * (1 + WARM_UP_SLOWDOWN)
     if not is_slower_before:
         return None
+    slow_windows = change.at  # the index of the first fast window is the number of slow ones before it
     first_ones = f"first of {count} measured windows is"
-    if change.at > 1:
-        first_ones = f"first {change.at} of {count} measured windows are"
+    if slow_windows > 1:
+        first_ones = f"first {slow_windows} of {count} measured windows are"
+    slowdown = percent(change.before / change.after - 1)
     message = (
-        f"the {first_ones} {percent(change.before / change.after - 1)} slower than the rest: warm-up was not over at "
-        f"the cut; try to skip {change.at} more"
+        f"the {first_ones} {slowdown} slower than the rest: warm-up was not over at the cut; "
+        f"try to skip {slow_windows} more"
     )
     return warning("warm_up_not_over", message, record, windows[change.at].line)
 
@@ -411,7 +412,7 @@ def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence
     if abs(drift) <= LEAST_DRIFT or not _has_trend(times):
         return None
     message = f"step time drifts by {drift:+.1%} from the first to the last third of the run"
-    return warning("drift", message, record, windows[len(times) - third].line)
+    return warning("drift", message, record, windows[-third].line)
 
 
 def _absolute_drift(values: Sequence[float]) -> float:
