@@ -316,13 +316,12 @@ def _rows_of_runs(
 ) -> list[list[Row]]:
     """Return for each new row the rows of the same run that the history holds under the same protocol.
 
-    A row with the same digest of its log is of the same run. So may be a row of the same trend with another digest, if
-    its log was added before the run ended, or has got further lines since.
+    Such a row has the same digest of its log, or another one, if its log was added before the run ended.
 
     Args:
         connection: The history file.
         new_rows: The rows that are to be added.
-        records: The record (what was read from the log) of each new row, in the same order.
+        records: What was read from the log of each new row, in the same order.
 
     Returns:
         A list of old rows for each new row, mostly empty or of one row.

@@ -248,7 +248,7 @@ def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> 
         values: The figure of each run.
         hosts: Name of the host of each run; None if not known, so that the runs count.
     """
-    if hosts is None or not _some_host_ran_twice(hosts):
+    if hosts is None or not _are_several_with_a_repeat(hosts):
         return IndependentValues(values, [1] * len(values), are_hosts=False)
     return means_of_hosts(values, hosts)
 
@@ -268,7 +268,8 @@ def means_of_hosts(values: Sequence[float], hosts: Sequence[str]) -> Independent
     return IndependentValues(means, [len(runs) for runs in runs_of_hosts], are_hosts=True)
 
 
-def _some_host_ran_twice(hosts: Sequence[str]) -> bool:
+def _are_several_with_a_repeat(hosts: Sequence[str]) -> bool:
     """Tell whether runs are of two hosts or more, and some host has several runs; `hosts` has one name for each run."""
-    different_hosts = len(set(hosts))
-    return 1 < different_hosts < len(hosts)
+    different_hosts = set(hosts)
+    some_host_has_several_runs = len(different_hosts) < len(hosts)
+    return len(different_hosts) > 1 and some_host_has_several_runs

@@ -231,20 +231,18 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
     """Express each window's throughput as a fixed number of images and the seconds that they take.
 
-    All windows get the same number of images, so that they weigh the same. For example, two rows that print 100 and 50
-    images/s for each of 8 devices give the images [8, 8] and the seconds [0.01, 0.02].
+    All windows weigh the same. Two rows that print 100 and 50 images/s for each of 8 devices give the images [8, 8] and
+    the seconds [0.01, 0.02].
 
     Args:
-        record: The run as read from its log. It tells how many devices ran, and whether the log prints images/s of one
-            device or of all.
+        record: The run as read from its log. It tells whether the printed rates are of one device or of all.
         chosen: The windows to use. A window is what one printed row of the log covers: some steps, or an epoch.
 
     Returns:
-        The images and the seconds of each window. If some row prints no rate, `rate_or_refuse` finds the rates of all
-        rows, and each window has 1 image.
+        The images and the seconds. If a row prints no rate, the rates of all rows are worked out, and each has 1 image.
 
     Raises:
-        InputError: Some row prints no rate, and a row says too little to work out its rate.
+        InputError: A row prints no rate, and some row says too little to work out its rate.
     """
     printed_rates = _values_if_in_all(chosen, "printed_rate")
     if printed_rates:

@@ -45,16 +45,14 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     Args:
         record: The run as read from its log.
         protocol: The rules by which the run becomes one figure, in images/s or in minutes, and the warm-up to drop.
-        skip: Value of the option --skip, in place of the protocol's warm-up: how many windows (printed rows) or epochs
-            to drop or, for a rate between time stamps, which row with a time stamp to start at, counted from 1. None
-            takes the protocol's.
+        skip: How many windows (printed rows) or epochs to drop (the option --skip). For a rate between two time stamps,
+            it is the row with a stamp to start at, counted from 1. None takes the protocol's warm-up.
 
     Returns:
         The figure; infinite minutes for a run that did not reach its target.
 
     Raises:
-        InputError: The log lacks what the protocol needs, or contradicts itself. Also if `skip` does not suit the
-            protocol, such as 3 for whole runs.
+        InputError: The log lacks what the protocol needs, or contradicts itself, or `skip` does not suit the protocol.
     """
     if protocol.figure == "throughput":  # a training time is not made of the batches and rates that may contradict
         _refuse_contradictions(record)
@@ -83,8 +81,7 @@ def _refuse_contradictions(record: Record) -> None:
         record: The run as read from its log, with the comparisons in `checks`.
 
     Raises:
-        InputError: At least one comparison is refused. The message shows the first one, and names the facts that the
-            user gave by options, because one of them may be the mistake.
+        InputError: At least one comparison is refused. The message shows the first one.
     """
     refused_checks = [check for check in record.checks if check.refused]
     if not refused_checks:
@@ -114,8 +111,7 @@ def _figure_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ove
         over_steps: How to average, such as "mean_of_rates", or "images_over_time" for all images / all seconds.
 
     Returns:
-        The figure, with the rate of each window, and the first and last line that it comes from. Epochs are not listed
-        in `chosen` of the result, because the warnings about windows are not for epochs.
+        The figure, with the rate of each window, and the first and last line that it comes from.
 
     Raises:
         InputError: A row does not give its speed, or the batch or the number of devices is needed and not known.
@@ -140,8 +136,8 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.
         chosen: The printed rows, or summaries of epochs, to average.
-        over_steps: How to average: "mean_of_printed_rates", "mean_of_rates", "images_over_time" (all images / all
-            seconds), "mean_step_time" or "epoch_rates" (both 1 / the mean time of an image).
+        over_steps: How to average: "mean_of_printed_rates", "mean_of_rates", "images_over_time", "mean_step_time" or
+            "epoch_rates".
 
     Returns:
         The average. Its interval is None if the windows are too few or too uneven.
@@ -350,12 +346,12 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after the start of a measurement, up to the last one that is at most `steps` steps later.
 
-    One step may be missing. If a warm-up of 20 steps ends at a row after 21 (see `_row_ending_warm_up`), a log of 120
-    steps has only 99 of the 100 that a protocol takes.
+    One step may be missing: if a warm-up of 20 steps ends at a row after 21, a log of 120 steps has only 99 of the 100
+    that a protocol takes.
 
     Args:
         record: The run as read from its log, for the error.
-        steps: How many steps the protocol takes after the warm-up, such as 100.
+        steps: How many steps the protocol takes after the warm-up.
         stamped: The rows that have a time stamp and a known number of steps done, in the order of the log.
         start: The row at which the measurement starts. It is not returned.
 
@@ -429,19 +425,19 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
     """Return the log row whose time stamp ends the warm-up, so that throughput is measured from there on.
 
-    The first of these rows that is there is taken, for a warm-up of 20 steps:
+    After a warm-up of 20 steps, it is the first of these that is there:
 
     - the row after exactly 20 steps
-    - the row that prints "20", in a log that numbers its first step 0, so that 21 steps are done
+    - the row that prints "20" in a log whose first step is 0, so that 21 steps are done
     - the first row after more than 20 steps
 
     Args:
         record: The run as read from its log. It tells whether the log numbers its first step 0 or 1.
-        steps_to_skip: The length of the warm-up in optimizer steps, such as 20.
-        stamped: The rows that have a time stamp and a known count of steps done, in the order of the log. At least one.
+        steps_to_skip: The length of the warm-up, such as 20.
+        stamped: The rows that have a time stamp and a known number of steps done, in order. At least one.
 
     Raises:
-        InputError: No row fits, because the warm-up is longer than the run.
+        InputError: The warm-up is longer than the run.
     """
     exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]
     rows_printing_that_step = []

@@ -217,15 +217,13 @@ def score(
     Args:
         records: The runs as read from their logs: repeats of one system, each run once.
         protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for.
-        skip: How many windows (printed rows) or epochs of each run to drop (the option --skip). For a protocol that
-            measures between two time stamps, it is the number of the stamped row to start at, from 1. None takes the
-            protocol's warm-up.
-        system: Name of the machine, as the user gave it; None if not given. Without it, logs that name no machine get a
-            warning.
+        skip: How many windows (printed rows) or epochs of each run to drop. If the protocol measures between two time
+            stamps, it is the stamped row to start at, from 1. None takes the protocol's warm-up.
+        system: Name of the machine, as the user gave it. If None, logs that name no machine get a warning.
 
     Raises:
-        InputError: There are no runs, they are no repeats of one system, or they do not fit the protocol. It is a
-            NothingMeasuredError if the warm-up leaves nothing of a run.
+        InputError: There are no runs, they are no repeats of one system, or they do not fit the protocol. If the
+            warm-up leaves nothing of a run, it is a NothingMeasuredError.
         TooFewRunsError: The runs, or those that converged, are too few. Its `partial` is their score, if they have one.
     """
     if not records:
@@ -275,8 +273,7 @@ class _ChosenRuns(NamedTuple):
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
     """Return the runs to score, each with its figure: all of them, or the one set of runs that MLPerf scores.
 
-    One set of consecutive runs is scored if the protocol is of training times, asks for 3 runs or more, as MLPerf does,
-    and gets more runs than it asks for.
+    MLPerf scores one set of consecutive runs if there are more runs than it asks for.
 
     Args:
         records: The runs as read from their logs.
@@ -289,8 +286,7 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
     Raises:
         InputError: A run does not fit the protocol.
     """
-    # MLPerf scores one set of consecutive runs if there are more runs than it asks for. It asks for 3 or more.
-    is_of_mlperf = protocol.figure == "run_time" and protocol.runs >= 3
+    is_of_mlperf = protocol.figure == "run_time" and protocol.runs >= 3  # MLPerf asks for 3 training times or more
     if is_of_mlperf and len(records) > protocol.runs:
         return _median_set_of_runs(records, protocol, skip)
     return _ChosenRuns(_scored_runs(records, protocol, skip), "")  # "": these are all runs
@@ -307,7 +303,7 @@ def _median_set_of_runs(records: Sequence[Record], protocol: Protocol, skip: int
         skip: The value of the option --skip; None takes the protocol's warm-up.
 
     Returns:
-        The runs of the median set, each with its figure, and words that say which of all runs they are.
+        The set's runs, each with its figure, and words that say which of all runs they are.
 
     Raises:
         InputError: A run has no start, or does not fit the protocol.

@@ -22,9 +22,8 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
     Raises:
         NothingMeasuredError: The warm-up is as long as the run or longer. This is a kind of InputError.
-        InputError: The rows that are left have too few steps for the protocol, or the first one has more than it takes.
-            Also if the log has no windows, marks all of them, or one that would be measured, as warm-up, or does not
-            say steps that are needed.
+        InputError: The log has no windows, or too few steps after the warm-up, or does not say steps that are needed.
+            Also if the first row has more steps than the protocol takes, or a row to measure is marked as warm-up.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -40,21 +39,21 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark its windows as warm-up or as measured. The first of these rules that fits is used:
+    A log may mark windows as warm-up or as measured. What is dropped, by the first case that fits:
 
-    - `skip` is given: the marked warm-up is dropped, and then so many further windows.
-    - The protocol skips windows: the marked warm-up is dropped, and further windows up to the protocol's number.
-    - It skips steps, and the log marks measured windows: only the marked warm-up is dropped.
-    - It skips steps, and the log marks no measured windows: the windows that begin within these steps are dropped.
+    - `skip` is given: the marked warm-up, then so many more windows
+    - the protocol skips windows: the marked warm-up, and more windows up to the protocol's number
+    - it skips steps, and some windows are marked as measured: the marked warm-up alone
+    - it skips steps, and none is: the windows that begin within these steps
 
     Args:
         record: The run as read from its log.
-        protocol: The rules of the measurement. `skip` and `skip_unit` are its warm-up.
-        skip: The value of the option --skip; None if the user did not give it.
+        protocol: The rules of the measurement, with the warm-up as `skip` and `skip_unit`.
+        skip: The value of the option --skip; None if not given.
 
     Raises:
-        InputError: No window is left. The last rule also raises it if a window that is left is marked as warm-up, or if
-            the log does not say the steps.
+        InputError: No window is left. In the last case also if one that is left is marked as warm-up, or if the steps
+            are not known.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]  # without the marked warm-up
     if not windows:

@@ -118,9 +118,8 @@ def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestR
 def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> float:
     """Return an upper bound of the chance that, of equally fast ranks, some rank is the slowest in so many windows.
 
-    For one given rank, Chernoff's bound is exp(-n * D). Here n is the number of independent windows, and D says how far
-    the rank's share of the windows is above the expected 1 / ranks (`_divergence`). For all ranks, it is `ranks` times
-    as much.
+    For one rank, Chernoff's bound is exp(-n * D) for n independent windows. D says how far the rank's share of them is
+    above the expected 1 / ranks (`_divergence`). For all ranks, it is `ranks` times as much.
 
     Args:
         times_slowest: In how many windows the rank is the slowest.

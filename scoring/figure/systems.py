@@ -118,14 +118,14 @@ def read_described(log: str | Path, **options: Any) -> Record:
     """Read the log of a run, and take its number of devices from the system's description if the log lacks it.
 
     An MLPerf submission has such a description, a JSON file, for each system. It also gives the nodes and the
-    accelerator. With the devices known, the batch of one device follows from that of all, if they can share it evenly.
+    accelerator. The batch of one device then follows from that of all, if the devices share it evenly.
 
     Args:
         log: Path of the log.
         **options: The options of `read_record`, such as `devices` and `batch_per_device`.
 
     Returns:
-        What was read from the log. Without a description that can be read, the devices may stay None.
+        What was read from the log, completed. Without a description, the devices may stay None.
 
     Raises:
         InputError: The log cannot be scored, or the given batch of one device does not fit the description.

@@ -134,7 +134,8 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
         message_start: Beginning of the message, such as "the figure, of lines 12 to 480, is".
     """
     closing_rate = record.summary_rate
-    if closing_rate is None or record.rate_scope != "global":
+    prints_rates_of_all_devices = record.rate_scope == "global"
+    if closing_rate is None or not prints_rates_of_all_devices:
         return
     gap = value / closing_rate - 1
     if abs(gap) > MOST_SUMMARY_GAP:

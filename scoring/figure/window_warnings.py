@@ -118,8 +118,8 @@ def _comparable_time(window: Window) -> float | None:
     Returns:
         The time, whose unit depends on the log; None if the row gives no time.
     """
-    if window.seconds is not None and window.images and not window.steps:  # the time of a step cannot be worked out
-        return window.seconds / window.images
+    if window.seconds is not None and window.images and not window.steps:
+        return window.seconds / window.images  # of an image, as the row does not say its steps
     if window.step_s is not None:
         return window.step_s
     return 1 / window.printed_rate if window.printed_rate else None  # of an image
