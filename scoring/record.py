@@ -377,13 +377,12 @@ def _step_before(row: Window) -> int | None:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether a printed row can be the next one of the training run that printed other rows before.
 
-    It can if no row seems to be missing between them. If rows cover 10 steps, and the last one is that of step 90 in
-    epoch 3:
+    It can if no row seems to be missing between them. After rows of 10 steps, the last at step 90 of epoch 3:
 
         epoch 3, step 100 or 95  -> True
         epoch 3, step 110 or 90  -> False
-        epoch 4, step 10         -> True, because programs may count anew in each epoch, here from `first_step` 1
-        epoch 4, step 0          -> True, because OneFlow prints a row there
+        epoch 4, step 10         -> True: programs may count anew in each epoch, here from `first_step` 1
+        epoch 4, step 0          -> True: OneFlow prints a row there
         epoch 5, step 10         -> False
 
     Args:

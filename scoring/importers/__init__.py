@@ -82,12 +82,12 @@ def recognise(path: str | os.PathLike[str]) -> str:
     """
     signs_to_find = {name: _sign_of_row(format) for name, format in FORMATS.items()}  # of formats without a row so far
     line_of_first_row: dict[str, int] = {}  # by the format's name
-    line = 0
+    line = 0  # after the loop, the number of lines
     with _open_unpacked(path) as stream:
         for line, text in enumerate(Lines(stream).texts(), 1):  # all lines: rows of a second format may follow
             for name in _formats_of_row(text, signs_to_find):
                 line_of_first_row[name] = line
-                del signs_to_find[name]
+                del signs_to_find[name]  # its later rows tell nothing more
 
     if not line_of_first_row:
         raise InputError(f"{path}: no line of a known format in {line} lines; known are {', '.join(FORMATS)}")
@@ -185,14 +185,14 @@ def read_record(
 
     Args:
         path: The log, which may be a gzip file.
-        format: Name of its format, a key of FORMATS. None recognises the format from the text.
-        devices: Number of devices of the run, in place of what the log says. None keeps that.
+        format: Name of its format, a key of FORMATS. None recognises it from the text.
+        devices: Number of devices, in place of what the log says. None keeps that.
         batch_per_device: Images of a step on one device, in place of what the log says. None keeps that.
         segment: Which run of a log that holds several; counts from 1. None requires that there is just one.
 
     Raises:
-        InputError: No single run in the log can be scored: the format is unknown, for example, the log has neither a
-            row of training figures nor a start of the run, or it holds several runs and `segment` is None.
+        InputError: No single run can be scored. For example, the format is unknown, or the log holds several runs and
+            `segment` is None.
         OSError: The log cannot be opened.
     """
     name = format or recognise(path)
@@ -408,9 +408,10 @@ def _derive_devices_or_batch(reader: FormatReader) -> None:
     batch = reader.value("batch_per_device")
     line = reader.facts_by_name["batch_of_all"].line  # the source of what is derived
     if devices and batch:  # nothing to derive
-        fact_lines = {str(reader.facts_by_name[name].line) for name in ("devices", "batch_per_device")}
+        # A set, because one line may state both.
+        lines_of_both = {str(reader.facts_by_name[name].line) for name in ("devices", "batch_per_device")}
         of_all = f"line {line}: {batch_of_all} over all devices"
-        of_each = f"line {' and '.join(sorted(fact_lines))}: {devices} devices x {batch}"
+        of_each = f"line {' and '.join(sorted(lines_of_both))}: {devices} devices x {batch}"
         reader.checks.append(Check(what="batch", ways=(of_all, of_each), agree=devices * batch == batch_of_all))
     elif devices and batch_of_all % devices == 0:
         reader.set_if_unset("batch_per_device", batch_of_all // devices, line)
@@ -452,7 +453,11 @@ def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] 
         kind: Function that converts the texts of --devices and --batch. Any function but `count` is one for several
             systems, so the help then shows a number for each, such as `8,64`.
     """
-    of_each, numbers = ("", "N") if kind is count else (" (8,64: of two systems)", "N,...")
+    numbers = "N"
+    of_each = ""
+    if kind is not count:  # a number for each of several systems
+        numbers = "N,..."
+        of_each = " (8,64: of two systems)"
     devices = f"devices of the run, where the log does not say{of_each}"
     batch = f"images a step of one device, where the log does not say{of_each}"
     parser.add_argument("--devices", type=kind, metavar=numbers, help=devices)

@@ -58,16 +58,15 @@ def _check_of_ratio(
 ) -> Check:
     """Return the result of comparing two figures of a log by their ratio: whether they agree, or are to be refused.
 
-    Figures agree if their ratio is 1 within 2 %, or 5 % for the checks in CLOCK_CHECKS, plus `rounding`. They are
-    refused if one is over 1.5 times the other, plus `rounding`: then one of them is wrong, and the log supports no
-    figure of speed.
+    Figures agree if their ratio is 1 within 2 %, or 5 % for the checks in CLOCK_CHECKS. They are refused if one is over
+    1.5 times the other: then one of them is wrong, and the log supports no figure of speed.
 
     Args:
         name: Name of the check, such as "rate".
         first_way: The first figure in words, with its lines in the log.
         second_way: The second figure in words.
         ratio: One figure divided by the other.
-        rounding: By how much rounded digits may change the ratio.
+        rounding: By how much rounded digits may change the ratio. Both limits are wider by it.
         refusable: False if figures that differ by any factor are not to be refused.
     """
     compares_clocks = name in CLOCK_CHECKS
@@ -180,8 +179,7 @@ def _seconds_by_rows(gaps: Sequence[Gap]) -> float:
 def _rounding_of_stamps_s(pauses: int, stamp_resolution_s: float) -> float:
     """Return by how many seconds the sum of gaps between time stamps may be off, because the stamps are rounded.
 
-    Pauses are left out of the sum and cut the rows into stretches. The gaps of a stretch add up to its last stamp less
-    its first one, which is off by about one digit.
+    Pauses are left out of the sum and cut the rows into stretches, each with an error of its own.
 
     Args:
         pauses: Number of gaps that are left out.
@@ -365,7 +363,8 @@ def _check_counted_images(record: Record) -> Check | None:
     if has_unreadable_images:  # the importer has added a check that reports this
         return None
     # Windows of other programs have no phase. They are left out because their images were computed from their steps.
-    windows = [window for window in record.windows if window.phase is not None and window.images and window.steps]
+    own_windows = [window for window in record.windows if window.phase is not None]
+    windows = [window for window in own_windows if window.images and window.steps]
     batch = record.global_batch
     if not windows or not batch:
         return None
@@ -442,7 +441,7 @@ def _check_batch(record: Record) -> Check | None:
     ratio = batch_by_rows / batch
     is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(ratio - 1) <= AGREES_WITHIN
-    if rows_agree and not is_from_options:
+    if rows_agree and not is_from_options:  # nothing that a user needs to know
         return None
 
     source = "the options" if is_from_options else f"line {record.field_lines['batch_per_device']}"

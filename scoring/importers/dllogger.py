@@ -166,7 +166,7 @@ class PyTorch(EpochFormatReader):
         return counts
 
     def finish_facts(self) -> None:
-        """Set devices, model, batch and precision from the parameters, and convert the facts."""
+        """Set devices, model, batch and precision from the program's parameters, converted to numbers and names."""
         precision = self.precision()
         self.set_if_places_agree("devices", self.device_counts())
         self.set_if_unset_from("model", "arch")
@@ -203,10 +203,10 @@ def _number_of_gpus(text: str) -> int | None:
     Returns:
         The number of GPUs. None if no number is printed, or if a number above 1 stands alone.
     """
-    listed = re.findall(r"\d+", text)
-    is_number_alone = integer(text) is not None
-    if is_number_alone and int(text) > 1:
+    number_alone = integer(text)  # None for a list, even of one GPU
+    if number_alone is not None and number_alone > 1:
         return None
+    listed = re.findall(r"\d+", text)
     return len(listed) or None
 
 
@@ -288,7 +288,7 @@ class MXNet(PyTorch):
             self._table_devices.append(Fact(integer(row[1]), line))
 
     def finish_facts(self) -> None:
-        """Set the batch of one device from the closing table, and the other facts from the parameters."""
+        """Set the batch of one device from the closing table, and the model and the like from the parameters."""
         table = self._closing_table()
         if table is not None:
             self.facts_by_name["batch_per_device"] = table.batch_per_device  # overrides the parameter

@@ -48,15 +48,14 @@ class Evidence:
     def search(self, line: int, text: str, *, may_configure: bool) -> None:
         """Search one line of a training log for signs of what its samples are and of half-precision training.
 
-        The first line number of each kind of evidence is kept on the object: image samples ("ImageNet", "images/s"),
-        samples of another kind ("tokens/s", "LibriSpeech"), and a half-precision switch that is on ("use_amp: True").
-        The last two count only in lines that may set up the training, while image words count in any line.
+        The first line of each kind of sign is kept: words of images ("ImageNet", "images/s"), words of other samples
+        ("tokens/s", "LibriSpeech"), and a half-precision switch that is on ("use_amp: True").
 
         Args:
             line: Number of the line in the log.
-            text: The line itself. Only its first 8,192 characters are searched.
-            may_configure: Whether the line may state the training's set-up: it stands before the rows of printed
-                training figures, or is one of the first such rows.
+            text: The line. Only its first 8,192 characters are searched.
+            may_configure: Whether the line may state the training's set-up, because it stands before the rows of
+                training figures or is one of the first of them. Any other line is searched for words of images only.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):

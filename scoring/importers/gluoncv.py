@@ -39,9 +39,10 @@ class GluonCV(EpochFormatReader):
     )
 
     def finish_facts(self) -> None:
-        """Convert the facts, and set whether the log is truncated: if fewer epochs closed than the arguments ask for.
+        """Set whether the log is truncated: it is if fewer epochs closed than the program's arguments ask for.
 
-        If the arguments do not say how many epochs are wanted, `truncated` is None.
+        If the arguments do not say how many epochs are wanted, `truncated` is None. What the log states is also
+        converted from texts to numbers and names.
         """
         super().finish_facts()
         epochs_wanted = integer(self.value("epochs_wanted"))

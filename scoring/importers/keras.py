@@ -80,7 +80,7 @@ class Keras(FormatReader):
                 window.end_s = stamps.get(window.step or 0)
 
     def finish_facts(self) -> None:
-        """Set nodes, devices and batch from what the configuration states, and convert the facts."""
+        """Set nodes, devices and batch by the printed configuration, and convert its texts to numbers and names."""
         self._set_nodes_and_devices()
         self._set_batch()
         super().finish_facts()

@@ -83,9 +83,8 @@ class Lines:
         """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
 
         A tool prints several startup lines before its first row (a line on its training steps). So a line is a new
-        start only if a row came since the last start, or if it repeats a text of the last start that a tool prints
-        just once, such as "powered by PaddlePaddle": then the last start failed. A startup line that equals the line
-        just before it is a copy, as when two programs write one log, and does not count.
+        start only if a row came since the last start, or if the last start failed: it then repeats a text that a tool
+        prints just once, such as "powered by PaddlePaddle". A copy of the line just before does not count.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -95,7 +94,7 @@ class Lines:
         if word is None:
             return
         last = self._last_start_text
-        is_copy = number == last.number + 1 and text == last.text
+        is_copy = number == last.number + 1 and text == last.text  # as when two programs write one log
         self._last_start_text = TaggedLine(number, text, None)
         if is_copy:
             return
@@ -125,9 +124,8 @@ class Lines:
     def runs(self, restarts: Iterable[Restart]) -> list[Span]:
         """Return the first and the last line of each training run in the log. Call this after all lines are read.
 
-        A run begins at each start of a tool that `confirm_run` has confirmed. The first start counts from the first
-        line of the log, unless it failed. A run also begins where the step counter goes back between two rows, unless
-        a confirmed start lies between them. If that is the first beginning, the rows before it are a run, too.
+        A run begins at each start of a tool that `confirm_run` has confirmed. It also begins where the step counter
+        goes back between two rows, unless a confirmed start lies between them.
 
         Args:
             restarts: Pairs of successive rows between which the step counter goes back.
@@ -184,8 +182,7 @@ class Lines:
         """Yield the number and the text of each line of the run, leaving out rows that repeat those of another rank.
 
         With mpirun, a tag before each line may name the rank that wrote it. Rows of training figures and lines of a
-        tool's startup are kept of a single rank. This is the lowest one with a row in the first block of 1,000 lines
-        that has a tagged row. Earlier blocks are kept whole.
+        tool's startup are kept of one rank alone: the lowest of those that print rows.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out

@@ -193,8 +193,10 @@ class MLLog(FormatReader):
     def _note_null_gpus(self) -> None:
         """Note a problem if the run used null GPUs, which stand in for real ones in tests and compute nothing."""
         environment = self.events.headers.get(schema.ENVIRONMENT.name)
-        variables = table_or_none(environment.value) if environment else None
-        if environment and variables and "NULL_GPU" in variables:
+        if environment is None:
+            return
+        variables = table_or_none(environment.value) or {}
+        if "NULL_GPU" in variables:
             self.note_problem(
                 f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
             )
@@ -277,11 +279,13 @@ class MLLog(FormatReader):
             name: What the marks are of: "run_start" sets `run_start_s`.
             marks: The logged starts or stops, in the order of their lines.
         """
-        for mark in marks[:1]:
-            self.set_if_unset(f"{name}_s", mark.time_ms / 1000, mark.line)
-            self.set_if_unset("status", text_or_none(mark.status), mark.line)
-        for mark in marks[1:]:
-            self.note_problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
+        if not marks:
+            return
+        first, *further = marks
+        self.set_if_unset(f"{name}_s", first.time_ms / 1000, first.line)
+        self.set_if_unset("status", text_or_none(first.status), first.line)
+        for mark in further:
+            self.note_problem(f"line {mark.line}: {name} again, first on line {first.line}")
 
     def _set_from_event(self, name: str, event: Event | None, convert: Callable[[Any], object]) -> None:
         """Set a value of the run from an event of the log, unless it is set already or the event is missing.
@@ -309,9 +313,11 @@ class MLLog(FormatReader):
         """
         result = convert(value)
         is_nan = isinstance(value, float) and math.isnan(value)
-        if result is None and value is not None and not is_nan:
+        may_give_none = value is None or is_nan
+        if result is None and not may_give_none:
             shown = repr(value)
-            shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
+            if len(shown) > 40:
+                shown = f"{shown[:40]}..."
             self.note_problem(f"line {event.line}: {event.key}: {name} is {shown}, which cannot be read")
         return result
 
@@ -421,9 +427,8 @@ class MLLog(FormatReader):
         not say its epochs or when its training ended, or if the clock was set back within it.
 
         Yields:
-            A window with the last epoch of the block. Its images are None if the samples are not images, or if their
-            number in an epoch is not known. Its steps are None if its images or the batch size of all devices are not
-            known.
+            A window with the last epoch of the block. Its images are None if not known, or if the samples are no
+            images. Its steps are None without images or the batch size of all devices.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")
@@ -481,7 +486,7 @@ def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
     ranks: set[int] = set()
     for entry in read_stream(stream):
         if isinstance(entry, Event) and entry.key == schema.RUN_START.key:
-            if entry.rank is None:
+            if entry.rank is None:  # no launcher has put ranks before the lines
                 break
             ranks.add(entry.rank)
     stream.seek(0)

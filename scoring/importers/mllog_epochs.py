@@ -73,13 +73,13 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
     """Return the training figures of one epoch. Those that are not known are None.
 
     If this project's program logged a rate, the time and the images are those of that event. Otherwise the time is that
-    from start to stop. An epoch that has a time but no images gets `samples` images.
+    from start to stop. An epoch with a time but without logged images gets `samples`.
 
     Args:
         number: Number of the epoch, as it is logged, of any type.
         epoch: The start, the stop and the rates that are logged for the epoch.
-        samples: Number of images in an epoch, or None if not stated.
-        batch: Images of a step over all devices. None if not stated: then the steps are None, too.
+        samples: Number of images in an epoch; None if not stated.
+        batch: Images of a step over all devices; None if not stated. The steps are then None, too.
     """
     images: float | None = None
     wait_s: float | None = None

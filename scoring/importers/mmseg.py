@@ -72,8 +72,8 @@ class MMSeg(FormatReader):
             self.set_if_unset(name, value, line)
 
     def finish_facts(self) -> None:
-        """Convert the facts, and set the devices by the list of GPUs, the versions of software and the framework."""
-        super().finish_facts()
+        """Set devices, software versions and framework, and convert what the log states to numbers and names."""
+        super().finish_facts()  # first: a number of devices that a line states goes before the list of GPUs
         self._set_devices_by_gpu_list()
         for name in ("pytorch", "mmseg", "cudnn"):
             if self.value(name):

@@ -39,8 +39,8 @@ class OneFlow(EpochFormatReader):
     quality_name = "top_1"
 
     def finish_facts(self) -> None:
-        """Convert the facts, and set devices = nodes x devices of a node if the arguments state both."""
-        super().finish_facts()
+        """Set devices = nodes x devices of a node, if both are stated, and convert texts to numbers and names."""
+        super().finish_facts()  # makes `nodes` a number
         gpus_per_node = integer(self.value("gpus"))
         nodes = self.value("nodes")
         if gpus_per_node and nodes:

@@ -170,7 +170,7 @@ class PaddleSeg(Launch):
             text: The line. Lines must come in their order, because a section begins on an earlier line.
         """
         super().read_before_rows(line, text)
-        begins_section = text[:1] not in (" ", "")
+        begins_section = text[:1] not in (" ", "")  # neither indented nor empty
         if begins_section:
             self._section = text
             return

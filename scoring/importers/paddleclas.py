@@ -204,7 +204,7 @@ class Dygraph(Launch):
             self._ended_epochs.add(int(match[1] or match[2]))
 
     def finish_facts(self) -> None:
-        """Set the precision, convert the facts, and set whether the log is truncated."""
+        """Set the precision and whether the log is truncated, and convert what the log states to numbers and names."""
         first_line = min((fact.line for fact in self._precision_switches.values()), default=0)
         self.set_if_unset("precision", self._precision(), first_line)
         super().finish_facts()
@@ -226,7 +226,7 @@ class Dygraph(Launch):
             return "fp16"
         if switches.get("use_amp") == "False":
             return "fp32"
-        has_amp_section = switches.get("AMP", "None") != "None"
+        has_amp_section = switches.get("AMP", "None") != "None"  # `AMP : None` is no section
         is_amp_on = has_amp_section or "use_amp" in switches  # `use_amp`, which is not False, or a section `AMP`
         if not is_amp_on:
             return None
@@ -333,8 +333,7 @@ class Static(Dygraph):
         """Return how many training steps a printed row covers, how long they took, and how long they waited for input.
 
         A row prints averages since the last reset, so its own time is a difference of totals. If one row prints a mean
-        of 0.2 s over 20 steps and the next one 0.3 s over 30 steps, the 10 steps between took 9 s - 4 s = 5 s. Call
-        this once for each row, in their order, because it keeps the totals for the next call.
+        of 0.2 s over 20 steps and the next one 0.3 s over 30 steps, the 10 steps between took 9 s - 4 s = 5 s.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -348,7 +347,7 @@ class Static(Dygraph):
         totals = self._totals_of_row(position, row)
         is_first_after_reset = last is None or self._were_averages_reset(last, position)
         totals_before = NO_TOTALS if is_first_after_reset else self._last_totals
-        self._last_totals = totals
+        self._last_totals = totals  # for the next row: this is called once for each row, in their order
         return totals.since(totals_before)
 
     def step_time_of_row(self, row: Columns) -> float | None:

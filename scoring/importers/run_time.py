@@ -151,9 +151,6 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a span of time, and words on whether this is done.
 
-    The logged time of an evaluation may include a wait for training steps. So at most MAX_EVALUATION_RATIO times the
-    time counts that training on the images of the evaluation would take.
-
     Args:
         record: What the log says, such as the times of evaluations and the images of one.
         rows: The epochs. An evaluation that begins within one of them is not left out.
@@ -167,7 +164,8 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span
         return LeftOut(0.0, "")
     if not record.eval_samples:
         return LeftOut(0.0, _NOT_LEFT_OUT)
-    # The logged time of an evaluation may include a wait for training steps that have not ended. So it has a limit.
+    # The logged time of an evaluation may include a wait for training steps that have not ended. So it has a
+    # limit: so many times the time of training on as many images.
     longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
     evaluated_s = _evaluated_s(record.evaluations, longest_s, rows, span)
     return LeftOut(evaluated_s, " without evaluations" if evaluated_s > 0 else "")

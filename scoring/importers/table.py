@@ -284,10 +284,11 @@ class FormatReader:
         groups = match.groupdict()  # by name; None: the pattern has the group, but this line does not print it
         epoch = integer(groups.get("epoch"))
         step = integer(groups.get("step"))
-        if "epoch" in groups:
-            epoch = last_row.epoch if epoch is None else epoch
-        else:
-            step = last_row.step if step is None else step
+        counts_by_epochs = "epoch" in groups  # else by steps
+        if counts_by_epochs and epoch is None:
+            epoch = last_row.epoch
+        if not counts_by_epochs and step is None:
+            step = last_row.step
         name = groups.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
@@ -299,7 +300,7 @@ class FormatReader:
         format is set if no line has stated one. Formats extend this method to set further values.
         """
         for field in _COUNT_FIELDS:
-            fact = self.facts_by_name.pop(field, None)
+            fact = self.facts_by_name.pop(field, None)  # set again below, if it can be converted
             count = integer(str(fact.value)) if fact else None
             if fact and count:  # a count of 0 is none
                 self.facts_by_name[field] = Fact(count, fact.line)
@@ -343,9 +344,9 @@ class FormatReader:
             row: Values of this row by column, as printed: {"time": "0.35", "step": "10"}.
 
         Returns:
-            The steps, their seconds, and their wait in seconds. The steps are None if not known, as for many a first
-            row. The seconds and the wait are None without steps or a step time, or if the row prints the time of only
-            one of several steps. The wait alone is None if the row prints none, or a negative or too long one.
+            The steps, their seconds, and their wait in seconds; None for what is not known. Many a first row does not
+            show its steps. The seconds are not known if the row prints the time of only one of several steps. A wait
+            that is negative or too long counts as not known.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
@@ -418,8 +419,8 @@ class FormatReader:
     def _read_row(self, line: int, text: str, values: Values) -> None:
         """Add the figures of one printed row to `windows`.
 
-        A row adds nothing if it covers 0 steps, if it has the same epoch and step as the row before, or if the format's
-        `required_column` has no positive figure in it. A format may skip further rows, such as those of evaluations.
+        A row adds nothing if it covers 0 steps, repeats the epoch and step of the row before, or has no positive figure
+        in the format's `required_column`.
 
         Args:
             line: Number of the line in the log.

@@ -82,8 +82,7 @@ def rows(
 ) -> Iterator[Row]:
     """Yield the lines of a log, each with the values of the training figures that are printed on it.
 
-    A line of another process may break a row in two. Then the first half is yielded without values, and the joined row
-    takes the place of the second half.
+    A line of another process may break a row in two. The joined row then takes the place of its second half.
 
     Args:
         numbered_lines: Number and text of each line.
@@ -92,7 +91,7 @@ def rows(
         pattern: Pattern of a row.
 
     Yields:
-        A line with its values, or with None if it is no row. Several rows on a line are yielded one by one.
+        A line with its values, or with None if it is no whole row. Several rows on a line are yielded one by one.
     """
     first_half: Row | None = None  # of a row whose second half has not come yet
     for number, line in numbered_lines:
@@ -103,12 +102,12 @@ def rows(
             first_half = last if _is_first_half(last, pattern.head) else None
             continue
 
-        row = Row(number, line, None)
+        joined_row = None
         if first_half is not None and tool_marker not in line:  # a second half holds neither marker
-            row = _joined(first_half, number, line, pattern) or row
-        if row.values is not None:  # the joined row
+            joined_row = _joined(first_half, number, line, pattern)
+        if joined_row is not None:
             first_half = None
-        yield row
+        yield joined_row or Row(number, line, None)
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
@@ -144,13 +143,12 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
         pattern: Pattern of a row.
 
     Returns:
-        The row with its values. None if the lines are over HALF_ROW_LINES apart, or if the joined text is no row. A
-        number at the very end of the first half may be incomplete and is not read.
+        The row with its values. None if the lines are over HALF_ROW_LINES apart, or if the joined text is no row.
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None
-    has_cut_number = first_half.text[-1:] in _OF_NUMBERS
-    gap = f"{CUT} " if has_cut_number else " "
+    may_have_cut_number = first_half.text[-1:] in _OF_NUMBERS
+    gap = f"{CUT} " if may_have_cut_number else " "  # no pattern reads a number before CUT
     text = f"{first_half.text}{gap}{line}"[:MAX_ROW_CHARS]
     values = pattern.search(text)
     if values is None:
@@ -262,7 +260,7 @@ def moment_s(text: str | None) -> float | None:
     Returns:
         Seconds since the origin of this form of stamp. None if the text is None or garbled.
     """
-    if text is None or " " not in text:
+    if text is None or " " not in text:  # without a date, it can only be a Unix time
         return number(text)
     try:
         # The date may have `/` for `-`, and the second `.` for `,`.
