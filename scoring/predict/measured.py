@@ -60,8 +60,7 @@ def measure(args: argparse.Namespace) -> Measured:
 
     Raises:
         InputError: The protocol is unknown or measures training times, or the logs cannot be scored, lack the devices
-            or the batch, or are of different models, batches or precisions. Also if the devices of a log cannot be
-            shared equally among its nodes.
+            or the batch, differ in model, batch or precision, or have nodes of unequal size.
         TooFewRunsError: A shape has fewer runs than the protocol asks for.
     """
     protocol = protocols.find(args.protocol)

@@ -43,13 +43,11 @@ def predict(
         training: How many epochs and images training to the target takes.
         nodes: The number of nodes to predict. It may be that of `base`.
         batch_per_device: Images of one step on one device.
-        input_limit: The most images/s that the input of one node delivers. If it limits the throughput, each step waits
-            for `input_wait_s`.
+        input_limit: The most images/s that the input of one node delivers.
 
     Returns:
-        The row by names such as "images_per_s". What is not known is None: the time to train without known epochs, and
-        the interval without a known error. The interval of the time to train is known only on as many nodes as the
-        base's.
+        The row by names such as "images_per_s"; None for what is not known. Each step waits `input_wait_s` for its
+        input, which is 0 if the input does not limit the throughput.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -278,9 +276,6 @@ def _base_nodes(measured: Iterable[int], nodes: int) -> int:
     Returns:
         The largest measured count that is at most `nodes`; the smallest one if all are larger.
     """
-    least, *larger_counts = sorted(measured)
-    base = least
-    for count_of_nodes in larger_counts:
-        if count_of_nodes <= nodes:
-            base = count_of_nodes
-    return base
+    ascending = sorted(measured)
+    up_to_predicted = [count_of_nodes for count_of_nodes in ascending if count_of_nodes <= nodes]
+    return up_to_predicted[-1] if up_to_predicted else ascending[0]

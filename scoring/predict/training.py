@@ -88,9 +88,8 @@ class Epochs(NamedTuple):
 def epochs_to_target(training: Training, global_batch: int) -> Epochs:
     """Return how many epochs training takes to reach the target quality, or why this is not known.
 
-    Without a number from the user, it is known only for ResNet-50 on ImageNet. There it is the mean of the runs of the
-    MLPerf reference at this batch, interpolated between two batches of the reference if need be. A batch below the
-    smallest of the reference takes the mean of the smallest.
+    If the user gave none, it is known only for ResNet-50 on ImageNet, from the runs of the MLPerf reference: their mean
+    at this batch, or interpolated between two batches. Below the smallest batch, it is the mean of that one.
 
     Args:
         training: The epochs that the user gave, if any, and whether the model is ResNet-50 on ImageNet.

@@ -303,8 +303,9 @@ def _capability(capabilities: Sequence[str]) -> float | None:
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the environment variables with which a benchmark run is started, except LOGDIR.
 
-    The variables of the campaign replace general ones of the same name. The DGXSYSTEM that the user has set, adapted to
-    the number of nodes, replaces that of the campaign, unless the campaign is shrunk.
+    The variables of the campaign replace general ones of the same name. The DGXSYSTEM (the machine's configuration)
+    that the user has set, adapted to the number of nodes, replaces that of the campaign, unless the campaign is shrunk
+    to tiny runs on the CPU.
 
     Args:
         campaign: The campaign that the run belongs to.
@@ -369,9 +370,8 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the benchmark runs of a campaign, each with its trials that are done or missing.
 
-    The runs are in the order of the report's throughputs, several of which may share a run. What this machine can do
-    depends on its GPUs, as nvidia-smi lists them, and on the nodes in the variable HOSTS. A run that it cannot do has
-    the reason in `skipped`.
+    The runs are in the order of the report's throughputs. A run that this machine cannot do, by its GPUs and by the
+    nodes in the variable HOSTS, has the reason in `skipped`.
 
     Args:
         campaign: The runs that measure a report's figures again.
@@ -429,12 +429,11 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
     Args:
         folder: Folder of the run, which contains those of its trials.
         count: Number of trials that the run should have.
-        exports: Environment variables of the job, as {"BATCHSIZE": "256"}. The log must state the same values, except
-            for NEXP, the number of runs in one call.
+        exports: The wanted settings as environment variables: {"BATCHSIZE": "256"}.
 
     Returns:
-        The records of the trials that are done, and for each missing trial why it does not count. The reason is empty
-        for a trial that was not run yet.
+        What was read from the logs of the trials that are done, and for each missing trial why it does not count. The
+        reason is empty for a trial that was not run yet.
 
     Raises:
         OSError: A log cannot be opened.
@@ -492,7 +491,9 @@ def _first_difference(record: Record, exports: dict[str, str]) -> str:
     """
     settings = settings_of(record.header.get("config"))
     for name, wanted in exports.items():
+        if name == "NEXP":  # the number of runs in one call does not change a run
+            continue
         value = settings.get(name)
-        if str(value) != wanted and name != "NEXP":  # the number of runs in one call does not change a run
+        if str(value) != wanted:
             return f"its configuration has {name}={value}, the campaign wants {wanted}"
     return ""

@@ -346,8 +346,8 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughputs with Paddle that match a GPU, a model and a precision, as far as is stated.
 
-    Published tables often leave the GPU's memory, the level of mixed precision or the model's version open. Such a row
-    is included, because it may match: "amp" is taken to match "amp_o1", and "resnet50" to match "resnet50_v1.5".
+    A row that leaves the GPU's memory, the level of mixed precision or the model's version open is included, because it
+    may match: "amp" may be "amp_o1", and "resnet50" may be "resnet50_v1.5".
 
     Args:
         card: The GPU with its memory size, such as the A100 of 40 GiB. A row must name the same GPU.

@@ -58,8 +58,8 @@ def published_row_by_framework(campaign: Campaign, cell: Published, metric: str)
         metric: What the figure is of: "throughput", "speedup" or "gpu_memory", for example.
 
     Returns:
-        The row of published.csv, by each framework of the campaign. None if there is no such row. If there are several
-        for versions of a framework, the first counts.
+        The row of published.csv, by each framework of the campaign; None if there is none. Of several versions of a
+        framework, the first counts.
     """
     condition_names = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     conditions = {name: getattr(cell, name) for name in condition_names}
@@ -164,8 +164,9 @@ def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResu
     ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
     for cell in campaign.cells:
-        ours = ours_by_run_of_job[run_of_cell(cell, shrink=campaign.shrunk)]
-        results.append(_CellResult(cell, run_of_cell(cell, shrink=False), ours))
+        reported_run = run_of_cell(cell, shrink=False)  # the run that the report names
+        scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that we did: a tiny one in a shrunk campaign
+        results.append(_CellResult(cell, reported_run, ours_by_run_of_job[scored_run]))
     return results
 
 
@@ -539,7 +540,7 @@ def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> s
         return value.printed
     if isinstance(value, int | float):
         return six_digits(value)
-    return " to ".join(_shown(bound) for bound in value)
+    return " to ".join(_shown(bound) for bound in value)  # an interval
 
 
 def _aligned(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
