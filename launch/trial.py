@@ -23,6 +23,7 @@ from typing import IO
 
 from harness.processes import LAUNCHER_ENDED, SENT_TO_RANKS, ancestors, end_with_parent, is_alive, on_signals
 from launch.times import TIMES
+from runlog.errors import RunError
 from runlog.writer import close_for_dead
 
 # What a rank says that failed only because it lost another one: it is not to blame.
@@ -455,8 +456,8 @@ def end_failed(trial: Trial, status: int, begin: float) -> str:
         reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
     try:
         return close_for_dead(args.result, reason)  # it prefers the log's own reason
-    except OSError as error:
-        return f"{reason}; the log cannot be closed as aborted: {error.strerror}"
+    except RunError as error:
+        return str(error)
 
 
 def arguments() -> argparse.Namespace:

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+from runlog.errors import RunError
 from runlog.json_schema import json_schema
 from runlog.options import Parser
 from runlog.writer import close_for_dead
@@ -27,8 +28,8 @@ def main() -> int:
         return 0
     try:
         print(close_for_dead(args.log, args.reason))
-    except OSError as error:
-        print(f"{args.reason}; the log cannot be closed as aborted: {error.strerror}")
+    except RunError as error:
+        print(error)
         return 1
     return 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from runlog import schema
-from runlog.errors import INTERRUPTED
+from runlog.errors import INTERRUPTED, RunError
 from runlog.reader import Event, read_log
 
 V = TypeVar("V")
@@ -184,7 +184,28 @@ def close_for_dead(path: Path, reason: str) -> str:
         Why the run ended: the reason that the log states, if it had its end already and states one; else `reason`.
 
     Raises:
+        RunError: The log cannot be read or written. The message is `reason`, and why the log cannot be closed.
+    """
+    try:
+        return _close_for_dead(path, reason)
+    except (OSError, ValueError) as error:
+        system_reason = error.strerror if isinstance(error, OSError) else None  # None in an error of this file, too
+        raise RunError(f"{reason}; the log cannot be closed as aborted: {system_reason or error}") from error
+
+
+def _close_for_dead(path: Path, reason: str) -> str:
+    """Do what `close_for_dead` does, with the errors as they come.
+
+    Args:
+        path: Path of the log.
+        reason: Why the run was aborted.
+
+    Returns:
+        Why the run ended, as the log says it.
+
+    Raises:
         OSError: The log cannot be read or written.
+        ValueError: It is no regular file, or cannot be opened.
     """
     if not path.is_file():
         return reason

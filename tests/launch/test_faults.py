@@ -7,8 +7,10 @@ import argparse
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -339,3 +341,23 @@ def test_a_trials_name_is_one_jobs_and_no_link(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="is a link, or no plain file: remove it, or set LOGDIR"):
         trial.open_messages(link)
     assert precious.read_text() == "mine"
+
+
+TRIAL = "launch.trial {log} --nodes 1 --launcher {launcher} --reason /dev/null -- sh -c"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["runlog close {log} 'its node was lost'", TRIAL + " 'echo error: its node was lost >&2; exit 3'"],
+    ids=["close", "trial"],
+)
+def test_a_log_without_room_for_its_end_says_why(tmp_path: Path, command: str) -> None:
+    """Its file may not grow, which the system refuses as it does on a full disk."""
+    log = tmp_path / "result_0.txt"
+    log.write_text("a line\n")
+    words = shlex.split(command.format(log=log, launcher=os.getpid()))
+    done = jobs.run(["prlimit", f"--fsize={log.stat().st_size + 100}", sys.executable, "-m", *words])
+    why = f"{log}: cannot write the log: [Errno 27] File too large"
+    said = done.stdout + done.stderr
+    assert f"its node was lost; the log cannot be closed as aborted: {why}" in said
+    assert (done.returncode, said.count("\n")) == (1, 1)
