@@ -188,7 +188,9 @@ class Loader(ABC):
         try:
             outputs = self._pipeline.run()
         except OSError as error:  # a thread could not read a file, which was there when the run began
-            raise RunError(f"{named_files.explain(error)}; restore the data set, then RESUME=auto goes on") from error
+            # Mode and checkpoints of the run are not known here, and one of MODE=throughput has none.
+            fix = "restore the data set and start again; a run with checkpoints goes on by RESUME=auto"
+            raise RunError(f"{named_files.explain(error)}; {fix}") from error
         except RuntimeError as error:
             if memory.DALI_ERROR.search(str(error)):  # out of memory
                 raise MemoryError(str(error)) from error

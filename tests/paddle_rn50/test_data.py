@@ -220,7 +220,7 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, content: bytes | None)
 def test_a_file_that_goes_during_a_run_is_named(tmp_path: Path) -> None:
     images = data.find(small.data_set(tmp_path), "train", 10)
     (tmp_path / "train/17.jpeg").unlink()
-    fails(images, r"^\S*train/17\.jpeg: no such file or folder: check the path; restore the data set, then RESUME=auto")
+    fails(images, r"^\S*train/17\.jpeg: no such file or folder: check the path; restore the data set and start again")
 
 
 def packed(form: str, folder: Path, source: Path) -> Path:
