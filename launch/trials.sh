@@ -34,13 +34,19 @@ export PRTE_MCA_prte_local_tmpdir_base
 trial_pid="" signal="" reason=""
 end_s=0 # when a trial is ended that is not done; 0: never
 
-# The log of a trial. One that goes on from a checkpoint gets a name of its own, which no package takes for a result.
-result_of() {
-  local result="${FOLDER}/result_$1.txt" k=1
-  if [[ "${RESUME:-no}" == auto && -e "${result}" ]]; then
-    while [[ -e "${FOLDER}/result_$1.resumed_${k}.txt" ]]; do k=$((k + 1)); done
+# Whether a trial has reached its end; one that failed, or whose log was never closed, has not.
+has_succeeded() { # RESULT
+  grep -aqs '"key": "run_stop".*"status": "success"' "$1"
+}
+
+# The log of a trial. With RESUME=auto one that has not succeeded goes on in a new log. What a log says of its start, and not
+# its name, makes the checker refuse it.
+result_of() { # TRIAL
+  local result="${FOLDER}/result_$1.txt" k=0
+  while [[ "${RESUME:-no}" == auto && -e "${result}" ]] && ! has_succeeded "${result}"; do
+    k=$((k + 1))
     result="${FOLDER}/result_$1.resumed_${k}.txt"
-  fi
+  done
   echo "${result}"
 }
 
@@ -156,7 +162,7 @@ fi
 
 for ((trial = 0; trial < NEXP && !KEEP_TRIALS; trial++)); do
   RESULT_FILE="$(result_of "${trial}")"
-  [[ ! -e "${RESULT_FILE}" ]] || refuse "${RESULT_FILE} exists, results are never overwritten: move it or set LOGDIR"
+  [[ "${RESUME}" == auto || ! -e "${RESULT_FILE}" ]] || refuse "${RESULT_FILE} exists, results are never overwritten: move it or set LOGDIR"
 done
 
 first_seed="${SEED}" failed=0
@@ -168,9 +174,11 @@ for ((trial = 0; trial < NEXP; trial++)); do
   status=0
   if [[ ! -e "${RESULT_FILE}" ]]; then
     run_trial "${RESULT_FILE}" harness || status=$?
-  elif ! grep -aq '"key": "run_stop".*"status": "success"' "${RESULT_FILE}"; then # of a node that was lost, so that nobody may have closed it
+  elif ! has_succeeded "${RESULT_FILE}"; then # of a node that was lost, so that nobody may have closed it
     status=1 reason="$(.venv/bin/python -m runlog close "${RESULT_FILE}" "its first node was lost")" || true
     tell_end "${reason}"
+  else
+    echo "trial ${trial} has succeeded before, in ${RESULT_FILE}: it is not run again"
   fi
   if ((status == 0)); then
     logs+=("${RESULT_FILE}")

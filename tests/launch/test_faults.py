@@ -20,7 +20,7 @@ import pytest
 from launch import trial
 from runlog import schema
 from runlog.writer import open_log
-from tests import jobs
+from tests import jobs, make_log
 from tests.harness import small
 from tests.jobs import in_namespaces, need
 
@@ -268,6 +268,19 @@ def test_trials_that_are_left_follow_a_lost_one_and_the_good_ones_are_scored(sta
     assert first.read_bytes() == before and jobs.abort_reason(lost) == "its first node was lost"
     stop = [event for event in jobs.mllog(first.with_name("result_2.txt")) if event["key"] == "run_stop"]
     assert stop[0]["metadata"]["status"] == "success"
+
+
+@pytest.mark.parametrize("kept", ["0", "1"])  # 1: by a launcher that lost a node
+def test_a_trial_that_has_succeeded_is_not_gone_on_with(standing_in: Path, tmp_path: Path, kept: str) -> None:
+    first = tmp_path / "CPU" / "rn50" / "result_0.txt"
+    first.parent.mkdir(parents=True)
+    first.write_text(make_log.run(seed=5))
+    first.with_name("result_1.txt").write_text(first.read_text().partition('"run_stop"')[0])
+    job = {**jobs.TINY, "MODE": "train", "NEXP": "2", "MAX_EPOCHS": "1", "RESUME": "auto", "KEEP_TRIALS": kept}
+    done = jobs.run_and_time(cwd=standing_in, **job, LOGDIR=tmp_path, ON_FAILURE="go_on")
+    assert f"trial 0 has succeeded before, in {first}: it is not run again\n" in done.stdout, done.stderr
+    assert "trial 1 aborted: " in done.stdout and "below the target" in done.stdout
+    assert sorted(path.name for path in first.parent.glob("*.resumed_*.txt")) == ["result_1.resumed_1.txt"]
 
 
 def test_a_machine_without_a_loopback_is_told_so(standing_in: Path, tmp_path: Path) -> None:
