@@ -15,7 +15,7 @@ from compliance.check import Report
 from compliance.submission.runs import check_logs, logs_named_by
 from runlog import named_files
 from runlog.completion import complete
-from runlog.errors import drop_output
+from runlog.errors import RunError, drop_output, flush_output
 from runlog.options import Parser
 from runlog.text import called, printable
 
@@ -38,11 +38,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         named_files.check_options(options)
-        return _run_command(options)
+        status = _run_command(options)
+        flush_output()
+        return status
     except BrokenPipeError:
         drop_output()
         return 1
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RunError) as error:
         text = named_files.explain(error) if isinstance(error, OSError) else str(error)
         print(f"compliance {options.command}: {printable(text, 1000)}", file=sys.stderr)
         return 2

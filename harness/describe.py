@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from harness import env, exports, refusals
 from harness.job import SETTINGS, Job, Origins, names
-from runlog.errors import print_to_reader
+from runlog.errors import one_line, print_to_reader
 from runlog.options import Parser
 
 SIMILARITY = 0.88  # by difflib's ratio
@@ -151,14 +151,19 @@ def _describe_for_user(given: dict[str, str]) -> _Described:
 def _print_for_shell(variables: Mapping[str, str]) -> None:
     """Print NAME=VALUE with a NUL after each, because a value may hold a line feed, but no NUL."""
     for name, value in variables.items():
-        sys.stdout.write(f"{name}={value}\0")
+        print_to_reader(f"{name}={value}", end="\0")
 
 
+@one_line
 def main() -> int:
     """Print the job that this environment and its system's config file describe.
 
     Warnings go to stderr. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong. With --table
     the settings of any job are printed, and nothing is checked.
+
+    Raises:
+        ValueError: The job is wrong.
+        RunError: The output cannot be written.
     """
     args = _arguments()
     if args.table:
@@ -172,14 +177,9 @@ def main() -> int:
     # Only with its packages can the training program say what it refuses. A launcher's host may lack them, so it leaves
     # that to the nodes, which call this with --shell.
     has_packages = importlib.util.find_spec("numpy") is not None
-    try:
-        described = _describe_for_user(given) if is_environment_of_user else _describe(given)
-        if has_packages and not args.launch:  # a launcher leaves it to its nodes
-            refusals.raise_first(refusals.of_program(described.job))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
+    described = _describe_for_user(given) if is_environment_of_user else _describe(given)
+    if has_packages and not args.launch:  # a launcher leaves it to its nodes
+        refusals.raise_first(refusals.of_program(described.job))
     if is_environment_of_user:  # else it was warned of when the job began
         for warning in [*misspelt(described.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)

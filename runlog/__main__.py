@@ -4,12 +4,13 @@ import json
 import sys
 from pathlib import Path
 
-from runlog.errors import RunError
+from runlog.errors import RunError, one_line, print_to_reader
 from runlog.json_schema import json_schema
 from runlog.options import Parser
 from runlog.writer import close_for_dead
 
 
+@one_line
 def main() -> int:
     """Run the command `schema` or `close`, and return the exit status.
 
@@ -24,7 +25,7 @@ def main() -> int:
     close.add_argument("reason")
     args = parser.parse_args()
     if args.command == "schema":
-        print(json.dumps(json_schema(), indent=1))
+        print_to_reader(json.dumps(json_schema(), indent=1))
         return 0
     try:
         print(close_for_dead(args.log, args.reason))

@@ -56,20 +56,38 @@ def message_of(error: BaseException) -> str:
 
 
 def drop_output() -> None:
-    """Send everything that is still to be printed to /dev/null. Call this after a BrokenPipeError.
+    """Send everything that is still to be printed to /dev/null. Call this where the output cannot be written.
 
     Otherwise Python flushes stdout again when it ends, and prints a second error.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_to_reader(text: str) -> None:
+def print_to_reader(text: str, *, end: str = "\n") -> None:
     """Print a text and flush it. If the reader has closed the pipe, as `| head` does, drop the output silently.
 
     Args:
-        text: The text. A line feed is added.
+        text: The text.
+        end: What is printed behind it.
+
+    Raises:
+        RunError: The output cannot be written, as on a full disk.
     """
     try:
-        print(text, flush=True)
+        print(text, end=end, flush=True)
     except BrokenPipeError:
         drop_output()
+    except OSError as error:
+        drop_output()
+        raise RunError(f"the output cannot be written ({error.strerror}): name another file for it") from error
+
+
+def flush_output() -> None:
+    """Flush what was printed, so that a command, and not Python at its end, tells what becomes of it.
+
+    If the reader has closed the pipe, the output is dropped silently.
+
+    Raises:
+        RunError: The output cannot be written, as on a full disk.
+    """
+    print_to_reader("", end="")

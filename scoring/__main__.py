@@ -6,7 +6,7 @@ import io
 import sys
 
 from runlog import completion, named_files, text
-from runlog.errors import drop_output
+from runlog.errors import RunError, drop_output, flush_output
 from runlog.options import Parser
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         named_files.check_options(options)
         status: int = options.main(options)
+        flush_output()
         return status
     except BrokenPipeError:  # a reader of the output, such as `| head`, has closed the pipe
         drop_output()
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     except TooFewRunsError as error:
         _print_error(name, str(error))
         return 1
-    except (InputError, named_files.UnusableError) as error:
+    except (InputError, RunError, named_files.UnusableError) as error:
         _print_error(name, str(error))
         return 2
     except OSError as error:

@@ -15,6 +15,7 @@ from compliance.check import Report
 from compliance.forms import as_json
 from compliance.submission.runs import check_logs
 from runlog import named_files, workloads
+from runlog.errors import RunError, flush_output
 from runlog.json_types import JsonObject
 from runlog.options import Parser
 from runlog.reader import HeldLog
@@ -305,10 +306,12 @@ def main() -> int:
     parser.add_argument("--throughput", action="store_true", help="runs of MODE=throughput: no quality, no check")
     args = parser.parse_args()
     try:
-        return summarize(args.logs, throughput_only=args.throughput)
+        status = summarize(args.logs, throughput_only=args.throughput)
+        flush_output()
+        return status
     except OSError as error:
         print(f"error: {named_files.explain(error)}", file=sys.stderr)
-    except (TooFewRunsError, ValueError) as error:
+    except (TooFewRunsError, RunError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
     return 1
 

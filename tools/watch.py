@@ -563,6 +563,8 @@ def main() -> int:
     except BrokenPipeError:
         drop_output()
     except OSError as error:
+        if error.filename is None:  # of the output, which lies on a full disk
+            drop_output()
         raise ValueError(named_files.explain(error)) from error
     return 0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs, make_log
+from tests.scoring.pages import write_log
 from tools import cli
 
 LIMIT_MB = 60  # of packages beside pip
@@ -205,3 +206,28 @@ def test_a_reader_that_has_gone_changes_nothing(words: str) -> None:
     with os.fdopen(writing) as closed:
         done = subprocess.run(command, cwd=jobs.REPOSITORY, stdout=closed, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0 and "BrokenPipeError" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "tools.cli --version",
+        "tools.cli score {log} --protocol window",
+        "tools.cli check {log}",
+        "tools.watch --once {log}",
+        "tools.summarize {log}",
+        "runlog schema",
+        "harness.describe --table",
+        "harness.describe --shell",
+    ],
+)
+def test_a_full_disk_under_the_output_is_one_line(tmp_path: Path, words: str) -> None:
+    log = write_log(tmp_path / "result_0.txt")
+    command = [sys.executable, "-m", *words.format(log=log).split()]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=jobs.REPOSITORY, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode in (1, 2) and done.stderr.count("\n") == 1, done.stderr
+    assert "no space left on" in done.stderr.lower()
