@@ -411,6 +411,21 @@ def test_nodes_that_differ(what: str) -> None:
         assert result.status == status and ("node1 eeeee" in result.found) == (status == "fatal")
 
 
+@pytest.mark.parametrize(
+    ("dirty", "status", "found"),
+    [
+        (False, "ok", "as committed"),
+        (True, "warning", "differs from the commit on node1"),
+        (None, "warning", "unknown on node1: no git and no image"),
+    ],
+)
+def test_code_that_another_node_has_changed_is_seen(dirty: bool | None, status: str, found: str) -> None:
+    first = machine(*[A100] * 8)
+    other = first | {"host": "node1", "source": first["source"] | {"dirty": dirty}}
+    (verdict,) = by_check(doctor_checks.judge_all([first, other], with_values(GPU_JOB, dgxnnodes=2)), "code.clean")
+    assert (verdict.status, verdict.found) == (status, found)
+
+
 def test_clocks_that_differ():
     results = doctor_checks.judge_ranks(["a", "b"], [0.0, -3.2], job_of(dgxnnodes=2, dgxngpu=1))
     assert [(v.check, v.status) for v in results] == [("mpi.ranks", "ok"), ("clock.difference", "warning")]

@@ -397,8 +397,7 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     on a node begins with the host's name.
 
     Args:
-        nodes: Facts of each node, as `node.probe` returns them; at least one. The first node decides whether the code
-            counts as unchanged.
+        nodes: Facts of each node, as `node.probe` returns them; at least one.
         job: Settings of the training job.
     """
     verdicts: list[Verdict] = []
@@ -411,7 +410,7 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     hosts = [node["host"] for node in nodes]
     for check, value_of_hosts in _facts_to_be_equal(nodes).items():
         verdicts.append(_judge_equality(check, value_of_hosts, hosts, job))
-    verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
+    verdicts.append(_judge_source(nodes, job))
     return verdicts
 
 
@@ -444,17 +443,20 @@ def _judge_equality(check: str, value_of_hosts: list[str | None], hosts: list[st
     return judge_check(job, check, ok_if(are_equal, otherwise=FATAL), found=found, nodes=len(hosts))
 
 
-def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
-    """Return the verdict on whether the code is unchanged since its commit. If it is changed or unknown, a warning.
+def _judge_source(nodes: list[Facts], job: env.Job) -> Verdict:
+    """Return the verdict on whether the code is as committed on all nodes: a warning if not, or if one does not know.
 
     Args:
-        is_changed: Whether files differ from the commit. None means unknown: there is no git and no container image.
+        nodes: Facts of each node. "dirty" of its "source" is None if it does not know: it has no git and no image.
         job: Settings of the training job, for the texts of the verdict.
     """
-    if is_changed is None:
-        return judge_check(job, "code.clean", WARNING, found="unknown: no git and no image")
-    if is_changed:
-        return judge_check(job, "code.clean", WARNING, found="differs from the commit")
+    changed_on = [node["host"] for node in nodes if node["source"]["dirty"]]
+    if changed_on:
+        return judge_check(job, "code.clean", WARNING, found=f"differs from the commit on {', '.join(changed_on)}")
+    unknown_on = [node["host"] for node in nodes if node["source"]["dirty"] is None]
+    if unknown_on:
+        found = f"unknown on {', '.join(unknown_on)}: no git and no image"
+        return judge_check(job, "code.clean", WARNING, found=found)
     return judge_check(job, "code.clean", OK, found="as committed")
 
 
