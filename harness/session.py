@@ -78,7 +78,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         memory.explain_exhaustion(job.model.batchsize),
         ranks.lost_peer(),
         Progress(progress_kind, total_steps) as progress,
-        checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
+        checkpoint.Keeper(job, me, log, start=start, identity=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
         hooks: list[Hook] = []
@@ -86,7 +86,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
             hooks.append(stack.enter_context(hook))
         hooks.append(keeper)
         header.write(log, job, origins, me, task, seed=seed, resumed=start.is_from_checkpoint)
-        for note in task.notes:
+        for note in (*task.notes, *start.notes):
             progress.warn(log, note)
         ranks.connect(job.cluster, me)
         paddle.enable_static()
@@ -112,9 +112,11 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         task: The model, the data set and the schedule.
 
     Returns:
-        Workload, recipe, image size, precision, number of training samples and of epochs, by name.
+        Workload, recipe, image size, precision, number of training samples and of epochs, by name, and the digest of
+        the training files or of those that they were packed from; None if the data are synthetic.
     """
     recipe = task.workload.recipe
+    files = task.dataset.train_source or task.dataset.train
     return {
         "workload": model.workload,
         "recipe": recipe.name,
@@ -122,6 +124,7 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         "precision": model.precision,
         "train_samples": task.dataset.train_samples,
         "epochs": task.epochs,
+        resume.TRAIN_SHA256: files.sha256 if files else None,
     }
 
 

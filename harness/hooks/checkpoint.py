@@ -46,7 +46,15 @@ class Keeper(Hook):
     """
 
     def __init__(
-        self, job: Job, ranks: Ranks, log: RunLog, *, start: Start, run: dict[str, Any], seed: int, steps_per_epoch: int
+        self,
+        job: Job,
+        ranks: Ranks,
+        log: RunLog,
+        *,
+        start: Start,
+        identity: dict[str, Any],
+        seed: int,
+        steps_per_epoch: int,
     ) -> None:
         """Prepare to write checkpoints as the job's settings say; nothing is written yet.
 
@@ -57,8 +65,8 @@ class Keeper(Hook):
             ranks: This process among the ranks of the job.
             log: The log of the run.
             start: Where the run goes on from: step 0 or a checkpoint.
-            run: What the run's state depends on, such as the recipe and the image size, by name. Each checkpoint states
-                it.
+            identity: What the run's state depends on, such as the recipe and the image size, by name. Each checkpoint
+                states it.
             seed: Seed of the run.
             steps_per_epoch: Training steps of an epoch.
 
@@ -71,7 +79,7 @@ class Keeper(Hook):
         self._log = log
         self._steps_per_epoch = steps_per_epoch
         # Each checkpoint says of which run it is.
-        self._run = run
+        self._identity = identity
         self._seed = seed
         self._global_batch = job.global_batch
         self._folder = folder_of(job)
@@ -319,7 +327,7 @@ class Keeper(Hook):
         _require_finite(arrays)
         self._require_room(arrays)
         path = self._folder / f"step_{position.step:09d}{SUFFIX}"
-        write(path, arrays, {"position": asdict(position), "run": self._run})
+        write(path, arrays, {"position": asdict(position), "run": self._identity})
         self._on_disk.append(path)
         while len(self._on_disk) > self._settings.keep:
             self._on_disk.pop(0).unlink(missing_ok=True)

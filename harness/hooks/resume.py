@@ -24,6 +24,9 @@ class Start:
     position: Position
     path: str = ""  # of the checkpoint; empty for step 0
     arrays: dict[str, Array] = field(default_factory=dict)  # of the checkpoint; empty on all ranks but 0
+    notes: tuple[
+        str, ...
+    ] = ()  # what a user should know of going on from it, a sentence each; empty on all ranks but 0
 
     @property
     def is_from_checkpoint(self) -> bool:
@@ -34,7 +37,11 @@ class Start:
 FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0))
 
 
-def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
+# Name of the training files' digest in an identity. It may change, as where a damaged image is replaced during a run.
+TRAIN_SHA256 = "train_sha256"
+
+
+def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
     """Return where the run starts: at step 0 or, with RESUME=auto, at the newest good checkpoint of its folder.
 
     Every rank must call this.
@@ -42,34 +49,34 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     Args:
         job: The settings of the job.
         ranks: This process among the ranks of the job.
-        run: What the run's state depends on, such as the recipe and the image size, by name. A checkpoint must be of a
-            run that has the same.
+        identity: What the run's state depends on, such as the recipe and the image size, by name; None for what is not
+            known. A checkpoint must be of a run that has the same. Of another TRAIN_SHA256 a note tells.
 
     Returns:
-        The position in the run and the checkpoint's path. Only rank 0 gets the checkpoint's arrays.
+        The position in the run and the checkpoint's path. Only rank 0 gets the checkpoint's arrays and the notes.
 
     Raises:
-        ValueError: On rank 0, if this run cannot go on from the checkpoint, because its run differs in `run`, global
-            batch or seed, or if all checkpoints are damaged.
+        ValueError: On rank 0, if this run cannot go on from the checkpoint, because its run differs in `identity`,
+            global batch or seed, or if all checkpoints are damaged.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
     start = FROM_STEP_0
     if ranks.is_first:
-        start = _newest_good(job, run, ranks.size)
+        start = _newest_good(job, identity, ranks.size)
     position, path = ranks.comm.bcast((start.position, start.path))
-    return Start(position=position, path=path, arrays=start.arrays)
+    return Start(position=position, path=path, arrays=start.arrays, notes=start.notes)
 
 
-def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
-    """Return the start at the newest checkpoint that is not damaged, with its arrays; at step 0 if there is none.
+def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
+    """Return the start at the newest checkpoint that is not damaged, with arrays and notes; at step 0 if there is none.
 
     Damaged checkpoints are skipped with a warning. If this run cannot go on from the newest good one, no older one is
     tried.
 
     Args:
         job: The settings of the job, which tell the folder.
-        run: What this run's state depends on, by name.
+        identity: What this run's state depends on, by name.
         ranks: Number of this run's ranks, for a message.
 
     Raises:
@@ -81,15 +88,22 @@ def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
         try:
             contents = read(path)
             position = Position(**contents.metadata["position"])
-            run_of_checkpoint = contents.metadata["run"]
+            saved_identity = contents.metadata["run"]
         except (ValueError, KeyError, TypeError, OSError) as error:
             print(f"warning: {path}: damaged, {error}: skipped", file=sys.stderr, flush=True)
             continue
-        if run_of_checkpoint != run:
-            differs = _differences_in_words(run_of_checkpoint, run)
+        differing = _names_that_differ(saved_identity, identity)
+        refused = [name for name in differing if name != TRAIN_SHA256]
+        if refused:
+            differs = ", ".join(f"{name} {saved_identity[name]!r} there, {identity[name]!r} here" for name in refused)
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         _require_same_course(path, position, job, ranks)
-        return Start(position=position, path=str(path), arrays=contents.arrays)
+        notes: tuple[str, ...] = ()
+        if TRAIN_SHA256 in differing:
+            notes = (
+                f"{path}: its run trained on other files: names, sizes or labels differ from those of this data set",
+            )
+        return Start(position=position, path=str(path), arrays=contents.arrays, notes=notes)
     if checkpoints:
         raise ValueError(f"{folder}: no checkpoint in it is whole: move them away to start at step 0")
     print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
@@ -121,18 +135,14 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
         raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
 
 
-def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Return what differs between a checkpoint's run and this one, as "epochs 90 there, 37 here".
+def _names_that_differ(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Return the names of the values in which the runs of two identities differ; what one does not know does not count.
 
     Args:
-        there: What the state of the checkpoint's run depends on, by name.
-        here: What the state of this run depends on, by name. Names that only `there` has do not count.
+        there: What the state of the checkpoint's run depends on, by name; None or no entry for what is not known.
+        here: What the state of this run depends on, by name.
     """
-    differing = []
-    for name, value in here.items():
-        if there.get(name) != value:
-            differing.append(f"{name} {there.get(name)!r} there, {value!r} here")
-    return ", ".join(differing)
+    return [name for name in here if None not in (there.get(name), here[name]) and there[name] != here[name]]
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:

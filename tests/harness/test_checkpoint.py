@@ -172,6 +172,15 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
         keeper(one_rank, tmp_path, tmp_path / "log.txt")
 
 
+def test_what_a_checkpoint_does_not_know_of_its_run_does_not_count(tmp_path, one_rank):
+    save(tmp_path, 10)
+    known = RUN | {"train_sha256": "a" * 64}
+    assert resume.find(job(tmp_path), one_rank, known).notes == ()
+    save(tmp_path, 20, run=known)
+    assert resume.find(job(tmp_path), one_rank, known).notes == ()
+    assert resume.find(job(tmp_path), one_rank, RUN | {"train_sha256": None}).notes == ()
+
+
 # ---- the keeper, on a small program
 
 
@@ -194,7 +203,7 @@ def keeper(
 def keeper_of(
     settings: env.Job, one_rank: Ranks, log: Path, start: resume.Start = resume.FROM_STEP_0
 ) -> checkpoint.Keeper:
-    return checkpoint.Keeper(settings, one_rank, RunLog(log), start=start, run=RUN, seed=7, steps_per_epoch=10)
+    return checkpoint.Keeper(settings, one_rank, RunLog(log), start=start, identity=RUN, seed=7, steps_per_epoch=10)
 
 
 def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from PIL import Image
 
 from harness.hooks import checkpoint_file
 from tests import jobs
@@ -79,10 +80,16 @@ def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
     resume = {"RESUME": "auto", "CHECKPOINT_DIR": str(saved.parent)}
     assert small.train(second, data, **resume).returncode == 1
     assert steps_of(second) == list(range(step + 1, 21))
+    with Image.open(data / "train/07.jpeg") as image:
+        image.save(data / "train/07.jpeg", quality=10)  # as of another data set, which is as large
     done = small.train(third, data, ranks=1, **resume)
     assert done.returncode == 2 and "set BATCHSIZE=4 for 1 ranks" in done.stderr
     assert small.train(third, data, ranks=1, **resume, BATCHSIZE=4, CHECKPOINT_MINUTES=0).returncode == 1
     assert steps_of(third) == list(range(step + 1, 21))
+    note = (
+        f"warning: {saved}: its run trained on other files: names, sizes or labels differ from those of this data set\n"
+    )
+    assert note in third.read_text() and note not in second.read_text()
     assert all(np.isfinite(jobs.losses(third)))
 
 
