@@ -284,6 +284,7 @@ class Measured:
         self._last_step = None
         self.all_images = None
         self._epoch_sums.are_complete = False
+        self._rank_times = None  # they were of that window
 
     def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
         """Keep a window's loss and time for the comparison with other runs, up to LOSSES_KEPT windows.

@@ -24,9 +24,7 @@ class Start:
     position: Position
     path: str = ""  # of the checkpoint; empty for step 0
     arrays: dict[str, Array] = field(default_factory=dict)  # of the checkpoint; empty on all ranks but 0
-    notes: tuple[
-        str, ...
-    ] = ()  # what a user should know of going on from it, a sentence each; empty on all ranks but 0
+    notes: tuple[str, ...] = ()  # a sentence each on what differs from the checkpoint's run; empty on all ranks but 0
 
     @property
     def is_from_checkpoint(self) -> bool:
@@ -95,7 +93,9 @@ def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
         differing = _names_that_differ(saved_identity, identity)
         refused = [name for name in differing if name != TRAIN_SHA256]
         if refused:
-            differs = ", ".join(f"{name} {saved_identity[name]!r} there, {identity[name]!r} here" for name in refused)
+            differs = ", ".join(
+                f"{name} {saved_identity.get(name)!r} there, {identity[name]!r} here" for name in refused
+            )
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         _require_same_course(path, position, job, ranks)
         notes: tuple[str, ...] = ()
@@ -136,13 +136,19 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
 
 
 def _names_that_differ(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Return the names of the values in which the runs of two identities differ; what one does not know does not count.
+    """Return the names of the values in which the runs of two identities differ.
+
+    TRAIN_SHA256 does not count where one of the two does not know it, as older checkpoints do not.
 
     Args:
-        there: What the state of the checkpoint's run depends on, by name; None or no entry for what is not known.
-        here: What the state of this run depends on, by name.
+        there: What the state of the checkpoint's run depends on, by name.
+        here: What the state of this run depends on, by name. Names that only `there` has do not count.
     """
-    return [name for name in here if None not in (there.get(name), here[name]) and there[name] != here[name]]
+    differing = [name for name in here if there.get(name) != here[name]]
+    is_unknown = None in (there.get(TRAIN_SHA256), here.get(TRAIN_SHA256))
+    if is_unknown and TRAIN_SHA256 in differing:
+        differing.remove(TRAIN_SHA256)
+    return differing
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:

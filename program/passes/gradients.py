@@ -333,16 +333,17 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
         return False
     out_channels, _, *kernel = block.var(op.input("Filter")[0]).shape
     is_padded_by_one = op.attr("padding_algorithm") == "SAME" or list(op.attr("paddings")) == [1, 1]
-    side = _side_in_pixels(block.var(op.input("Input")[0]).shape)
-    has_few_channels = out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side
-    return bool(
+    has_this_form = (
         kernel == [3, 3]
         and is_padded_by_one
         and list(op.attr("strides")) == [1, 1]
         and list(op.attr("dilations")) == [1, 1]
         and op.attr("groups") == 1
-        and has_few_channels
     )
+    if not has_this_form:
+        return False
+    side = _side_in_pixels(block.var(op.input("Input")[0]).shape)
+    return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side)
 
 
 def _side_in_pixels(image_shape: Sequence[int]) -> float:
