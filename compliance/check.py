@@ -337,11 +337,11 @@ class Checker:
         return None
 
     def _finding_of_no_events(self) -> Finding:
-        """Return the finding that the log has no events. It quotes the first damaged line, which may hold one."""
+        """Return the finding that the log has no events. It quotes the first problem of its text, if any."""
         actual = "none"
-        on_damaged_lines = [finding for finding in self._collector.findings if finding.rule == _DAMAGED]
-        if on_damaged_lines:
-            first = on_damaged_lines[0]
+        about_reading = [finding for finding in self._collector.findings if finding.rule in (_DAMAGED, _FORM)]
+        if about_reading:
+            first = about_reading[0]
             actual = f"none can be read; line {first.line}: {first.actual}"
         return Finding(
             rule="events.count",
