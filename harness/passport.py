@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -146,6 +146,23 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     return notes
 
 
+class _Again(NamedTuple):
+    """A key that stands in a list again, with another value than at first."""
+
+    key: object
+    first_value: object
+    value: object
+
+
+def _with_another_value(pairs: Iterable[tuple[object, object]]) -> Iterator[_Again]:
+    """Yield each (key, value) of a list whose key stood there before with another value, in the list's order."""
+    first_values: dict[object, object] = {}
+    for key, value in pairs:
+        first_value = first_values.setdefault(key, value)
+        if value != first_value:
+            yield _Again(key, first_value, value)
+
+
 def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents) -> list[str]:
     """Return a sentence on the files of a part that its list gives more than one label.
 
@@ -159,12 +176,9 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
     """
     if contents.labels is None:
         return []
-    first_label_of: dict[str, object] = {}
-    contradicted: dict[str, None] = {}  # the files' names as keys, each once and in the order of the list
-    for name, label in zip(names, contents.labels, strict=True):
-        first_label = first_label_of.setdefault(name, label)
-        if label != first_label:
-            contradicted[name] = None
+    labels_of_names = zip(names, contents.labels, strict=True)
+    # The files' names as keys, each once and in the order of the list.
+    contradicted = {again.key: None for again in _with_another_value(labels_of_names)}
     if not contradicted:
         return []
     first = next(iter(contradicted))
@@ -187,12 +201,9 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
     """
     if contents.labels is None or isinstance(contents.labels, np.ndarray):
         return []
-    first_image_by_label: dict[object, str] = {}
-    others: dict[str, str] = {}  # the first image with the same label, by the image
-    for name, label in zip(names, contents.labels, strict=True):
-        first = first_image_by_label.setdefault(label, name)
-        if first != name:
-            others[name] = first
+    names_of_labels = zip(contents.labels, names, strict=True)
+    # The first image with the same label, by the image.
+    others = {again.value: again.first_value for again in _with_another_value(names_of_labels)}
     if not others:
         return []
     image, first = next(iter(others.items()))
