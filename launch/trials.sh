@@ -29,7 +29,7 @@ fi
 # Open MPI names its folder of temporary files by mpirun's process id alone, and mpirun does not start where one that was
 # killed has left a folder of the same name. So it is in a new folder, which launch/trial.py removes.
 unset PRTE_MCA_prte_tmpdir_base # mpirun takes one of the two
-PRTE_MCA_prte_local_tmpdir_base="$(mktemp -u -t "mpirun.$$.XXXXXXXX")"
+PRTE_MCA_prte_local_tmpdir_base="$(mktemp -u -t "mpirun.$$.XXXXXXXX")" # the name alone: mpirun makes the folder
 export PRTE_MCA_prte_local_tmpdir_base
 trial_pid="" signal="" reason=""
 end_s=0 # when a trial is ended that is not done; 0: never

@@ -90,19 +90,11 @@ def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
         except (ValueError, KeyError, TypeError, OSError) as error:
             print(f"warning: {path}: damaged, {error}: skipped", file=sys.stderr, flush=True)
             continue
-        differing = _names_that_differ(saved_identity, identity)
-        refused = [name for name in differing if name != TRAIN_SHA256]
-        if refused:
-            differs = ", ".join(
-                f"{name} {saved_identity.get(name)!r} there, {identity[name]!r} here" for name in refused
-            )
+        differs = _differences_in_words(saved_identity, identity)
+        if differs:
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         _require_same_course(path, position, job, ranks)
-        notes: tuple[str, ...] = ()
-        if TRAIN_SHA256 in differing:
-            notes = (
-                f"{path}: its run trained on other files: names, sizes or labels differ from those of this data set",
-            )
+        notes = _notes_on_training_files(path, saved_identity, identity)
         return Start(position=position, path=str(path), arrays=contents.arrays, notes=notes)
     if checkpoints:
         raise ValueError(f"{folder}: no checkpoint in it is whole: move them away to start at step 0")
@@ -135,20 +127,32 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
         raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
 
 
-def _names_that_differ(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Return the names of the values in which the runs of two identities differ.
-
-    TRAIN_SHA256 does not count where one of the two does not know it, as older checkpoints do not.
+def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Return what differs between a checkpoint's run and this one, but for TRAIN_SHA256, as "epochs 90 there, 37 here".
 
     Args:
         there: What the state of the checkpoint's run depends on, by name.
         here: What the state of this run depends on, by name. Names that only `there` has do not count.
     """
-    differing = [name for name in here if there.get(name) != here[name]]
-    is_unknown = None in (there.get(TRAIN_SHA256), here.get(TRAIN_SHA256))
-    if is_unknown and TRAIN_SHA256 in differing:
-        differing.remove(TRAIN_SHA256)
-    return differing
+    differing = []
+    for name, value in here.items():
+        if name != TRAIN_SHA256 and there.get(name) != value:
+            differing.append(f"{name} {there.get(name)!r} there, {value!r} here")
+    return ", ".join(differing)
+
+
+def _notes_on_training_files(path: Path, there: dict[str, Any], here: dict[str, Any]) -> tuple[str, ...]:
+    """Return a sentence that a checkpoint's run trained on other files; none if it did not, or the files are not known.
+
+    Args:
+        path: The checkpoint.
+        there: What the state of the checkpoint's run depends on, by name. Older checkpoints do not know the files.
+        here: What the state of this run depends on, by name.
+    """
+    digests = (there.get(TRAIN_SHA256), here.get(TRAIN_SHA256))
+    if None in digests or digests[0] == digests[1]:
+        return ()
+    return (f"{path}: its run trained on other files: names, sizes or labels differ from those of this data set",)
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
