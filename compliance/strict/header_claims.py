@@ -12,7 +12,7 @@ from compliance.strict.measured import Fault
 from compliance.strict.schema_types import fits
 from compliance.strict.sensors import Sensors
 from runlog import schema
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
 from runlog.text import printable
 
@@ -28,6 +28,10 @@ _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _LOSS_SCALING = "check_finite_and_unscale"  # the operator that looks for what overflowed in half precision
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
+_LEAST_POWER_W = 10  # of a GPU in the window of the most power; an A100 that does nothing takes some 50
+_MOST_POWER_W = 2000  # of a GPU; a B200's limit is 1000
+# That telemetry's peak has of the most that a window says was held: some of it may have been given back at once.
+_LEAST_SHARE_OF_HELD_MEMORY = 0.5
 _MOST_TEMPERATURE_C = 150  # cards stop far below
 _FIGURES_OF_GPUS = ("peak_gpu_memory_mib", "peak_gpu_temperature_c", "energy_j", "joules_per_image")
 
@@ -50,7 +54,7 @@ def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensor
     yield from _caches_of_other_nodes(run, hardware["nodes"])
     if hardware["device"] == "gpu":
         claims = _GpuClaims(run, sensors, hardware["nodes"])
-        yield from claims.faults(summary.precision)
+        yield from claims.faults(summary)
     else:
         yield from _figures_of_absent_gpus(run, sensors)
     yield from _impossible_readings(run, sensors)
@@ -115,17 +119,19 @@ class _GpuClaims(NamedTuple):
     sensors: Sensors
     nodes: list[JsonObject]
 
-    def faults(self, precision: str) -> Iterator[Fault]:
-        """Yield what is wrong with the GPUs' memory, arithmetic and energy.
+    def faults(self, summary: schema.RunSummary) -> Iterator[Fault]:
+        """Yield what is wrong with the GPUs' memory, arithmetic, power and energy.
 
         Args:
-            precision: The precision that run_summary states: fp32, tf32, amp_o1 or amp_o2.
+            summary: The value of the event run_summary: the precision, and the number of devices and nodes.
         """
         yield from self._memory_beyond_names()
         yield from self._memory_beyond_cards()
-        yield from self._other_arithmetic(precision)
+        yield from self._other_arithmetic(summary.precision)
+        yield from self._impossible_power(summary)
         telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)
         if fits(schema.TelemetrySummary, telemetry.value):
+            yield from self._less_memory_than_held(telemetry.value["peak_gpu_memory_mib"], telemetry.line)
             yield from self._energy_beyond_power(telemetry.value["energy_j"], telemetry.line)
 
     @property
@@ -166,6 +172,45 @@ class _GpuClaims(NamedTuple):
                 have = f"its cards have {six_digits(largest_card_mib)}"
                 yield Fault(line, f"{six_digits(used_mib)} MiB of a GPU; {have}")
 
+    def _less_memory_than_held(self, peak_mib: float | None, line: int) -> Iterator[Fault]:
+        """Yield a fault if telemetry saw far less memory in use than rank 0 held by the first window of steps.
+
+        Telemetry sees all that is in use on a GPU, at moments, and most of what is held stays so to the end. Nothing is
+        compared if there were too few moments.
+
+        Args:
+            peak_mib: The peak that telemetry_summary states. None if it states none.
+            line: The line of telemetry_summary.
+        """
+        held_mib = self.sensors.first_memory_mib
+        if peak_mib is None or held_mib is None or not self._has_enough_samples():
+            return
+        if peak_mib < _LEAST_SHARE_OF_HELD_MEMORY * held_mib:
+            what = f"telemetry saw at most {six_digits(peak_mib)} MiB of a GPU in use"
+            yield Fault(line, f"{what}; its first step_window has {six_digits(held_mib)}")
+
+    def _has_enough_samples(self) -> bool:
+        """Return whether the run is known to be long enough for _LEAST_POWERS samples of telemetry."""
+        interval_s: Any = self.run.settings.get("TELEMETRY_S")
+        if not is_number(interval_s) or self.run.minutes is None:
+            return False
+        return bool(self.run.minutes * 60 >= _LEAST_POWERS * interval_s)
+
+    def _impossible_power(self, summary: schema.RunSummary) -> Iterator[Fault]:
+        """Yield a fault if the windows' power is less than GPUs at work take, or more than any GPU takes.
+
+        Args:
+            summary: The value of the event run_summary. A window's power is of the run's GPUs on the first node, and
+                all nodes use equally many.
+        """
+        if self.sensors.powers < _LEAST_POWERS or summary.nodes < 1:
+            return
+        gpus = summary.devices // summary.nodes
+        most_w = self.sensors.most_power_w
+        if not _LEAST_POWER_W * gpus <= most_w <= _MOST_POWER_W * gpus:
+            what = f"step_windows with a power of up to {six_digits(most_w)} W"
+            yield Fault(_line(self.run), f"{what}, of {counted(gpus, 'GPU')}")
+
     def _other_arithmetic(self, precision: str) -> Iterator[Fault]:
         """Yield a fault if the environment or the cards do not let the multiplications be of the stated precision.
 
@@ -199,15 +244,11 @@ class _GpuClaims(NamedTuple):
                 then, nor if there were too few moments.
             line: The line of telemetry_summary.
         """
-        run = self.run
-        interval_s: Any = run.settings.get("TELEMETRY_S")
-        if energy_j is None or not is_number(interval_s) or run.minutes is None:
-            return
-        run_s = run.minutes * 60
         are_windows_few = self.sensors.powers < _LEAST_POWERS
-        are_samples_few = run_s < _LEAST_POWERS * interval_s
-        if are_windows_few or are_samples_few:
+        if energy_j is None or are_windows_few or not self._has_enough_samples():
             return
+        assert self.run.minutes is not None  # else it would not have enough samples
+        run_s = self.run.minutes * 60
         least_j_of_windows = self.sensors.least_power_w * self.sensors.time_s
         most_j_of_run = self.sensors.most_power_w * run_s * len(self.nodes)
         is_plausible = least_j_of_windows / _MOST_ENERGY_RATIO <= energy_j <= most_j_of_run * _MOST_ENERGY_RATIO

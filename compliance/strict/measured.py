@@ -174,16 +174,19 @@ class Measured:
     def check_losses_and_last_step(self, line: int) -> None:
         """Report a run of this project that succeeded, if losses are no numbers or the last step is not as planned.
 
-        The last step is only checked in a run that measures throughput, because only its plan has one.
+        Losses that are all 0 are reported too: the first ones of a run are above it. The last step is only checked in a
+        run that measures throughput, because only its plan has one.
 
         Args:
             line: The line of the run_stop, which is blamed.
         """
         losses = self._run.losses
         missing_losses = losses.count(None) - self._losses_not_read  # malformed windows have been reported already
+        first = f"of the first {len(losses)} step_windows"
         if missing_losses:
-            first = f"of the first {len(losses)} step_windows"
             self.report_if_project_log(line, f"{missing_losses} of the losses {first} are no numbers")
+        if losses and not any(losses) and not missing_losses:
+            self.report_if_project_log(line, f"all losses {first} are 0")
         planned_last_step = self._plan.measured_end  # 0 in any other run
         if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
             self.report_if_project_log(line, f"the run ends with step {self._last_step}, not {planned_last_step}")

@@ -6,10 +6,11 @@ from runlog import schema
 
 
 class Sensors:
-    """Follows the windows of a run. The lines are 0, and `most_memory_mib` None, until a window has such a figure."""
+    """Follows the windows of a run. Until a window has such a figure, the lines are 0 and the memories None."""
 
     def __init__(self) -> None:
         self.line_of_gpu = 0  # of the first window with a figure of GPUs
+        self.first_memory_mib: float | None = None  # of the first window that states it
         self.most_memory_mib: float | None = None
         self.line_of_memory = 0  # of the window with the most
         self.powers = 0  # how many windows state a power
@@ -29,6 +30,8 @@ class Sensors:
         has_figure = memory_mib is not None or power_w is not None
         if has_figure and not self.line_of_gpu:
             self.line_of_gpu = line
+        if self.first_memory_mib is None:
+            self.first_memory_mib = memory_mib
         if memory_mib is not None and memory_mib > (self.most_memory_mib or 0.0):
             self.most_memory_mib = memory_mib
             self.line_of_memory = line

@@ -31,7 +31,7 @@ def _node(log: Altered, **values: Any) -> Altered:
     return _header(log, "hardware", nodes=[node | values for node in nodes])
 
 
-def _on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any] | None = None) -> Altered:
+def on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any] | None = None) -> Altered:
     """A run on GPUs, each of 300 W and with 20,000 MiB in use."""
     summary = {"precision": precision, "math_mode": precision}
     log = Altered(make_log.run(devices=devices, epochs=12, summary=summary))
@@ -56,6 +56,12 @@ def _with_energy(log: Altered, energy_j: float) -> Altered:
     return log.inside("telemetry_summary", energy_j=energy_j, joules_per_image=energy_j / images)
 
 
+def _with_power(log: Altered, power_w: float) -> Altered:
+    """Another power in all windows, and the energy that it comes to."""
+    by.each(log, "step_window", lambda fields: fields["value"].update(power_w=power_w))
+    return _with_energy(log, power_w * 450)
+
+
 def _of_64_nodes() -> Altered:
     log = Altered(make_log.run(devices=128, batch=1, summary={"nodes": 64}))
     [node] = json.loads(next(line for line in log.lines if line.startswith('# {"hardware"'))[2:])["hardware"]["nodes"]
@@ -68,36 +74,42 @@ def _of_64_nodes() -> Altered:
 
 
 FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
-    "more memory than the name": (_on_gpus, lambda log: by.replaced(log, ("80GB", "40GB")), "40GB of 80 GiB"),
-    "more in use than there is": (_on_gpus, lambda log: log.inside(
+    "more memory than the name": (on_gpus, lambda log: by.replaced(log, ("80GB", "40GB")), "40GB of 80 GiB"),
+    "more in use than there is": (on_gpus, lambda log: log.inside(
         "step_window", 3, gpu_memory_mib=90_000.0), "90000 MiB"),
-    "a peak beyond the card": (_on_gpus, lambda log: log.inside(
+    "a peak beyond the card": (on_gpus, lambda log: log.inside(
         "telemetry_summary", peak_gpu_memory_mib=90_000.0), "90000 MiB"),
-    "a tenth of the energy": (_on_gpus, lambda log: _with_energy(log, 300 * 8 * 45.0), "108000 J in"),
-    "ten times the energy": (_on_gpus, lambda log: _with_energy(log, 300 * 8 * 4500.0), "1.08e+07 J in"),
-    "a power below 0": (_on_gpus, lambda log: log.inside("step_window", 3, power_w=-5.0), "a power of -5 W"),
-    "a GPU of 5000 degrees": (_on_gpus, lambda log: log.inside(
+    "a tenth of the energy": (on_gpus, lambda log: _with_energy(log, 300 * 8 * 45.0), "108000 J in"),
+    "ten times the energy": (on_gpus, lambda log: _with_energy(log, 300 * 8 * 4500.0), "1.08e+07 J in"),
+    "a peak below what a window held": (on_gpus, lambda log: log.inside(
+        "telemetry_summary", peak_gpu_memory_mib=9_000.0), "9000 MiB of a GPU in use; its first"),
+    "8 GPUs that train with 1 W": (on_gpus, lambda log: _with_power(log, 1.0), "up to 1 W, of 8 GPUs"),
+    "8 GPUs that train with 20 kW": (on_gpus, lambda log: _with_power(log, 20_000.0), "up to 20000 W, of 8 GPUs"),
+    "losses that are all 0": (on_gpus, lambda log: by.each(
+        log, "step_window", lambda fields: fields["value"].update(loss=0.0)), "step_windows are 0"),
+    "a power below 0": (on_gpus, lambda log: log.inside("step_window", 3, power_w=-5.0), "a power of -5 W"),
+    "a GPU of 5000 degrees": (on_gpus, lambda log: log.inside(
         "telemetry_summary", peak_gpu_temperature_c=5000.0), "5000 degrees C"),
-    "fp32 of TF32": (lambda: _on_gpus(precision="fp32"), lambda log: _header(
+    "fp32 of TF32": (lambda: on_gpus(precision="fp32"), lambda log: _header(
         log, "environment", NVIDIA_TF32_OVERRIDE="1"), "NVIDIA_TF32_OVERRIDE=1"),
-    "fp32 with an override that is empty": (lambda: _on_gpus(precision="fp32"), lambda log: _header(
+    "fp32 with an override that is empty": (lambda: on_gpus(precision="fp32"), lambda log: _header(
         log, "environment", NVIDIA_TF32_OVERRIDE=""), "precision fp32, and NVIDIA_TF32_OVERRIDE= in the environment"),
-    "fp32 of a run in TF32": (lambda: _on_gpus(precision="fp32"), lambda log: by.replaced(
+    "fp32 of a run in TF32": (lambda: on_gpus(precision="fp32"), lambda log: by.replaced(
         log, (', "NVIDIA_TF32_OVERRIDE": "0"', "")), "precision fp32, and no NVIDIA_TF32_OVERRIDE in the environment"),
-    "tf32 of FP32": (lambda: _on_gpus(precision="tf32"), lambda log: _header(
+    "tf32 of FP32": (lambda: on_gpus(precision="tf32"), lambda log: _header(
         log, "environment", NVIDIA_TF32_OVERRIDE="0"), "NVIDIA_TF32_OVERRIDE=0"),
-    "tf32 of a V100": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
+    "tf32 of a V100": (lambda: on_gpus(precision="tf32"), lambda log: by.replaced(
         log, ("NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2")), "a Tesla V100-SXM2 does not have"),
-    "tf32 of a V100S": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
+    "tf32 of a V100S": (lambda: on_gpus(precision="tf32"), lambda log: by.replaced(
         log, ("NVIDIA A100-SXM4-80GB", "Tesla V100S-PCIE-32GB"), ('"memory_gib": 80.0', '"memory_gib": 31.7')),
         "a Tesla V100S-PCIE-32GB does not have"),
-    "tf32 of a Quadro RTX 8000": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
+    "tf32 of a Quadro RTX 8000": (lambda: on_gpus(precision="tf32"), lambda log: by.replaced(
         log, ("NVIDIA A100-SXM4-80GB", "Quadro RTX 8000")), "a Quadro RTX 8000 does not have"),
-    "tf32 of a T1000": (lambda: _on_gpus(precision="tf32"), lambda log: by.replaced(
+    "tf32 of a T1000": (lambda: on_gpus(precision="tf32"), lambda log: by.replaced(
         log, ("NVIDIA A100-SXM4-80GB", "NVIDIA T1000")), "a NVIDIA T1000 does not have"),
-    "single precision of a program in half": (lambda: _on_gpus(precision="tf32"), lambda log: _header(
+    "single precision of a program in half": (lambda: on_gpus(precision="tf32"), lambda log: _header(
         log, "program", operators={"conv2d": 53, "cast": 2, "check_finite_and_unscale": 2}), "scales its loss"),
-    "half precision of a program in single": (_on_gpus, lambda log: by.replaced(
+    "half precision of a program in single": (on_gpus, lambda log: by.replaced(
         log, (', "cast": 2', "")), "casts nothing"),
     "energy of a run on CPUs": (lambda: Altered(make_log.run()), lambda log: _with_energy(log, 9.0), "joules_per"),
     "power of a run on CPUs": (lambda: Altered(make_log.run()), lambda log: log.inside(
@@ -109,11 +121,11 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "a cache of another node": (lambda: Altered(make_log.run()), lambda log: log.metadata(
         "cache_clear", node="node7"), "no cache_clear of the node node0"),
     "no cores": (lambda: Altered(make_log.run()), lambda log: _node(log, cores=0), "of 0 cores"),
-    "ranks that sum no gradients": (_on_gpus, lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
-    "ranks that sum no merged gradients": (lambda: by.settings(_of_four_parts(_on_gpus()), STRATEGY="gradient_merge=4"),
+    "ranks that sum no gradients": (on_gpus, lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
+    "ranks that sum no merged gradients": (lambda: by.settings(_of_four_parts(on_gpus()), STRATEGY="gradient_merge=4"),
                                            lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
-    "sums of one rank": (lambda: _on_gpus(devices=1), lambda log: _header(log, "program", all_reduces=6), "of 6 all"),
-    "ranks' times of one rank": (lambda: _on_gpus(devices=1), lambda log: by.rank_times(
+    "sums of one rank": (lambda: on_gpus(devices=1), lambda log: _header(log, "program", all_reduces=6), "of 6 all"),
+    "ranks' times of one rank": (lambda: on_gpus(devices=1), lambda log: by.rank_times(
         log, data_wait_rank=0, compute_rank=0), "no rank_times of this run"),
     "files of a tenth of the samples": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", train={
         "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
@@ -155,20 +167,24 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
 }  # fmt: skip
 
 HONEST: dict[str, Callable[[], Altered]] = {
-    "16 GPUs": lambda: _on_gpus(devices=16),
-    "one GPU, which sums no gradients": lambda: _on_gpus(devices=1),
+    "16 GPUs": lambda: on_gpus(devices=16),
+    "one GPU, which sums no gradients": lambda: on_gpus(devices=1),
     "64 nodes": _of_64_nodes,
-    "tf32": lambda: _on_gpus(precision="tf32"),
-    "tf32 of a card with a name like those before Ampere": lambda: _on_gpus(
+    "tf32": lambda: on_gpus(precision="tf32"),
+    "tf32 of a card with a name like those before Ampere": lambda: on_gpus(
         precision="tf32", card={"name": "NVIDIA GeForce RTX 2050"}),
-    "fp32, which forbids TF32": lambda: _on_gpus(precision="fp32"),
-    "a name with the memory of the processor": lambda: _on_gpus(
+    "fp32, which forbids TF32": lambda: on_gpus(precision="fp32"),
+    "a name with the memory of the processor": lambda: on_gpus(
         card={"name": "NVIDIA GH200 480GB", "memory_gib": 95.6}),
-    "a slice of a card": lambda: _on_gpus(card={"name": "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "memory_gib": 39.5}),
-    "a driver that says little": lambda: _on_gpus(card={"name": None, "memory_gib": None, "driver": None}),
-    "no counter of energy": lambda: _on_gpus().inside("telemetry_summary", energy_j=None, joules_per_image=None),
+    "a slice of a card": lambda: on_gpus(card={"name": "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "memory_gib": 39.5}),
+    "a driver that says little": lambda: on_gpus(card={"name": None, "memory_gib": None, "driver": None}),
+    "a peak after some memory was given back": lambda: on_gpus().inside(
+        "telemetry_summary", peak_gpu_memory_mib=11_000.0),
+    "8 GPUs with little to do": lambda: _with_power(on_gpus(), 400.0),
+    "a loss of 0": lambda: on_gpus().inside("step_window", 3, loss=0.0),
+    "no counter of energy": lambda: on_gpus().inside("telemetry_summary", energy_j=None, joules_per_image=None),
     "no sensor of power": lambda: by.each(
-        _on_gpus(), "step_window", lambda fields: fields["value"].update(power_w=None)),
+        on_gpus(), "step_window", lambda fields: fields["value"].update(power_w=None)),
     "gradients merged over four parts": lambda: by.settings(
         _of_four_parts(Altered(make_log.run())), STRATEGY="enable_addto=0, gradient_merge=4"),
     "a knob that is set twice, of which the last one counts": lambda: by.settings(

@@ -15,6 +15,7 @@ from tests.compliance import altered as by
 from tests.compliance import fuzz
 from tests.compliance.altered import Altered, foreign, write
 from tests.compliance.test_check import check
+from tests.compliance.test_header_claims import on_gpus
 from tests.compliance.test_official import altered
 from tests.make_log import closed_run
 
@@ -46,6 +47,9 @@ FORGED = {
     "TELEMETRY_S": lambda log: by.settings(log, TELEMETRY_S=HUGE),
     "image_size": lambda log: by.settings(log, RECIPE_image_size=HUGE),
     "batch": lambda log: by.settings(log.inside("run_summary", batch_per_device=HUGE), RECIPE_base_batch=256),
+    "devices": lambda _: on_gpus().inside("run_summary", devices=HUGE),
+    "nodes": lambda _: on_gpus().inside("run_summary", nodes=HUGE),
+    "no nodes, of a run with power": lambda _: on_gpus().inside("run_summary", nodes=0),
     "no nodes": lambda log: by.settings(by.replaced(log, ('"gpus": []', f'"gpus": [{GPU}]')), DEVICE="gpu").inside(
         "run_summary", nodes=0),
 }  # fmt: skip
