@@ -15,14 +15,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import numpy as np
 from paddle import static
 
 from harness import state
 from harness.hooks import Hook
-from harness.hooks.checkpoint_file import SUFFIX, Position, folder_of, newest_first, not_newer, write
+from harness.hooks.checkpoint_file import SUFFIX, Position, folder_of, hold, newest_first, not_newer, write
 from harness.hooks.resume import Start
 from harness.job import Job
 from harness.processes import STOPPED_BY
@@ -72,7 +72,7 @@ class Keeper(Hook):
 
         Raises:
             ValueError: On rank 0 of a run that writes checkpoints, if the folder has some and the run does not go on
-                from one of them.
+                from one of them, or if another run is writing into CHECKPOINT_DIR.
         """
         self._settings = job.checkpoints
         self._ranks = ranks
@@ -84,7 +84,10 @@ class Keeper(Hook):
         self._global_batch = job.global_batch
         self._folder = folder_of(job)
         self._writes_checkpoints = job.course.trains and bool(job.checkpoints.epochs or job.checkpoints.minutes)
+        self._lock: TextIO | None = None  # held on CHECKPOINT_DIR; a folder next to a log is of that log's run alone
         if self._writes_checkpoints and ranks.is_first:
+            if job.checkpoints.folder:
+                self._lock = hold(self._folder)
             _prepare_folder(self._folder, start)
 
         # What makes a checkpoint due at the end of a window of steps.
@@ -102,11 +105,14 @@ class Keeper(Hook):
         self._copies: dict[str, Array] = {}
 
     def close(self) -> None:
-        """Wait for the last checkpoint, and leave the signals to whoever caught them before."""
+        """Wait for the last checkpoint, and leave the signals and CHECKPOINT_DIR to whoever wants them next."""
         for number, handler in self._earlier_handlers.items():
             signal.signal(number, handler)
         self._wait_for_writer()
         self._report()
+        if self._lock is not None:
+            Path(self._lock.name).unlink(missing_ok=True)
+            self._lock.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number

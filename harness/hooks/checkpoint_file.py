@@ -5,6 +5,7 @@ holds the SHA-256 of header and arrays. A file is written under a temporary name
 that has a checkpoint's name is complete.
 """
 
+import fcntl
 import hashlib
 import json
 import math
@@ -12,7 +13,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from program.arrays import Array
 # {safetensors' name of a type: NumPy's}, of those that a state has
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}
 SUFFIX = ".safetensors"
+LOCK = ".lock"  # the file of a folder that its run holds; it is empty
 LENGTH_BYTES = 8  # at the file's start: the header's length, little-endian
 _NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
@@ -235,6 +237,36 @@ def folder_of(job: Job) -> Path:
         return log.with_name(name)
     folder = Path(job.checkpoints.folder)
     return folder if job.trials.nexp == 1 else folder / name
+
+
+def hold(folder: Path) -> TextIO | None:
+    """Keep other runs from writing into a folder of checkpoints, which is made if it is absent.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The open file LOCK of the folder. The folder is held until it is closed, or until this process ends. None if the
+        file system does not take the file or has no locks: then nothing is held.
+
+    Raises:
+        ValueError: A run in another process holds the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("a")
+    except OSError:
+        return None
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, it holds over NFS, and for no child
+        return lock
+    except (BlockingIOError, PermissionError) as error:  # which one depends on the file system
+        lock.close()
+        message = f"{folder}: another run writes its checkpoints there: wait for its end, or set CHECKPOINT_DIR"
+        raise ValueError(message) from error
+    except OSError:
+        lock.close()
+        return None
 
 
 def newest_first(folder: Path) -> list[Path]:

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,6 +150,24 @@ def test_a_trial_does_not_go_on_from_the_checkpoint_of_another(tmp_path, one_ran
     with pytest.raises(ValueError, match="checkpoints are never overwritten"):
         keeper_of(with_values(of_first, resume="no"), one_rank, tmp_path / "first.txt")
     keeper_of(with_values(of_second, resume="no"), one_rank, tmp_path / "second.txt")
+
+
+def test_a_folder_is_of_one_run_at_a_time(tmp_path, one_rank):
+    """Two runs that begin at once would write over each other's checkpoints, which have equal names."""
+    code = "import sys; from pathlib import Path; from harness.hooks import checkpoint_file\n"
+    code += "lock = checkpoint_file.hold(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(tmp_path / "new")]
+    with subprocess.Popen(command, cwd=jobs.REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdout.readline() == b"held\n"
+        half_written = tmp_path / "new/.step_000000300.safetensors.tmp"
+        half_written.write_bytes(b"half")
+        with pytest.raises(ValueError, match="another run writes its checkpoints there"):
+            keeper(one_rank, tmp_path / "new", tmp_path / "first.txt")
+        assert half_written.exists(), "the other run is about to rename it"
+        other.communicate()
+    kept = keeper(one_rank, tmp_path / "new", tmp_path / "second.txt")
+    assert not half_written.exists()
+    kept.close()
 
 
 def test_none_means_the_beginning(tmp_path, one_rank, capfd):
@@ -316,7 +336,7 @@ def test_a_broken_state_is_never_written(tmp_path, one_rank, built, capfd):
             made.epoch_ended(built.main, 1)
     finally:
         tensor.set(good, paddle.CPUPlace())
-    assert not (tmp_path / "kept").exists()
+    assert not any((tmp_path / "kept").iterdir())
     warning = "warning: checkpoint not written: .* is not finite"
     assert re.search(warning, capfd.readouterr().err)
     assert re.search(warning, (tmp_path / "result_0.txt").read_text())
