@@ -5,10 +5,11 @@ The job is the environment's, as for a run.
 """
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
-import tempfile
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,9 +117,11 @@ def mpirun_failure() -> str:
     add_a_number = [sys.executable, "-c", "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"]
     # The command `timeout` sends a signal that mpirun passes on to its ranks. Python's own timeout kills only mpirun.
     command = ["timeout", str(MPIRUN_S), *two_ranks, *add_a_number]
-    with tempfile.TemporaryDirectory() as folder:  # what a killed mpirun has left in /tmp may stop a new one
-        settings = {**os.environ, "TMPDIR": folder}
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=settings)
+    # What a killed mpirun has left in /tmp may stop a new one. So it makes a new folder, where that of a job would.
+    folder = Path(os.environ.get("TMPDIR") or "/tmp", f"mpirun.{uuid.uuid4()}")
+    settings = {**os.environ, "TMPDIR": str(folder)}
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=settings)
+    shutil.rmtree(folder, ignore_errors=True)  # it is missing if mpirun could not make it
     if done.returncode == 0:
         return ""
     if done.returncode == TIMED_OUT:
