@@ -20,7 +20,7 @@ from rich.text import Text
 
 from runlog import named_files, schema
 from runlog.completion import complete
-from runlog.errors import drop_output, one_line
+from runlog.errors import drop_output, one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
 from runlog.reader import Problem, read_text
@@ -523,11 +523,12 @@ def _show(args: argparse.Namespace, view: View, console: Console) -> None:
     Raises:
         ValueError: There is no log, or the newest file is no training log.
         OSError: A file cannot be read.
+        RunError: The JSON cannot be written.
     """
     state = view.look()
     goes_on = state["phase"] not in ENDED
     if args.json:
-        print(json.dumps(state, indent=1))
+        print_to_reader(json.dumps(state, indent=1))
     elif args.once or not console.is_terminal or not goes_on:
         console.print(draw(state, time.time()))
     else:
@@ -547,6 +548,7 @@ def main() -> int:
 
     Raises:
         ValueError: There is no run, or the folder or a file cannot be read.
+        RunError: The JSON cannot be written.
     """
     args = _parse()
     view = View(args.logdir)

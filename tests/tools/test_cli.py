@@ -215,6 +215,7 @@ def test_a_reader_that_has_gone_changes_nothing(words: str) -> None:
         "tools.cli score {log} --protocol window",
         "tools.cli check {log}",
         "tools.watch --once {log}",
+        "tools.watch --json {log}",
         "tools.summarize {log}",
         "runlog schema",
         "harness.describe --table",
