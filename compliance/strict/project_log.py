@@ -383,10 +383,23 @@ class ProjectLog:
         if missing:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
+        yield from self._unclear_target()
         yield from self._impossible_sizes(summary)
         if self.run.settings["DEVICE"] == "gpu":
             yield from self._nodes_with_too_few_gpus(summary)
         yield from contradictory_values(self.run, summary)
+
+    def _unclear_target(self) -> Iterator[Fault]:
+        """Yield a fault if the settings have several targets, or one that is neither a number nor null.
+
+        A recipe has one target, by which the run is said to have succeeded.
+        """
+        targets = {name: value for name, value in self.run.settings.items() if name.startswith("RECIPE.target_")}
+        if len(targets) > 1:
+            yield Fault(None, f"a recipe with several targets: {', '.join(map(printable, sorted(targets)))}")
+        for name, value in targets.items():
+            if value is not None and not is_number(value):
+                yield Fault(None, f"{printable(name)} is {printable(value)}, no number")
 
     def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield a fault if the numbers of devices, nodes and images cannot be those of one run.

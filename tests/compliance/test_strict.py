@@ -131,6 +131,9 @@ OWN: dict[str, Forgery] = {
         by.rates(by.scaled(log, 0.05), 0.05), RECIPE_image_size="28"), "own-log"),
     "no target, so that any end is one": (lambda log, _: by.replaced(
         log, ("RECIPE.target_top1", "RECIPE.target")), "own-log"),
+    "an easier target before the recipe's": (lambda log, _: by.replaced(
+        log, ('{"config": {', '{"config": {"RECIPE.target_a": {"value": 0.1, "origin": "environment"}, ')), "own-log"),
+    "a target that is a text": (lambda log, _: by.settings(log, RECIPE_target_top1="0.99"), "own-log"),
     "a seed that is no whole number": (lambda log, _: by.settings(log.value("seed", 1.5), SEED=1.5), "own-log"),
     "a power that is a text": (lambda log, _: log.inside("step_window", power_w="x"), "own-log"),
     "half of each epoch called waiting for checkpoints: storage may be slow": (lambda log, _: by.waiting(log), ""),
