@@ -17,6 +17,7 @@ class OwnLogRules:
     events_of_a_training: Sequence[str]
     settings: Sequence[str]
     recipe_settings: Mapping[str, Sequence[str]]
+    values_of_setting: Mapping[str, Sequence[str]]
     setting_by_name: Mapping[str, str]
     setting_by_hyperparameter: Mapping[str, str]
     source_patterns: Mapping[str, str]

@@ -383,11 +383,19 @@ class ProjectLog:
         if missing:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
+        yield from self._unknown_values_of_settings()
         yield from self._unclear_target()
         yield from self._impossible_sizes(summary)
         if self.run.settings["DEVICE"] == "gpu":
             yield from self._nodes_with_too_few_gpus(summary)
         yield from contradictory_values(self.run, summary)
+
+    def _unknown_values_of_settings(self) -> Iterator[Fault]:
+        """Yield a fault for each setting with a value that no run can have, such as a precision that does not exist."""
+        for name, values in own_log_rules().values_of_setting.items():
+            value = self.run.settings[name]
+            if value not in values:
+                yield Fault(None, f"{name} is {printable(value)}, none of {', '.join(values)}")
 
     def _unclear_target(self) -> Iterator[Fault]:
         """Yield a fault if the settings have several targets, or one that is neither a number nor null.

@@ -162,6 +162,14 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "images/s; the peak of its 2 cores is below 222.761 at 128 x 64 px"),
     "a seed that no run has": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log.value("seed", -7), SEED=-1), "seed is -7"),
+    "a precision that no run has": (on_gpus, lambda log: by.replaced(by.settings(log.inside(
+        "run_summary", precision="fp64", math_mode="fp64"), PRECISION="fp64"),
+        ('"math_mode": "amp_o2"', '"math_mode": "fp64"')), "PRECISION is fp64, none of fp32, tf32, amp_o1, amp_o2"),
+    "half precision of a device that no run has": (lambda: Altered(make_log.run()), lambda log: by.replaced(
+        by.settings(log.inside(
+            "run_summary", precision="amp_o2", math_mode="amp_o2"), PRECISION="amp_o2", DEVICE="xpu"),
+        ('"device": "cpu"', '"device": "xpu"'), ('"math_mode": "fp32"', '"math_mode": "amp_o2"'),
+        ('{"conv2d": 53', '{"cast": 2, "conv2d": 53')), "DEVICE is xpu, none of cpu, gpu"),
     "another framework than the package": (lambda: Altered(make_log.run()), lambda log: log.inside(
         "run_summary", framework="paddlepaddle 3.0.0"), "by packages it is paddlepaddle 2.6.2"),
 }  # fmt: skip
