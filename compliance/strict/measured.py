@@ -104,6 +104,7 @@ class Measured:
         self._stated_times_of_open_epoch: list[_StatedTime] = []
         self._blocked_ms_by_step: dict[int, float] = {}  # how long training waited for the checkpoint of a step
         self._short_throughputs: list[_ShortThroughput] = []
+        self._last_epoch_of_throughput: int | None = None  # that the epoch_throughput before stated
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.STEP_WINDOW.key: self._take_step_window,
             schema.RANK_TIMES.key: self._check_rank_times,
@@ -461,6 +462,9 @@ class Measured:
         self._compare_rate(stated, line)
         if epoch is None:
             return
+        if epoch == self._last_epoch_of_throughput:
+            self.report_if_project_log(line, f"a second epoch_throughput of epoch {epoch}")
+        self._last_epoch_of_throughput = epoch
         self._compare_with_windows(line, epoch, stated)
         self._check_last_step(line, epoch)
         self._compare_time_after_epoch(_StatedTime(line=line, epoch=epoch, time_s=stated.time_s))

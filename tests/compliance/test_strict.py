@@ -134,6 +134,8 @@ OWN: dict[str, Forgery] = {
     "an easier target before the recipe's": (lambda log, _: by.replaced(
         log, ('{"config": {', '{"config": {"RECIPE.target_a": {"value": 0.1, "origin": "environment"}, ')), "own-log"),
     "a target that is a text": (lambda log, _: by.settings(log, RECIPE_target_top1="0.99"), "own-log"),
+    "an epoch's throughput in place of the next one's": (lambda log, _: log.drop("epoch_throughput", 2).repeat(
+        "epoch_throughput", 1), "own-log"),
     "a seed that is no whole number": (lambda log, _: by.settings(log.value("seed", 1.5), SEED=1.5), "own-log"),
     "a power that is a text": (lambda log, _: log.inside("step_window", power_w="x"), "own-log"),
     "half of each epoch called waiting for checkpoints: storage may be slow": (lambda log, _: by.waiting(log), ""),
