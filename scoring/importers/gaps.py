@@ -62,7 +62,7 @@ def gaps_of_training(record: Record) -> list[Gap]:
     """Return the time between each two successive printed rows of one epoch, by the clock and by the later row.
 
     A gap is left out if an evaluation is printed in it, if a row has no time stamp, if the later row's own figures do
-    not say its time, or if the clock was set back in it.
+    not say its time or are not of all steps in the gap, or if the clock was set back in it.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -81,9 +81,24 @@ def gaps_of_training(record: Record) -> list[Gap]:
         is_within_epoch = before.epoch == row.epoch  # between epochs, programs evaluate and save the model
         has_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
         is_in_order = clock_s >= 0  # below 0, the clock was set back
-        if is_within_epoch and not has_evaluation and is_in_order:
+        if is_within_epoch and not has_evaluation and is_in_order and _covers_all_steps(before, row):
             gaps.append(Gap(clock_s, row_s, row))
     return gaps
+
+
+def _covers_all_steps(before: Window, row: Window) -> bool:
+    """Return whether the figures of a printed row are of all training steps since the row before.
+
+    PaddleClas resets its averages at a step of the epoch, so that the next row is of the steps from there on.
+
+    Args:
+        before: The row before.
+        row: The row, of the same epoch. If one of the two has no step, or this row no number of steps, the result is
+            True.
+    """
+    if before.step is None or row.step is None or row.steps is None:
+        return True
+    return row.steps == row.step - before.step
 
 
 def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> bool:

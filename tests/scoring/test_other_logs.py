@@ -138,6 +138,17 @@ def test_a_log_of_two_programs_keeps_its_start(tmp_path: Path) -> None:
     assert read(tmp_path, failed).segment is not None
 
 
+def test_steps_that_no_row_of_paddleclas_has_are_no_contradiction(tmp_path: Path) -> None:
+    """In epochs of 16 steps the row at 10 is of 6 steps, as the meters are reset at 5; by the stamps it is of 10."""
+    text = samples.paddleclas_dygraph(samples.run_of([0.5] * 320, epoch_steps=16))
+    assert [window.steps for window in read(tmp_path, text).windows] == [1, 6] * 20
+    status, out, error = scoring("score", samples.write(tmp_path, "a.log", text), "--protocol", "window")
+    assert (status, error) == (0, "") and out.startswith("512.000 images/s") and "ways_disagree" not in out
+    longer = samples.paddleclas_dygraph(samples.run_of([0.5] * 320, epoch_steps=80))
+    slow = read(tmp_path, longer.replace("batch_cost: 0.5", "batch_cost: 0.2"))
+    assert [check.refused for check in slow.checks if check.what == "time"] == [True]  # the other rows are still held
+
+
 def test_an_empty_section_amp_states_no_precision(tmp_path: Path) -> None:
     """`AMP : None` is a section that the command line took away."""
     text = samples.paddleclas_dygraph(run())
