@@ -35,26 +35,28 @@ class MMSeg(FormatReader):
     prints_mean_times = True
     segmentation = True
     fact_pattern = re.compile(
-        r"\bsamples_per_gpu ?= ?(?P<batch_per_device>\d{1,9})"
-        r"|(?P<loader>\w+)_dataloader ?= ?dict"
+        r"\bsamples_per_gpu ?= ?(?P<samples_per_gpu>\d{1,9})"
+        r"|\b(?P<loader>\w+_dataloader|val|test) ?= ?dict(?=\()"
         r"|\bbatch_size ?= ?(?P<batch_of_loader>\d{1,9})"
         r"|gpu_ids ?= ?range\((?P<range>\d{1,9}, ?\d{1,9})\)"
         r"|gpu_ids ?= ?\[(?P<ids>[\d, ]+)\]"
         r"|\bDistributed training: (?P<distributed>True)"
         r"|\bPyTorch: (?P<pytorch>\S+)|\bMMSegmentation: (?P<mmseg>\S+)|\bCuDNN (?P<cudnn>\d[\d.]*)"
         r"|\b(?:world_size ?= ?|GPU number: )(?P<devices>\d{1,9})"  # mmengine's `GPU number` is of all nodes
+        r"|(?P<opened>[(])|(?P<closed>[)])"
         r"|\b(?P<precision>fp16(?= ?= ?dict)|use_fp16 ?= ?True|(?:Fp16OptimizerHook|AmpOptimWrapper)(?='))"
     )
     evaluation_pattern = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
     quality_name = "mIoU"
     precision_names = (("amp", "amp"),)
-    _loader = ""  # the data loader whose section is read
+    _loader = ""  # the data loader whose section is read; empty: none
+    _open_brackets = 0  # in the section of this loader
 
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
 
-        A batch size in the section of a data loader counts only if the loader is that of training. Any switch of half
-        precision that is on sets the precision to "amp".
+        A batch size in the section of a data loader counts only if the loader is that of training, and goes before one
+        of all loaders. Any switch of half precision that is on sets the precision to "amp".
 
         Args:
             name: Name of a group of `fact_pattern`, such as "devices".
@@ -62,17 +64,35 @@ class MMSeg(FormatReader):
             line: Number of the line in the log.
         """
         if name == "loader":  # a line such as `train_dataloader = dict(`, on which a loader's section begins
-            self._loader = str(value)
-        elif name == "batch_of_loader":
-            if self._loader == "train":
-                self.set_if_unset("batch_per_device", value, line)
+            self._loader = self._loader or str(value)
+        elif name in ("opened", "closed"):
+            self._follow_brackets(1 if name == "opened" else -1)
+        elif name in ("batch_of_loader", "samples_per_gpu") and self._loader:
+            if self._loader == "train_dataloader":
+                self.set_if_unset("batch_of_train_loader", value, line)
+        elif name == "samples_per_gpu":
+            self.set_if_unset("batch_per_device", value, line)
         elif name == "precision":  # `value` switches half precision on, as `fp16` does
             self.set_if_unset("precision", "amp", line)
-        else:
+        elif name != "batch_of_loader":  # outside of a loader's section, `batch_size` may be anything's
             self.set_if_unset(name, value, line)
 
+    def _follow_brackets(self, change: int) -> None:
+        """Count the brackets that are open in the section of a data loader, which ends where the last one closes.
+
+        Args:
+            change: 1 for a bracket that opens, -1 for one that closes. Outside of such a section it changes nothing.
+        """
+        if not self._loader:
+            return
+        self._open_brackets += change
+        if self._open_brackets == 0:
+            self._loader = ""
+
     def finish_facts(self) -> None:
-        """Set devices, software versions and framework, and convert what the log states to numbers and names."""
+        """Set batch, devices, software versions and framework, and convert what the log states to numbers and names."""
+        if "batch_of_train_loader" in self.facts_by_name:
+            self.facts_by_name["batch_per_device"] = self.facts_by_name["batch_of_train_loader"]
         super().finish_facts()  # first: a number of devices that a line states goes before the list of GPUs
         self._set_devices_by_gpu_list()
         for name in ("pytorch", "mmseg", "cudnn"):

@@ -94,6 +94,22 @@ def test_mmengine_says_how_many_devices_run(tmp_path: Path) -> None:
     assert (record.devices, record.field_lines["devices"]) == (16, 2)
 
 
+@pytest.mark.parametrize(
+    ("data", "batch"),
+    [
+        ("samples_per_gpu=2, train_dataloader=dict(samples_per_gpu=4), val_dataloader=dict(samples_per_gpu=1)", 4),
+        ("val_dataloader=dict(samples_per_gpu=1, args=(1, 2)), val=dict(samples_per_gpu=3), samples_per_gpu=2", 2),
+        ("test_dataloader=dict(samples_per_gpu=1)", None),
+    ],
+)
+def test_of_mmcv_s_loaders_that_of_training_says_the_batch(tmp_path: Path, data: str, batch: int | None) -> None:
+    """A loader's own section goes before the number of all loaders (mmseg/apis/train.py)."""
+    text = samples.mmseg(run())
+    for printed in (data, data.replace(", ", ",\n")):
+        with_loaders = text.replace("    samples_per_gpu=32,", f"data = dict(\n    {printed})")
+        assert with_loaders != text and read(tmp_path, with_loaders).batch_per_device == batch
+
+
 EVALUATION = "".join(
     ["Starting Model Evaluation...\n"]
     + [f"DLL 2022-11-24 05:00:{step:02d}.0 - (0, {step}) total_ips : 99999.5 \n" for step in range(20, 60)]
