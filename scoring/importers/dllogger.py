@@ -36,9 +36,11 @@ _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
 _PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus"
 _PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|\d+(?:,\d+)+|[^\s,')]+)")
 # TensorFlow's examples print rows of evaluations in the words of training. MXNet's and they have the parameter `mode`.
+# In any mode but `training_benchmark`, TensorFlow trains with rows of `imgs_per_sec` and evaluates with `total_ips`.
 _MODE = r"^(?=.*(?:PARAMETER|Start with arguments)).*[\s(]mode(?: : |=')"
 _EVALUATION_STARTS = re.compile(
-    rf"Starting Model Evaluation|{_MODE}(?P<mode>evaluate|predict|inference_benchmark|val|pred)(?=[\s']|$)"
+    r"Starting Model Evaluation|\bimgs_per_sec : "
+    rf"|{_MODE}(?P<mode>evaluate|predict|inference_benchmark|val|pred)(?=[\s']|$)"
 )
 _TRAINING_STARTS = re.compile(rf"Starting Model Training|{_MODE}train")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.

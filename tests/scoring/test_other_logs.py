@@ -129,6 +129,17 @@ def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia_tensorflow", "nvidia_json"])
+def test_rows_behind_training_in_other_words_are_of_an_evaluation(tmp_path: Path, name: str) -> None:
+    """`train_and_evaluate` prints `imgs_per_sec` of training, then `total_ips` of its evaluation; JSON has no words."""
+    text = samples.WRITERS[name](run()).replace("train.total_ips", "total_ips").replace("training_benchmark", "train")
+    head, evaluation = text.split("\n", 1)
+    assert read(tmp_path, text).windows
+    training = re.sub(r'(?<=[ "])total_ips', "imgs_per_sec", evaluation)
+    with pytest.raises(InputError, match="without one training row"):
+        read(tmp_path, f"{head}\n{training}{evaluation}")
+
+
+@pytest.mark.parametrize("name", ["nvidia_tensorflow", "nvidia_json"])
 @pytest.mark.parametrize("mode", ["evaluate", "inference_benchmark"])
 def test_a_run_that_only_evaluates_is_refused(tmp_path: Path, name: str, mode: str) -> None:
     """The parameter `mode` says it, also in JSON, which has no line in words."""
