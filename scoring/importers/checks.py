@@ -18,6 +18,8 @@ from scoring.record import Check, Record, Window
 MAX_PLAUSIBLE_RATIO = 1.5  # no pause explains that two figures differ by a larger factor: one of them is wrong
 AGREES_WITHIN = 0.02  # two figures agree if their ratio is 1 within this, beyond the rounding of their digits
 CLOCKS_AGREE_WITHIN = 0.05  # the same for two clocks: evaluations that no line marks lie between epochs
+OTHER_BATCH_FROM = 0.1  # a row's rate x step time is of another batch from here on, beyond what its digits round off
+MOST_OTHER_BATCHES = 0.25  # share of the rows; with more, the log has no single batch size
 TWO_STAMPS_ERROR_S = 2.0  # the error of the time between two stamps of whole seconds
 EPOCHS_AND_RUN = "epochs against the run's time"  # the check that a warning about the run's time would repeat
 # Names of the checks that compare a figure with another clock. A record with one of them has a second clock.
@@ -453,6 +455,39 @@ def _check_batch(record: Record) -> Check | None:
     )
 
 
+def _check_batches_of_rows(record: Record) -> Check | None:
+    """Compare the batch sizes of one device that the rows imply with their median.
+
+    They differ if the program's batch size changes with the size of the images, or if a row prints the rate of an
+    epoch's last batch, which is smaller. No figure is right then, as rates and images are those of one batch size.
+
+    Args:
+        record: What the log says. Its rates must be those of one device.
+
+    Returns:
+        The result. None if rates are not of one device, or if at most 2 % of the rows are over 10 % off the median.
+    """
+    rows = [window for window in record.windows if _batch_of_row(window) > 0]
+    if record.rate_scope != "device" or not rows:
+        return None
+    usual_batch = statistics.median(_batch_of_row(row) for row in rows)
+    others = [row for row in rows if abs(_batch_of_row(row) / usual_batch - 1) > OTHER_BATCH_FROM]
+    if len(others) <= AGREES_WITHIN * len(rows):
+        return None
+
+    least = min(_batch_of_row(row) for row in others)
+    most = max(_batch_of_row(row) for row in others)
+    return Check(
+        what="batch",
+        ways=(
+            f"{lines_in_words(rows)}: rate x step time, {four_digits(usual_batch)} a device at the median",
+            f"line {others[0].line} and {len(others) - 1} more: {four_digits(least)} to {four_digits(most)} a device",
+        ),
+        agree=False,
+        refused=len(others) > MOST_OTHER_BATCHES * len(rows),
+    )
+
+
 def _batch_of_row(row: Window) -> float:
     """Return the batch size of one device that a printed row implies: its rate x step time.
 
@@ -505,5 +540,6 @@ CHECKS = (
     _check_counted_images,
     _check_printed_rates,
     _check_batch,
+    _check_batches_of_rows,
     _check_summary_rate,
 )

@@ -1,5 +1,6 @@
 """What one row of a log tells of the batch, the devices, the steps done and the pauses between rows."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,30 @@ def test_the_digits_of_rate_and_time_leave_a_range_for_the_batch(rate: str, time
     rows = RowBatch()
     rows.narrow(7, rate, time_s)
     assert rows.batch == batch
+
+
+@pytest.mark.parametrize(
+    ("sizes", "refused"),
+    [
+        ([32] * 40, None),
+        ([32] * 39 + [8], False),  # the last batch of an epoch, which is smaller
+        ([16, 24, 32, 48, 64] * 8, True),  # PaddleClas's MultiScaleSampler
+    ],
+)
+@pytest.mark.parametrize("writer", ["paddleclas_static", "paddleclas_dygraph", "paddleseg"])
+def test_rows_of_several_batch_sizes_make_no_figure(
+    tmp_path: Path, writer: str, sizes: list[int], refused: bool | None
+) -> None:
+    """A row prints the rate of its last batch's size, over the mean time of batches that have other sizes."""
+    rows = {"paddleclas_static": "train step:", "paddleclas_dygraph": "[Iter:", "paddleseg": "[TRAIN]"}
+    rates = iter(sizes)
+    text = ""
+    for line in samples.WRITERS[writer](samples.run_of([0.5] * 400)).splitlines(keepends=True):
+        is_row = rows[writer] in line
+        text += re.sub(r"ips: [\d.]+", f"ips: {next(rates) / 0.5:.4f}", line) if is_row else line
+    record = read_record(samples.write(tmp_path, "log.txt", text))
+    found = [check.refused for check in record.checks if check.what == "batch" and not check.agree]
+    assert found == ([] if refused is None else [refused])
 
 
 @pytest.mark.parametrize(("hosts", "nodes"), [("None", 1), ("'a:5000,b:5000,c:5000'", 3)])
