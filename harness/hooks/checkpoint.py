@@ -6,6 +6,7 @@ background thread writes it from a copy in host memory, so that no step waits fo
 All randomness of a run is a function of (seed, epoch, sample): the seed and the position stand for random states.
 """
 
+import contextlib
 import math
 import shutil
 import signal
@@ -111,7 +112,8 @@ class Keeper(Hook):
         self._wait_for_writer()
         self._report()
         if self._lock is not None:
-            Path(self._lock.name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the disk may have failed by now: the run ends as it would
+                Path(self._lock.name).unlink()
             self._lock.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -349,8 +349,9 @@ def test_a_disk_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_path
         made.epoch_ended(built.main, 1)
         made._wait_for_writer()
         assert made.window_ends(built.main, Timing(), step=11, epoch=2) == 0.0
+        assert [path.name for path in (tmp_path / "kept").iterdir()] == [checkpoint_file.LOCK], "nothing half written"
+        monkeypatch.setattr(os, "unlink", mock.Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
     assert "warning: checkpoint not written: [Errno 28] No space left on device" in capfd.readouterr().err
-    assert list((tmp_path / "kept").iterdir()) == [], "nothing half written"
 
 
 def test_no_step_waits_for_the_disk(tmp_path, one_rank, built, monkeypatch):
