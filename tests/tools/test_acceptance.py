@@ -186,6 +186,10 @@ def test_memory_is_the_most_of_any_rank_against_the_card_and_needs_the_throughpu
     machine.kept_by = functools.partial(acceptance.Machine.kept_by, machine)
     verdict = acceptance_speed.peak_memory(machine)
     assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
+    machine.nodes[0].gpus = [schema.Gpu(name="NVIDIA GB10", memory_gib=None, driver="580")]
+    verdict = acceptance_speed.peak_memory(machine)
+    assert verdict.found == "20.0 GiB at batch 256; the memory of the GPUs is unknown"
+    assert verdict.figures["has_gib"] is None
     machine.kept_by_check.clear()
     with pytest.raises(RunError, match="needs what the check of throughput measures, which failed"):
         acceptance_speed.peak_memory(machine)

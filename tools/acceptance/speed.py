@@ -1,7 +1,6 @@
 """The checks of an acceptance that measure: throughput, compared with what others published, and memory."""
 
 import itertools
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -322,9 +321,11 @@ def peak_memory(machine: Machine) -> Verdict:
     gpu_sizes_gib: list[float] = []
     for node in machine.nodes:
         gpu_sizes_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)
-    smallest_gib = min(gpu_sizes_gib, default=math.nan)  # NaN if no GPU reports its size
+    smallest_gib = min(gpu_sizes_gib, default=None)  # None if no GPU reports its size
     peak_gib = max(peaks_mib) / 1024
-    found = f"{peak_gib:.1f} of {six_digits(smallest_gib)} GiB at batch {machine.job.model.batchsize}"
-    size_gib = smallest_gib if gpu_sizes_gib else None  # JSON has no NaN
-    figures = {"peak_gib": peak_gib, "has_gib": size_gib}
+    batch = machine.job.model.batchsize
+    found = f"{peak_gib:.1f} GiB at batch {batch}; the memory of the GPUs is unknown"
+    if smallest_gib is not None:
+        found = f"{peak_gib:.1f} of {six_digits(smallest_gib)} GiB at batch {batch}"
+    figures = {"peak_gib": peak_gib, "has_gib": smallest_gib}
     return Verdict(check="memory", status=OK, found=found, wanted="the job fits", figures=figures)
