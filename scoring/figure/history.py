@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jinja2
 
-from runlog.digits import percent, six_digits
+from runlog.digits import counted, percent, six_digits
 from runlog.text import csv_text, safe_lines, visible
 from scoring.export import to_parquet
 from scoring.figure import spread
@@ -168,7 +168,7 @@ def _too_few_in_words(past: Runs) -> str:
     has_enough_runs = runs >= LEAST_RUNS
     if has_enough_runs and independent_count < LEAST_RUNS:  # the means of the hosts count, not the runs
         return f"the {runs} earlier runs are of {independent_count} hosts, {LEAST_RUNS} are needed"
-    return f"the history holds {runs} earlier runs of it, {LEAST_RUNS} are needed"
+    return f"the history holds {counted(runs, 'earlier run')} of it, {LEAST_RUNS} are needed"
 
 
 def _verdict(ratio: float, high: float) -> str:
@@ -264,7 +264,7 @@ def _write_history(args: argparse.Namespace) -> int:
         output.write_text(page(rows), encoding="utf-8")
     else:
         _write_table(rows, output)
-    print(f"{len(rows)} runs in {output}")
+    print(f"{counted(len(rows), 'run')} in {output}")
     return 0
 
 
@@ -347,7 +347,9 @@ def _add_runs(args: argparse.Namespace) -> int:
     replaced = ""
     if added.corrected:
         replaced = f", and {added.corrected} took the place of what it said"
-    print(f"{added.new} of {len(result.records)} runs are new in {args.file}{replaced}")
+    runs = counted(len(result.records), "run")
+    are_new = "is new" if len(result.records) == 1 else "are new"
+    print(f"{added.new} of {runs} {are_new} in {args.file}{replaced}")
     return 0
 
 

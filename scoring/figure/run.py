@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from scoring.figure import series
 from scoring.figure.protocols import OverSteps, Protocol
 from scoring.figure.rates import (
@@ -452,7 +452,7 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
 
 def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
     """Return how long a run is, for an error: `12 stamped rows, the last after 120 steps`."""
-    return f"{len(stamped)} stamped rows, the last after {stamped[-1].steps_done} steps"
+    return f"{counted(len(stamped), 'stamped row')}, the last after {counted(stamped[-1].steps_done, 'step')}"
 
 
 def _refuse_clock_set_back(record: Record, windows: Sequence[Window]) -> None:

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 
+from runlog.digits import counted
 from runlog.text import called, safe_lines
 from runlog.verdict import as_text
 from scoring.figure import protocols
@@ -178,7 +179,7 @@ def _more_runs_in_words(more_runs: int | None) -> str:
         return ""
     if more_runs > MOST_MORE_RUNS:
         return "too noisy for a goal of 1 %"
-    return f"{more_runs} more runs, all of them counted, by the spread of these"
+    return f"{counted(more_runs, 'more run')}, all of them counted, by the spread of these"
 
 
 def _row_of_run(run: RunFigure) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from runlog.digits import counted
 from scoring.figure.protocols import Protocol
 from scoring.importers.text import lines_in_words
 from scoring.record import InputError, NothingMeasuredError, Record, Window
@@ -28,7 +29,7 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
         epochs_to_drop = protocol.skip if skip is None else skip
-        return _drop_first(record, epochs, epochs_to_drop, "epochs")
+        return _drop_first(record, epochs, epochs_to_drop, "epoch")
 
     windows = _after_warm_up(record, protocol, skip)
     if protocol.take_steps is None:
@@ -61,11 +62,11 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
 
     if skip is not None:
-        return _drop_first(record, windows, skip, "windows")
+        return _drop_first(record, windows, skip, "window")
     if protocol.skip_unit == "window":
         marked_as_warm_up = len(record.windows) - len(windows)
         still_to_drop = max(0, protocol.skip - marked_as_warm_up)
-        return _drop_first(record, windows, still_to_drop, "windows")
+        return _drop_first(record, windows, still_to_drop, "window")
     log_marks_what_was_measured = any(window.phase == "measured" for window in windows)
     if log_marks_what_was_measured:
         return windows
@@ -79,13 +80,13 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
         record: The run as read from its log, for the error.
         rows: The windows or the summaries of epochs.
         number: How many to drop.
-        unit: What the error calls the rows: "windows" or "epochs".
+        unit: What the error calls a row: "window" or "epoch".
 
     Raises:
         NothingMeasuredError: No row is left.
     """
     if number >= len(rows):
-        raise nothing_left(record, warm_up=f"{number} {unit}", held=f"{len(rows)}")
+        raise nothing_left(record, warm_up=counted(number, unit), held=f"{len(rows)}")
     return rows[number:]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runlog.digits import counted
 from scoring.importers import MOST, read_record
 from scoring.record import InputError, Record
 
@@ -101,7 +102,8 @@ def _number_of_each(systems: Sequence[str], values: Sequence[int] | None, option
     if len(values) == 1:
         return [values[0]] * len(systems)
     if len(values) != len(systems):
-        raise InputError(f"{option} gives {len(values)} numbers for {len(systems)} systems; give one, or one for each")
+        given = f"{option} gives {len(values)} numbers for {counted(len(systems), 'system')}"
+        raise InputError(f"{given}; give one, or one for each")
     return values
 
 

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from runlog.digits import counted
 from runlog.reader import open_log
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle, paddleclas
@@ -90,7 +91,8 @@ def recognise(path: str | os.PathLike[str]) -> str:
                 del signs_to_find[name]  # its later rows tell nothing more
 
     if not line_of_first_row:
-        raise InputError(f"{path}: no line of a known format in {line} lines; known are {', '.join(FORMATS)}")
+        lines = counted(line, "line")
+        raise InputError(f"{path}: no line of a known format in {lines}; known are {', '.join(FORMATS)}")
     if len(line_of_first_row) > 1:
         where = ", ".join(f"{name} (line {first_line})" for name, first_line in line_of_first_row.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")

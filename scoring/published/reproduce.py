@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from compliance.mlperf import UNVERIFIED, notes_in_order
 from runlog import named_files
-from runlog.digits import percent
+from runlog.digits import counted, percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols
@@ -504,7 +504,7 @@ def verdict_lines(results: JsonObject) -> Iterator[str]:
     count = collections.Counter(figure["verdict"] for figure in results["figures"])
     wrong = sum(not speedup["follows"] for speedup in results["speedups"])
     yield (
-        f"{count.total()} figures: {count[BORNE_OUT]} borne out, {count[NOT_BORNE_OUT]} not, "
+        f"{counted(count.total(), 'figure')}: {count[BORNE_OUT]} borne out, {count[NOT_BORNE_OUT]} not, "
         f"{count[NOT_DECIDED]} not decided, {count[NOT_RECOMPUTED]} not recomputed; "
         f"{wrong} of {len(results['speedups'])} speedups do not follow"
     )

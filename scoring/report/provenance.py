@@ -87,9 +87,12 @@ def compliance(report: Report) -> Section:
     elif is_checked:
         parts.append(Paragraph(text="No error and no warning."))
     if notes:
-        parts.append(Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes)]))
+        parts.append(Fold(summary=counted(len(notes), "note"), blocks=[blocks.table("Notes", notes)]))
     # The gist is shown beside the section's title.
-    gist = f"{len(errors_and_warnings)} errors and warnings" if is_checked else "not checked"
+    gist = "not checked"
+    if is_checked:
+        has_one = len(errors_and_warnings) == 1
+        gist = "1 error or warning" if has_one else f"{len(errors_and_warnings)} errors and warnings"
     return Section(key="compliance", title="Compliance", gist=gist, blocks=parts)
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from runlog.digits import counted
 from runlog.run import real
 from scoring.figure import warnings
 from scoring.published.table import Published
@@ -95,7 +96,7 @@ def _plot_blocks(figures: Sequence[Figure]) -> list[Block]:
     parts: list[Block] = [*figures[:SHOWN_PANELS]]
     folded = figures[SHOWN_PANELS:]
     if folded:
-        parts.append(Fold(summary=f"{len(folded)} more runs", blocks=folded))
+        parts.append(Fold(summary=counted(len(folded), "more run"), blocks=folded))
     return parts
 
 
@@ -157,7 +158,7 @@ def _caption_of_run(run: ReportedRun, points: Sequence[Point], window_count: int
         axis_unit: What the points' starts and ends count: "s", "step" or "row".
     """
     range_of_rates = range_in_words(point.images_per_s for point in points)
-    caption = f"Run {run.number}: {range_of_rates} {unit_of_rates(run)} over {window_count} windows"
+    caption = f"Run {run.number}: {range_of_rates} {unit_of_rates(run)} over {counted(window_count, 'window')}"
     measured_span = _measured_span(points)
     if measured_span:
         caption += f"; measured from {measured_span} {axis_unit}"

@@ -65,10 +65,10 @@ def test_a_run_is_kept_once_with_its_record_and_a_correction_takes_its_place(tmp
     assert command("add", *runs) == (0, f"5 of 5 runs are new in {file}\n", "")
     assert command("add", *runs).stdout.startswith("0 of 5")
     for system in (("--system", "wrong"), ()):
-        said = f"0 of 1 runs are new in {file}, and 1 took the place of what it said\n"
+        said = f"0 of 1 run is new in {file}, and 1 took the place of what it said\n"
         assert command("add", runs[0], *system).stdout == said
     runs[0].touch()
-    assert command("add", runs[0]).stdout == f"0 of 1 runs are new in {file}\n"
+    assert command("add", runs[0]).stdout == f"0 of 1 run is new in {file}\n"
     with sqlite3.connect(file) as connection:
         rows = history_file.rows_of(connection)
         (packed,) = connection.execute("SELECT record FROM run WHERE sha256 = ?", [rows[0].sha256]).fetchone()
@@ -89,10 +89,10 @@ def test_a_log_that_was_added_before_its_run_ended_is_no_second_run(
     lines = text.splitlines(keepends=True)
     rows_read = read_record(log).windows
     samples.write(tmp_path, "a.log", "".join(lines[: rows_read[10].line]))
-    assert command("add", log).stdout.startswith("1 of 1 runs are new")
+    assert command("add", log).stdout.startswith("1 of 1 run is new")
     samples.write(tmp_path, "a.log", text)
     assert "the history holds 0 earlier runs of it" in command("check", log).stdout
-    assert "0 of 1 runs are new" in command("add", log).stdout
+    assert "0 of 1 run is new" in command("add", log).stdout
     [row] = rows_in(tmp_path)
     assert row.sha256 == read_record(log).sha256
 
@@ -114,11 +114,19 @@ def test_a_run_s_date_is_that_of_its_start_or_first_row(
     assert (row.date_of, row.date[: len(said[1])]) == said
 
 
+def test_one_run_is_counted_as_one(tmp_path: Path, command: Command) -> None:
+    first, second = logs(tmp_path, "a", [1, 1.01])
+    command("add", first)
+    assert "the history holds 1 earlier run of it, 3 are needed" in command("check", second).stdout
+    page = tmp_path / "page.html"
+    assert command("show", page).stdout == f"1 run in {page}\n"
+
+
 def test_each_segment_of_a_log_is_a_run(tmp_path: Path, command: Command) -> None:
     both = samples.write(tmp_path, "both.txt", "".join(log.read_text() for log in logs(tmp_path, "a", [1, 1.1])))
     assert "2 runs in one log" in command("add", both)[2]
     for segment, new in ((1, 1), (2, 1), (2, 0)):
-        assert command("add", both, "--segment", segment)[1].startswith(f"{new} of 1 runs are new")
+        assert command("add", both, "--segment", segment)[1].startswith(f"{new} of 1 run is new")
     rates = sorted(row.images_per_s for row in rows_in(tmp_path))
     assert rates == pytest.approx([256 / 0.55, 256 / 0.5])
 

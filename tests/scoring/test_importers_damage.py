@@ -158,9 +158,12 @@ def test_rows_have_the_last_word_over_a_configured_batch(tmp_path: Path) -> None
     assert "the configuration, 64" in str(check) and "rate x step time, 32 a device" in str(check)
 
 
-def test_unknown_format(tmp_path: Path) -> None:
-    text = "LAUNCH --ips=10.0.0.1\ninfer_imgs: 5\nips: 300 samples/sec.\n"
-    with pytest.raises(InputError, match="no line of a known format in 3 lines"):
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("LAUNCH --ips=10.0.0.1\ninfer_imgs: 5\nips: 300 samples/sec.\n", "3 lines"), ("infer_imgs: 5\n", "1 line")],
+)
+def test_unknown_format(tmp_path: Path, text: str, count: str) -> None:
+    with pytest.raises(InputError, match=f"no line of a known format in {count};"):
         recognise(samples.write(tmp_path, "resnet50_b128_fp32.log", text))
 
 

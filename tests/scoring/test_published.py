@@ -247,6 +247,7 @@ def test_verdicts(found: dict, published_logs: Path) -> None:
     assert any("does not say devices" in note for note in a100["notes"])
     printed = command(published_logs).stdout
     assert "9 figures: 8 borne out, 1 not, 0 not decided, 0 not recomputed; 3 of 23 speedups do not follow" in printed
+    assert "\n1 figure: 1 borne out, 0 not" in command(published_logs / "mlperf_v2.1_dgxa100_resnet").stdout
     assert "published 3019.361 images/s, recomputed 3019.3614 (+0.000%), protocol perf" in printed
 
 

@@ -77,6 +77,7 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert not {"b", "x"} & {name for name, _ in page.elements}
     text = "".join(page.text)
     assert "<script>window.pwned=1</script>" in text  # as text
+    assert "1 error or warning" in text
     assert "\\u202e" in text
     assert not {"\u202e", "\x1b", "\0"} & set(text)
     out = report(log, "--findings", findings).stdout

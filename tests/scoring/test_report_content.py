@@ -270,6 +270,7 @@ def test_a_submission_s_systems_have_an_efficiency(tmp_path: Path, described: bo
             assert values_of(places[0])["groups"][0]["runs"][0]["devices"] is None
     if not described:  # one number for all is neither
         assert "gives 3 numbers for 2 systems" in report(*places, "--devices", "8,16,32", code=2).stderr
+        assert "gives 2 numbers for 1 system;" in report(places[0], "--devices", "8,16", code=2).stderr
         text = "".join(page_of(tmp_path, *places, "--devices", "8,16").text)  # four times the rate on twice of them
         assert "no figure: at most 100 % on 16 devices" in text and "2.00 times as much a device as the base" in text
 

@@ -21,6 +21,7 @@ from scoring.report.scaling import published_curves
 from scoring.report.text import time_unit
 from tests import make_log
 from tests.scoring.pages import page_of, report, values_of, write_log
+from tests.scoring.samples import folder_of
 
 LEAST = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "compute_least_s": 1.0, "compute_median_s": 1.0}
 
@@ -270,6 +271,14 @@ def test_the_caption_of_a_run_says_where_its_measured_windows_end(tmp_path: Path
     text = report(log, "--protocol", "dlperf", code=1).stdout.replace("\\", "")
     [span] = re.findall(r"over 30 windows; measured from ([\d.]+) to ([\d.]+) s", text)
     assert float(span[1]) - float(span[0]) == pytest.approx(50.5, abs=0.2)
+
+
+def test_one_window_and_one_more_run_are_counted_as_one(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.txt", windows=1)
+    assert "over 1 window;" in "".join(page_of(tmp_path, log, "--skip", 0).text)
+    assert "the run has 1 stamped row, the last after 5 steps" in report(log, "--protocol", "dlperf", code=1).stderr
+    seven = folder_of(tmp_path, "seven", [1, 1.01, 0.99, 1.02, 0.98, 1.03, 0.97])
+    assert "1 more run" in page_of(tmp_path, seven).text
 
 
 def test_systems_that_differ_in_their_framework_have_names_and_efficiencies_of_their_own(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_one_run_says_so(tmp_path: Path) -> None:
         (["--protocol", "perf-seg", "--skip", 1000], "nothing is left to measure"),
         (["--protocol", "mlperf"], "no run_start in the log"),
         (["--protocol", "nonesuch"], "no protocol 'nonesuch'; known are window"),
-        (["--protocol", "ngc-mxnet"], "warm-up is 1 epochs and the run has 0"),
+        (["--protocol", "ngc-mxnet"], "warm-up is 1 epoch and the run has 0"),
         (["--protocol", "absent.yaml"], "absent.yaml: no such file"),
         (["--protocol", "perf", "--format", "oneflow"], "without one training row"),
     ],
@@ -308,6 +308,8 @@ def test_what_the_spread_of_runs_says(tmp_path: Path) -> None:
         assert result["more_runs_for_1_percent"] == pytest.approx((4.303 * step / 0.01) ** 2 - 3, rel=0.03)
         assert ("rates_averaged" in [warning["rule"] for warning in result["warnings"]]) == (name == "unlike")
         assert shown in scoring("score", *logs, "--protocol", "window").stdout
+    logs = sorted(folder_of(tmp_path, "near", [1, 1.0043, 0.9957]).iterdir())
+    assert " 1 more run, all of" in scoring("score", *logs, "--protocol", "window").stdout
     assert command("score", logs[0], "--protocol", "window")[1]["more_runs_for_1_percent"] is None
 
 
