@@ -395,7 +395,8 @@ class FindingCollector:
             last: A finding by the rule, such as its last listed one.
             count: How many breaches are not listed.
         """
-        actual = f"{count} more breaches of {last.rule}, not listed"
+        breaches = "1 more breach" if count == 1 else f"{count} more breaches"
+        actual = f"{breaches} of {last.rule}, not listed"
         unlisted = replace(last, severity="info", line=None, expected="", actual=actual, fix="", official=False)
         self.findings.append(unlisted)
 

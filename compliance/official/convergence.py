@@ -14,6 +14,7 @@ from typing import Any
 
 from compliance.official import rounds, rule_files
 from compliance.official.rounds import SubmissionRuns
+from runlog.digits import counted
 from runlog.stats import t_cdf
 
 SIGNIFICANCE = 0.05  # rcp_checker: alpha of the one-sided t-test
@@ -155,7 +156,8 @@ def against_reference(
     kept = _without_fastest_and_slowest(values, dropped)  # runs that did not converge are dropped as the slowest
     if not kept:
         least_runs = 2 * dropped + 1
-        return Convergence(passed=False, reason=f"{len(values)} runs: no olympic mean of fewer than {least_runs}")
+        runs = counted(len(values), "run")
+        return Convergence(passed=False, reason=f"{runs}: no olympic mean of fewer than {least_runs}")
     chosen = point_at(batch, points, reference)
     if chosen is None:
         return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")

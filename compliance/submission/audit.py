@@ -26,7 +26,7 @@ from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, find_unusually_early
 from compliance.submission.templates import template_text
 from runlog import schema
-from runlog.digits import significant
+from runlog.digits import counted, significant
 from runlog.text import printable
 
 MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are equal but for their rounding
@@ -345,7 +345,7 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
     if why_no_score:
         return why_no_score
     if official.score is not None and log_count != official.score.runs_wanted:
-        return f"{log_count} logs; a submission has {official.score.runs_wanted}"
+        return f"{counted(log_count, 'log')}; a submission has {official.score.runs_wanted}"
     return ""
 
 

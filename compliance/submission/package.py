@@ -33,6 +33,7 @@ from compliance.submission.score import Score, choose_median_runs, refuse_mixed_
 from compliance.submission.system import FIELDS
 from compliance.submission.templates import rendered
 from runlog import schema
+from runlog.digits import counted
 from runlog.json_types import JsonObject
 from runlog.text import called, printable
 from runlog.verdict import FATAL, Verdict, as_text
@@ -268,7 +269,7 @@ def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedB
     wanted_logs = benchmark.runs_of_result.runs
     given_logs = len(copies.reports)
     if given_logs < wanted_logs:
-        raise ValueError(f"{given_logs} logs given: a submission of {benchmark.name} has {wanted_logs}")
+        raise ValueError(f"{counted(given_logs, 'log')} given: a submission of {benchmark.name} has {wanted_logs}")
     return benchmark
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from compliance.submission.package import HASHES, MANIFEST, hashes
 from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of, published_name
 from compliance.submission.verify import NAMESPACE, ssh_keygen, verify
+from runlog.digits import counted
 from runlog.text import printable
 from runlog.verdict import FATAL
 
@@ -117,4 +118,5 @@ def _summary(out: Path) -> str:
     table = json.loads((out / TABLE).read_text(encoding="utf-8"))
     counts = Counter(result["status"] for result in table["results"])
     kinds = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    return "\n".join([f"{out / PAGE}: {len(table['results'])} results ({kinds})", *table["footnotes"]]) + "\n"
+    results = counted(len(table["results"]), "result")
+    return "\n".join([f"{out / PAGE}: {results} ({kinds})", *table["footnotes"]]) + "\n"

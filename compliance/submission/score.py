@@ -18,7 +18,7 @@ from compliance.rules import Finding, Ruleset, load
 from compliance.submission.group import FAILED, ConvergenceTest, convergence_test, one_submission, standing_of
 from compliance.submission.runs import check_between_runs, logs_named_by
 from runlog import schema
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
 from runlog.stats import median_set
 from runlog.text import printable
@@ -520,7 +520,7 @@ def as_text(score: Score) -> str:
     if score.chosen:
         lines.append(f"  scored: {score.chosen}")
     if score.provisional:
-        lines.append(f"  provisional: {len(score.runs)} runs; a submission has {score.runs_wanted}")
+        lines.append(f"  provisional: {counted(len(score.runs), 'run')}; a submission has {score.runs_wanted}")
     if score.minutes is None:
         lines.append(f"no score: {score.problem}")
         return "\n".join(lines) + "\n"

@@ -24,6 +24,7 @@ from compliance.submission.package_files import Problems, hash_by_name, judge_di
 from compliance.submission.package_logs import FRAMEWORK_LOG
 from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of, published_name
 from compliance.submission.runs import sha256
+from runlog.digits import counted
 from runlog.json_types import JsonObject
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
@@ -316,8 +317,8 @@ def _check_hashes(folder: Path) -> list[Verdict]:
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
     if listed == computed:
-        files = computed.count(b"\n")  # one line for each file
-        return [judged(HASHES, good=True, found=f"{files} files; the id of the package is {sha256(folder / HASHES)}")]
+        files = counted(computed.count(b"\n"), "file")  # one line for each file
+        return [judged(HASHES, good=True, found=f"{files}; the id of the package is {sha256(folder / HASHES)}")]
     problems = Problems(unwanted="is not listed", missing="is missing", altered="was altered")
     differences = judge_differences(HASHES, hash_by_name(listed), hash_by_name(computed), problems)
     if differences:
@@ -442,7 +443,7 @@ def _check_site_hashes(folder: Path) -> Verdict:
             lines.append(line)
     computed = "".join(lines).encode()
     is_as_listed = read_stated(folder / HASHES) == computed
-    files = f"{len(lines)} files"
+    files = counted(len(lines), "file")
     return judged(HASHES, good=is_as_listed, found=files if is_as_listed else f"{files}, not those that it lists")
 
 

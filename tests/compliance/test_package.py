@@ -227,6 +227,7 @@ def _tree() -> str:
     ("change", "says"),
     [
         (lambda a: a["logs"].pop(), "4 logs given: a submission of resnet has 5"),
+        (lambda a: a.update(logs=a["logs"][:1]), ": 1 log given: a submission of resnet has 5"),
         (lambda a: a.update(org="Ex ample"), "letters, digits and any of"),
         (lambda a: a.update(org="../x"), "letters, digits and any of"),
         (lambda a: a.update(org=""), "--org is empty: letters, digits and any of"),

@@ -30,7 +30,8 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(built: tuple[Path, dict[str, Any]], key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("www") / "site"
-    assert compliance("publish", built[0], "--out", out, "--key", key).returncode == 0
+    done = compliance("publish", built[0], "--out", out, "--key", key)
+    assert done.returncode == 0 and f"{out / 'index.html'}: 1 result (1 no MLPerf result)\n" in done.stdout
     return out
 
 
@@ -150,6 +151,12 @@ def test_a_signature_of_which_ssh_keygen_names_no_signer_is_refused(
     checks = answer("verify", site, "--signers", key.with_name("signers"), status=1)["checks"]
     [signature] = [check for check in checks if check["check"] == "SHA256SUMS.sig"]
     assert signature["found"] == "ssh-keygen -Y find-principals: it names no signer"
+
+
+def test_one_file_is_counted_as_one(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    checks = answer("verify", tmp_path, status=1)["checks"]
+    assert "1 file, not those that it lists" in [check["found"] for check in checks]
 
 
 def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:

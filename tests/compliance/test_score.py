@@ -208,6 +208,8 @@ def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_pat
     assert (status, found["provisional"]) == (0, True)
     assert found["minutes"] == pytest.approx(sum(kept) / len(kept), rel=1e-15)
     assert found["reduction"].startswith(reduction)
+    runs = "1 run" if count == 1 else f"{count} runs"
+    assert f"  provisional: {runs}; a submission has 5\n" in compliance("score", tmp_path)[1]
 
 
 def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path) -> None:
