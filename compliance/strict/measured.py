@@ -426,11 +426,27 @@ class Measured:
         """
         checkpoint = dataclass_of(schema.Checkpoint, event.value)  # None if it does not fit the schema
         if checkpoint is not None and is_possible_checkpoint(checkpoint) and self._is_possibly_done(checkpoint.step):
+            self._compare_wait_with_clock(event, checkpoint)
             if len(self._blocked_ms_by_step) < EVENTS_KEPT:
                 self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
         else:
             shown = printable(event.value)
             self.report_if_project_log(event.line, f"no possible checkpoint of a step that was done: {shown}")
+
+    def _compare_wait_with_clock(self, event: Event, checkpoint: schema.Checkpoint) -> None:
+        """Report, in a log of this project, a checkpoint for which training waited longer than the run had lasted.
+
+        Args:
+            event: The event checkpoint, which is logged after the wait.
+            checkpoint: Its value.
+        """
+        if self._run.start_ms is None:
+            return
+        passed_ms = event.time_ms - self._run.start_ms
+        most_ms = passed_ms + self._most_difference_ms(passed_ms)
+        if checkpoint.blocked_s * 1000 > most_ms:
+            waited = f"a wait of {six_digits(checkpoint.blocked_s)} s for a checkpoint"
+            self.report_if_project_log(event.line, f"{waited}, {six_digits(passed_ms / 1000)} s after run_start")
 
     def _is_possibly_done(self, step: int) -> bool:
         """Return whether a step was done, or may have been: after a malformed window the last step is not known.

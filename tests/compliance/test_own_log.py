@@ -124,6 +124,8 @@ def test_a_throughput_run_owes_no_epochs_of_its_recipe(tmp_path: Path) -> None:
         ({"file": "22.safetensors"}, False),
         ({"mib": -1.0}, False),
         ({"blocked_s": -1.0}, False),
+        ({"blocked_s": 18.0}, True),  # as long as the run had lasted
+        ({"blocked_s": 20.0}, False),
     ],
 )
 def test_a_checkpoint_has_the_file_of_its_step(forged: dict[str, object], passes: bool, tmp_path: Path) -> None:
