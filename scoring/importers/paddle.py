@@ -35,6 +35,7 @@ class Launch(FormatReader):
         r"|device: \d+, cuDNN Version: (?P<cudnn>\d+(?:\.\d+)*)"
         r"|nccl context nranks: (?P<nranks>\d{1,9}) local rank: \d+ gpu id: \d+ ring id: 0\b"
         r"|GPUs used: (?P<gpus>\d{1,9})"
+        r"|the number of gpus is (?P<world_size>\d{1,9}) in current training"  # PaddleClas, where it is not 4
         r"|PaddlePaddle: (?P<paddle>\d[\w.+-]*)"
         r"|train with paddle (?P<trained_with>\d[\w.+-]*)"
         r"|NVIDIA_TF32_OVERRIDE\W+(?P<tf32>[01])\b"
@@ -63,6 +64,7 @@ class Launch(FormatReader):
             "PADDLE_TRAINERS_NUM": self._count_in("trainers"),
             "NCCL's nranks": self._count_in("nranks"),
             "GPUs used": self._count_in("gpus"),
+            "the number of gpus in current training": self._count_in("world_size"),
         }
         return {place: count for place, count in counts.items() if count is not None and count.value > 0}
 
