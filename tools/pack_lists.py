@@ -8,6 +8,7 @@ from typing import NamedTuple
 from harness.lists import Folders
 from harness.lists import lines as list_lines
 from paddle_rn50 import folder, recordio
+from runlog.digits import counted
 
 PARTS = ("train", "val")
 NEWLINE = b"\n"
@@ -104,7 +105,7 @@ def _flat_list(source: Path, labels: Path) -> bytes:
         lines.append(f"{image_folder.name}/{image.file_name} {int(image.label)}\n")
     if images_without_line:
         print_warning(
-            f"{labels}: does not name {len(images_without_line)} images of {image_folder}, which are left out of the "
+            f"{labels}: does not name {counted(len(images_without_line), 'image')} of {image_folder}: left out of the "
             f"list, the first is {min(images_without_line)}"
         )
     return os.fsencode("".join(lines))

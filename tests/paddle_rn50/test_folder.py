@@ -229,7 +229,7 @@ def test_images_and_classes_that_a_flat_vals_labels_lack(
         pack_lists.write_lists(root, labels)
     labels.write_text("c.JPEG 1\n")
     pack_lists.write_lists(root, labels)
-    said = f"{labels}: does not name 2 images of {root}/val, which are left out of the list, the first is a.JPEG"
+    said = f"{labels}: does not name 2 images of {root}/val: left out of the list, the first is a.JPEG"
     assert capsys.readouterr().err == f"warning: {said}\n"
     assert (root / "val_list.txt").read_text() == "val/c.JPEG 1\n"
 

@@ -12,6 +12,7 @@ import pytest
 
 from harness import child, nvidia
 from harness.job import job_of
+from runlog.digits import counted
 from runlog.verdict import FATAL, OK, WARNING, Verdict, worst
 from tests import jobs
 from tests.jobs import need
@@ -99,7 +100,7 @@ def test_a_sound_machine_starts_cuda_on_every_gpu(libraries: Path) -> None:
         )
         (verdict,) = judged(start, gpus=gpus)
         assert (verdict.check, verdict.status) == ("cuda.start", OK)
-        assert verdict.found == f"a context on each of {gpus} GPUs; the driver's CUDA is 12.4"
+        assert verdict.found == f"a context on {counted(gpus, 'GPU')}; the driver's CUDA is 12.4"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_fewer_gpus_than_ranks_and_none_of_a_driver(libraries: Path, tmp_path: P
     (verdict,) = judged(start)
     assert verdict.found.startswith("CUDA shows 7 GPUs: ") and "set CUDA_VISIBLE_DEVICES" in verdict.fix
     (verdict,) = judged(cuda.try_start(environ(libraries, gpus=1), 8), mig=True)
-    assert verdict.found.startswith("CUDA shows 1 GPUs: MIG divides GPU0, ")
+    assert verdict.found.startswith("CUDA shows 1 GPU: MIG divides GPU0, ")
     (tmp_path / "libcuda.so.1").write_text("no library")
     (verdict,) = judged(cuda.try_start(environ(tmp_path), 8))
     assert "libcuda.so.1: file too short" in verdict.found and "--gpus all" in verdict.fix

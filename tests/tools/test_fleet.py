@@ -140,7 +140,7 @@ def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
         ("--write-hosts hosts --nodes -1", 2, "--nodes"),
         ("--nodes 3", 2, "--nodes goes with --write-hosts"),
         ("--html no/page.html", 2, "error: [Errno 2] "),  # told after the verdicts
-        ("--write-hosts hosts --nodes 9", 1, "error: 9 nodes are wanted, 8 are good: add nodes\n"),
+        ("--write-hosts hosts --nodes 9", 1, "error: --nodes 9: of good ones there are 8: add nodes\n"),
     ],
 )
 def test_what_cannot_be_had_is_no_success(

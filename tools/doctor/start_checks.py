@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pynvml
 
 from harness import env, nvidia
+from runlog.digits import counted
 from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tools.doctor import nccl
 from tools.doctor.cuda import CudaStart, Step, System
@@ -86,11 +87,11 @@ def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdic
     shown_gpus = start.shown_gpus or 0
     tried_gpus = len(start.step_by_gpu)
     if shown_gpus < needed_gpus:
-        return _cause_verdict(f"CUDA shows {shown_gpus} GPUs", _cause_of_few_gpus(facts), facts, job)
+        return _cause_verdict(f"CUDA shows {counted(shown_gpus, 'GPU')}", _cause_of_few_gpus(facts), facts, job)
     if tried_gpus < needed_gpus:
         found = f"{tried_gpus} of {needed_gpus} GPUs asked in time"
         return judge_check(job, "cuda.start", WARNING, found=found)
-    found = f"a context on each of {tried_gpus} GPUs; the driver's CUDA is {start.version_words}"
+    found = f"a context on {counted(tried_gpus, 'GPU')}; the driver's CUDA is {start.version_words}"
     return judge_check(job, "cuda.start", OK, found=found)
 
 

@@ -18,7 +18,7 @@ from harness import env
 from harness.__main__ import run_module
 from runlog import named_files
 from runlog.completion import complete
-from runlog.digits import percent, six_digits
+from runlog.digits import counted, percent, six_digits
 from runlog.errors import RunError, one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
@@ -201,7 +201,7 @@ def _change_lines(change: Change) -> list[str]:
     interval = ""
     if change.interval_95 is not None:
         interval = f" ({signed_interval(*change.interval_95)})"
-    lines = [f"since     {change.metric}: {signed(change.fleet)}{interval} on {change.nodes} nodes"]
+    lines = [f"since     {change.metric}: {signed(change.fleet)}{interval} on {counted(change.nodes, 'node')}"]
     for host, slower in change.slower.items():
         lines.append(f"since     {host}: {change.metric}: {percent(slower)} slower beside itself")
     return lines
@@ -326,7 +326,7 @@ def report(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.baseline}: {visible(why_not_comparable)}")
     good_count = len(judged.good_hosts)
     if args.nodes and args.nodes > good_count:
-        raise RunError(f"{args.nodes} nodes are wanted, {good_count} are good: add nodes")
+        raise RunError(f"--nodes {args.nodes}: of good ones there are {good_count}: add nodes")
     return 1 if judged.bad_verdicts else 0
 
 
