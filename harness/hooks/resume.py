@@ -132,12 +132,13 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
 
     Args:
         there: What the state of the checkpoint's run depends on, by name.
-        here: What the state of this run depends on, by name. Names that only `there` has do not count.
+        here: What the state of this run depends on, by name.
     """
     differing = []
-    for name, value in here.items():
-        if name != TRAIN_SHA256 and there.get(name) != value:
-            differing.append(f"{name} {there.get(name)!r} there, {value!r} here")
+    names = dict.fromkeys([*here, *there])  # each once, in this order
+    for name in names:
+        if name != TRAIN_SHA256 and there.get(name) != here.get(name):
+            differing.append(f"{name} {there.get(name)!r} there, {here.get(name)!r} here")
     return ", ".join(differing)
 
 

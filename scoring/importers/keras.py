@@ -86,13 +86,18 @@ class Keras(FormatReader):
         super().finish_facts()
 
     def _set_nodes_and_devices(self) -> None:
-        """Set the nodes, and devices = GPUs of a node x nodes, if the log states the hosts and a node's GPUs."""
+        """Set the nodes, and devices = GPUs of a node x nodes, if the log states the hosts and a node's GPUs.
+
+        If tags of mpirun name more ranks than there are nodes, neither is set: each rank counts its own GPUs then.
+        """
         gpus_of_node = integer(self.value("gpus"))
         hosts = self.value("hosts")  # as `a:5000,b:5000`, with a host for each node; `None` for a run on one host
         if hosts is None or not gpus_of_node:
             return
         commas = hosts.count(",")
         nodes = commas + 1  # the text `None` has no comma, and is one node
+        if len(self.lines.ranks) > nodes:
+            return
         line = self.line_of("gpus")
         self.set_if_unset("nodes", nodes, line)
         self.set_if_unset("devices", gpus_of_node * nodes, line)

@@ -24,6 +24,7 @@ _ONCE_PER_START = (
     '{"env_info": ',
     "Base params: {",
     "Namespace(batch_",
+    "Namespace(data_dir=",
 )
 # Words that tools print as they start.
 START_WORDS = (

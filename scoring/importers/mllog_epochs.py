@@ -73,10 +73,11 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
     """Return the training figures of one epoch. Those that are not known are None.
 
     If this project's program logged a rate, the time and the images are those of that event. Otherwise the time is that
-    from start to stop. An epoch with a time but without logged images gets `samples`.
+    from start to stop. An epoch with a time but without logged images gets `samples`, unless it has no number: then it
+    may be a part of an epoch, as where `samples_count` tells how far the run is.
 
     Args:
-        number: Number of the epoch, as it is logged, of any type.
+        number: Number of the epoch, as it is logged, of any type; None if it is not logged.
         epoch: The start, the stop and the rates that are logged for the epoch.
         samples: Number of images in an epoch; None if not stated.
         batch: Images of a step over all devices; None if not stated. The steps are then None, too.
@@ -89,7 +90,7 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
         wait_s = real(epoch.own_rate.data_wait_s)
     else:
         seconds = epoch.marked_seconds
-    if images is None and seconds:
+    if images is None and seconds and number is not None:
         images = samples
 
     return Window(

@@ -68,7 +68,8 @@ class MMSeg(FormatReader):
         elif name in ("opened", "closed"):
             self._follow_brackets(1 if name == "opened" else -1)
         elif name in ("batch_of_loader", "samples_per_gpu") and self._loader:
-            if self._loader == "train_dataloader":
+            is_of_loader_itself = self._open_brackets == 1  # rather than of its sampler, or of one of several loaders
+            if self._loader == "train_dataloader" and is_of_loader_itself:
                 self.set_if_unset("batch_of_train_loader", value, line)
         elif name == "samples_per_gpu":
             self.set_if_unset("batch_per_device", value, line)

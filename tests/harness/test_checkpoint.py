@@ -181,6 +181,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
     save(tmp_path, 10)
     with pytest.raises(ValueError, match=r"of another run \(recipe 'digits_small' there, 'mlperf_lars' here\)"):
         resume.find(job(tmp_path), one_rank, RUN | {"recipe": "mlperf_lars"})
+    with pytest.raises(ValueError, match=r"of another run \(recipe 'digits_small' there, None here\)"):
+        resume.find(job(tmp_path), one_rank, {"workload": "rn50"})
     with pytest.raises(ValueError, match=r"had 32 images a step, this one has 64: .* BATCHSIZE=32 for 1 ranks"):
         resume.find(with_values(job(tmp_path), batchsize=64), one_rank, RUN)
     with pytest.raises(ValueError, match=r"5 ranks cannot share them evenly: take a number of ranks that divides 32"):

@@ -100,6 +100,8 @@ def test_mmengine_says_how_many_devices_run(tmp_path: Path) -> None:
         ("samples_per_gpu=2, train_dataloader=dict(samples_per_gpu=4), val_dataloader=dict(samples_per_gpu=1)", 4),
         ("val_dataloader=dict(samples_per_gpu=1, args=(1, 2)), val=dict(samples_per_gpu=3), samples_per_gpu=2", 2),
         ("test_dataloader=dict(samples_per_gpu=1)", None),
+        ("train_dataloader=dict(sampler=dict(batch_size=5), samples_per_gpu=4)", 4),
+        ("train_dataloader=dict(loaders=[dict(samples_per_gpu=4), dict(samples_per_gpu=12)])", None),
     ],
 )
 def test_of_mmcv_s_loaders_that_of_training_says_the_batch(tmp_path: Path, data: str, batch: int | None) -> None:
@@ -108,6 +110,14 @@ def test_of_mmcv_s_loaders_that_of_training_says_the_batch(tmp_path: Path, data:
     for printed in (data, data.replace(", ", ",\n")):
         with_loaders = text.replace("    samples_per_gpu=32,", f"data = dict(\n    {printed})")
         assert with_loaders != text and read(tmp_path, with_loaders).batch_per_device == batch
+
+
+def test_a_run_of_gluoncv_that_goes_on_in_the_file_of_another_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """Its epochs go on, and newer Pythons print the arguments in the order of their definition."""
+    text = samples.gluoncv(run()).replace("Namespace(batch_norm", "Namespace(data_dir='~/data', batch_norm")
+    resumed = re.sub(r"(?i)\bepoch ?\[?(\d+)", lambda found: found[0].replace(found[1], str(int(found[1]) + 50)), text)
+    with pytest.raises(InputError, match="2 runs in one log"):
+        read(tmp_path, text + resumed.replace("num_gpus=8", "num_gpus=4"))
 
 
 EVALUATION = "".join(
