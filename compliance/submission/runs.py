@@ -1,6 +1,7 @@
 """Several logs together: which files, the rules between runs, the system description, the official checker."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,7 @@ def logs_named_by(paths: Sequence[Path]) -> list[Path]:
         ValueError: A path does not exist, a folder has no logs, or a log is named twice.
     """
     logs: list[Path] = []
-    resolved_logs: set[Path] = set()
+    resolved_logs: set[str] = set()
     for path in paths:
         is_anything_there = path.exists() or path.is_symlink()  # a link that leads nowhere gives its error when read
         if not is_anything_there:
@@ -61,9 +62,10 @@ def logs_named_by(paths: Sequence[Path]) -> list[Path]:
         if not named_logs:
             raise ValueError(f"{path}: no result_*.txt in this folder; name its logs, or give `audit` the tree")
         for log in named_logs:
-            if log.resolve() in resolved_logs:
+            resolved_log = os.path.realpath(log)  # Path.resolve() raises an error of its own for a loop of links
+            if resolved_log in resolved_logs:
                 raise ValueError(f"{log}: named twice")
-            resolved_logs.add(log.resolve())
+            resolved_logs.add(resolved_log)
             logs.append(log)
     return logs
 

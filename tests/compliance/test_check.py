@@ -309,6 +309,7 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
         (["check", "log", "--system", "log"], "log: cannot be read as a system description"),
         (["check", "--explain", "run_strat"], "near it: run_start"),
         (["check", "pipe"], "is a pipe, a socket or a device"),
+        (["check", "loop"], "loop/result_0.txt: is a link that leads back to itself"),
         (["check", "log", "--junit", "absent/x.xml"], "absent/x.xml"),
         (["check", "log", "--junit", "log"], "log: exists, and this command did not write it"),
         (["check", "log", "--junit", "other.xml"], "other.xml: exists, and this command did not write it"),
@@ -320,6 +321,8 @@ def test_wrong_use_is_one_line_and_status_2(arguments: list[str], says: str, tmp
     (tmp_path / "log").write_text(text := make_log.run())
     (tmp_path / "other.xml").write_text("<testsuites>of another tool</testsuites>")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop/result_0.txt").symlink_to("result_0.txt")
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
     jobs.refused(compliance(*arguments), says)
