@@ -441,27 +441,6 @@ def test_an_evaluation_beside_training_is_in_its_epochs_own_time(tmp_path: Path)
     assert check.agree and "first to last epoch, 3.6 s" in str(check)
 
 
-def test_epochs_without_a_number_may_be_parts_of_one_and_get_no_images(tmp_path: Path) -> None:
-    """As in MLPerf logs that tell by `samples_count` how far a run is; each of these intervals is half an epoch."""
-    log = make_log.Log(tick_ms=0)
-    log.event(schema.SUBMISSION_BENCHMARK, "resnet")
-    log.event(schema.TRAIN_SAMPLES, 100_000)
-    for interval in range(4):
-        for mark in ("epoch_start", "epoch_stop"):
-            log.mllog.event(mark, None, metadata={"samples_count": 50_000 * interval}, time_ms=int(log.now_ms))
-            log.now_ms += 50_000
-    assert {window.images for window in read(tmp_path, log.text.getvalue(), devices=8).windows} == {None}
-
-
-def test_keras_ranks_that_each_count_their_own_gpus_leave_the_devices_unknown(tmp_path: Path) -> None:
-    lines = samples.WRITERS["keras"](samples.run_of(samples.steady(60))).splitlines()
-    both = "\n".join(f"[1,{rank}]<stderr>:{line}" for line in lines for rank in (0, 1))
-    record = read(tmp_path, both)
-    assert (record.devices, record.nodes) == (None, None)
-    on_two_nodes = both.replace("'worker_hosts': None", "'worker_hosts': 'a:5000,b:5000'")
-    assert read(tmp_path, on_two_nodes).nodes == 2
-
-
 def test_pauses_and_a_clock_that_was_set_are_no_contradiction(tmp_path: Path) -> None:
     """An evaluation of 20 minutes without a line of its own, then the end of summer time."""
     lines = samples.mmseg(samples.run_of(samples.steady(240))).splitlines()

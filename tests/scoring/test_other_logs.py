@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from runlog import schema
 from scoring.importers.text import CUT, NUMBER
 from scoring.published import reproduce
 from scoring.record import InputError
+from tests import make_log
 from tests.scoring import samples
 from tests.scoring.samples import scoring
 from tests.scoring.test_importers import MMENGINE, read, run, same_rows
@@ -118,6 +120,27 @@ def test_a_run_of_gluoncv_that_goes_on_in_the_file_of_another_is_a_run_of_its_ow
     resumed = re.sub(r"(?i)\bepoch ?\[?(\d+)", lambda found: found[0].replace(found[1], str(int(found[1]) + 50)), text)
     with pytest.raises(InputError, match="2 runs in one log"):
         read(tmp_path, text + resumed.replace("num_gpus=8", "num_gpus=4"))
+
+
+def test_epochs_without_a_number_may_be_parts_of_one_and_get_no_images(tmp_path: Path) -> None:
+    """As in MLPerf logs that tell by `samples_count` how far a run is; each of these intervals is half an epoch."""
+    log = make_log.Log(tick_ms=0)
+    log.event(schema.SUBMISSION_BENCHMARK, "resnet")
+    log.event(schema.TRAIN_SAMPLES, 100_000)
+    for interval in range(4):
+        for mark in ("epoch_start", "epoch_stop"):
+            log.mllog.event(mark, None, metadata={"samples_count": 50_000 * interval}, time_ms=int(log.now_ms))
+            log.now_ms += 50_000
+    assert {window.images for window in read(tmp_path, log.text.getvalue(), devices=8).windows} == {None}
+
+
+def test_keras_ranks_that_each_count_their_own_gpus_leave_the_devices_unknown(tmp_path: Path) -> None:
+    lines = samples.WRITERS["keras"](samples.run_of(samples.steady(60))).splitlines()
+    both = "\n".join(f"[1,{rank}]<stderr>:{line}" for line in lines for rank in (0, 1))
+    record = read(tmp_path, both)
+    assert (record.devices, record.nodes) == (None, None)
+    on_two_nodes = both.replace("'worker_hosts': None", "'worker_hosts': 'a:5000,b:5000'")
+    assert read(tmp_path, on_two_nodes).nodes == 2
 
 
 EVALUATION = "".join(
