@@ -36,6 +36,7 @@ from runlog.writer import RunLog
 
 MIB = 2**20
 SPARE = 64 * MIB  # left on the disk by a checkpoint, as the log's next line must find room there
+PATIENCE_S = 120.0  # NFS keeps the lock of a node that was lost for up to 90 s, and a run goes on elsewhere at once
 NO_SIGNAL = 0  # below the number of any signal
 
 
@@ -88,7 +89,7 @@ class Keeper(Hook):
         self._lock: TextIO | None = None  # held on CHECKPOINT_DIR; a folder next to a log is of that log's run alone
         if self._writes_checkpoints and ranks.is_first:
             if job.checkpoints.folder:
-                self._lock = hold(self._folder)
+                self._lock = hold(self._folder, patience_s=PATIENCE_S if start.is_from_checkpoint else 0.0)
             _prepare_folder(self._folder, start)
 
         # What makes a checkpoint due at the end of a window of steps.

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,11 +240,12 @@ def folder_of(job: Job) -> Path:
     return folder if job.trials.nexp == 1 else folder / name
 
 
-def hold(folder: Path) -> TextIO | None:
+def hold(folder: Path, *, patience_s: float) -> TextIO | None:
     """Keep other runs from writing into a folder of checkpoints, which is made if it is absent.
 
     Args:
         folder: The folder.
+        patience_s: How long to wait for another run to let go of the folder.
 
     Returns:
         The open file LOCK of the folder. The folder is held until it is closed, or until this process ends. None if the
@@ -257,16 +259,20 @@ def hold(folder: Path) -> TextIO | None:
         lock = (folder / LOCK).open("a")
     except OSError:
         return None
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, it holds over NFS, and for no child
-        return lock
-    except (BlockingIOError, PermissionError) as error:  # which one depends on the file system
-        lock.close()
-        message = f"{folder}: another run writes its checkpoints there: wait for its end, or set CHECKPOINT_DIR"
-        raise ValueError(message) from error
-    except OSError:
-        lock.close()
-        return None
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, it holds over NFS, and for no child
+            return lock
+        except (BlockingIOError, PermissionError) as error:  # which one depends on the file system
+            if time.monotonic() >= deadline_s:
+                lock.close()
+                fix = f"wait for its end, set CHECKPOINT_DIR, or remove {LOCK} there if no run is at work"
+                raise ValueError(f"{folder}: another run writes its checkpoints there: {fix}") from error
+        except OSError:
+            lock.close()
+            return None
+        time.sleep(min(patience_s, 1.0))
 
 
 def newest_first(folder: Path) -> list[Path]:

@@ -155,7 +155,7 @@ def test_a_trial_does_not_go_on_from_the_checkpoint_of_another(tmp_path, one_ran
 def test_a_folder_is_of_one_run_at_a_time(tmp_path, one_rank):
     """Two runs that begin at once would write over each other's checkpoints, which have equal names."""
     code = "import sys; from pathlib import Path; from harness.hooks import checkpoint_file\n"
-    code += "lock = checkpoint_file.hold(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    code += "lock = checkpoint_file.hold(Path(sys.argv[1]), patience_s=0); print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code, str(tmp_path / "new")]
     with subprocess.Popen(command, cwd=jobs.REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout and other.stdout.readline() == b"held\n"
@@ -164,6 +164,8 @@ def test_a_folder_is_of_one_run_at_a_time(tmp_path, one_rank):
         with pytest.raises(ValueError, match="another run writes its checkpoints there"):
             keeper(one_rank, tmp_path / "new", tmp_path / "first.txt")
         assert half_written.exists(), "the other run is about to rename it"
+        threading.Timer(1.5, other.kill).start()  # as the server of NFS, which learns late that a node is lost
+        checkpoint_file.hold(tmp_path / "new", patience_s=jobs.LIMIT_S).close()
         other.communicate()
     kept = keeper(one_rank, tmp_path / "new", tmp_path / "second.txt")
     assert not half_written.exists()
