@@ -432,11 +432,8 @@ def _check_batch(record: Record) -> Check | None:
         with it. A batch size from the command line is reported in any case.
     """
     batch = record.batch_per_device
-    has_rates_of_one_device = record.rate_scope == "device"  # rates of all devices give the batch of all devices
-    if not has_rates_of_one_device or not batch:
-        return None
-    rows = [window for window in record.windows if _batch_of_row(window) > 0]
-    if not rows:
+    rows = _rows_with_batch(record)
+    if not rows or not batch:
         return None
 
     batch_by_rows = statistics.median(_batch_of_row(row) for row in rows)
@@ -467,8 +464,8 @@ def _check_batches_of_rows(record: Record) -> Check | None:
     Returns:
         The result. None if rates are not of one device, or if at most 2 % of the rows are over 10 % off the median.
     """
-    rows = [window for window in record.windows if _batch_of_row(window) > 0]
-    if record.rate_scope != "device" or not rows:
+    rows = _rows_with_batch(record)
+    if not rows:
         return None
     usual_batch = statistics.median(_batch_of_row(row) for row in rows)
     others = [row for row in rows if abs(_batch_of_row(row) / usual_batch - 1) > OTHER_BATCH_FROM]
@@ -486,6 +483,17 @@ def _check_batches_of_rows(record: Record) -> Check | None:
         agree=False,
         refused=len(others) > MOST_OTHER_BATCHES * len(rows),
     )
+
+
+def _rows_with_batch(record: Record) -> list[Window]:
+    """Return the rows that imply the batch size of one device; none if the rates are those of all devices.
+
+    Args:
+        record: What the log says.
+    """
+    if record.rate_scope != "device":  # rates of all devices give the batch of all devices
+        return []
+    return [window for window in record.windows if _batch_of_row(window) > 0]
 
 
 def _batch_of_row(row: Window) -> float:
