@@ -27,6 +27,7 @@ for argument in "$@"; do
   esac
 done
 
+unset PYTHONDONTWRITEBYTECODE # the tests start some hundred commands, which would compile each module again and again
 launch/setup.sh run dev peers
 PATH="${PWD}/.venv/bin:${PATH}"
 

@@ -15,6 +15,8 @@ from compliance.check import Report
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]  # over a thousand logs are checked
+
 # The one copy that is known to be true, and the rules that refuse by a text of the round; docs/audit.md
 COPY = "v1.0/Supermicro/results/SYS-420GP-TNAR+/resnet/result_3.txt"
 BY_TEXT = {"closed-data", "eval-schedule"}
