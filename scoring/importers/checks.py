@@ -11,7 +11,12 @@ from collections.abc import Sequence
 
 from runlog.digits import four_digits, six_digits
 from scoring.importers.gaps import Gap, gaps_of_training, without_pauses
-from scoring.importers.run_time import rate_by_durations, rows_of_epochs, training_rate_by_clock
+from scoring.importers.run_time import (
+    evaluated_within_epochs_s,
+    rate_by_durations,
+    rows_of_epochs,
+    training_rate_by_clock,
+)
 from scoring.importers.text import lines_in_words, total
 from scoring.record import Check, Record, Window
 
@@ -272,6 +277,38 @@ def _check_run_time(record: Record) -> Check | None:
         clock_rate.text,
         f"{lines_in_words(rows)}: the epochs' own times, {durations_in_words}",
         ratio=durations_rate / clock_rate.images_per_s,
+    )
+
+
+def _check_evaluations_within_epochs(record: Record) -> Check | None:
+    """Compare images/s by the epochs' own times with images/s without the evaluations that the log marks within them.
+
+    No line says whether training stood still meanwhile. So the epochs' own times count, which give the lower figure.
+
+    Args:
+        record: What the log says. Each of its `windows` must be a whole epoch.
+
+    Returns:
+        The result. None if the windows are not whole epochs, or if no time of theirs is an evaluation's or all of it.
+    """
+    rows = rows_of_epochs(record)
+    evaluated_s = evaluated_within_epochs_s(record, rows)
+    if evaluated_s == 0:
+        return None
+    epochs_s = total(rows, "seconds")
+    left_s = epochs_s - evaluated_s
+    if left_s <= 0:
+        return None
+    lines = lines_in_words(rows)
+    own_rate = rate_by_durations(rows)
+    left_rate = own_rate * epochs_s / left_s
+    return _check_of_ratio(
+        "evaluations within epochs",
+        f"{lines}: the epochs' own times, {six_digits(epochs_s)} s, which is {six_digits(own_rate)} images/s",
+        f"without the {six_digits(evaluated_s)} s of evaluations that are marked within epochs, "
+        f"{six_digits(left_rate)} images/s if training stood still meanwhile; the figure counts that time as training",
+        ratio=left_rate / own_rate,
+        refusable=False,  # the log says both, and no contradiction
     )
 
 
@@ -544,6 +581,7 @@ CHECKS = (
     _check_time_stamps,
     _check_pauses,
     _check_run_time,
+    _check_evaluations_within_epochs,
     _check_epoch_summaries,
     _check_counted_images,
     _check_printed_rates,

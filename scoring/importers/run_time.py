@@ -124,6 +124,25 @@ def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> 
     return rate_by_durations(rows) / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
 
 
+def evaluated_within_epochs_s(record: Record, rows: Sequence[Window]) -> float:
+    """Return for how many seconds of a log's epochs an evaluation went on, by the marks of both.
+
+    Args:
+        record: What the log says, for the times of the evaluations.
+        rows: The epochs, as `rows_of_epochs` returns them.
+    """
+    evaluated_s = 0.0
+    for row in rows:
+        counted_up_to_s = _begin_s(row)  # what several evaluations share counts once
+        for evaluation in sorted(record.evaluations):
+            begin_s = max(evaluation.begin_s, counted_up_to_s)
+            end_s = min(evaluation.end_s, _end_s(row))
+            if end_s > begin_s:
+                evaluated_s += end_s - begin_s
+                counted_up_to_s = end_s
+    return evaluated_s
+
+
 class LeftOut(NamedTuple):
     """The evaluations that are left out of a span of time."""
 
