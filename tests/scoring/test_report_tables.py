@@ -53,6 +53,18 @@ def test_the_slowest_rank_is_the_one_that_is_it_most_often(tmp_path: Path) -> No
     assert "rank 3 on node07 computes 10.0% longer" in report(log).stdout
 
 
+@pytest.mark.parametrize("windows", [12, 30])
+def test_the_figure_stands_with_its_interval_or_with_why_there_is_none(tmp_path: Path, windows: int) -> None:
+    log = write_log(tmp_path / "log.txt", windows=windows)
+    score = values_of(log)["groups"][0]["score"]
+    if score["interval_95"] is None:
+        expected = f"95 % interval {score['interval_method']}."
+    else:
+        low, high = score["interval_95"]
+        expected = f"95 % interval {low:.2f} to {high:.2f} ({score['interval_method']})."
+    assert expected in report(log).stdout
+
+
 def test_an_all_reduce_takes_no_more_than_the_wait_for_data_leaves(tmp_path: Path) -> None:
     logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=step_s) for n, step_s in ((1, 0.001), (2, 0.5))]
     step = values_of(*logs)["groups"][1]["step_time"]
