@@ -34,6 +34,7 @@ CLOCK_CHECKS = (
     "time with pauses",
     EPOCHS_AND_RUN,
     "rates against the epochs' time",
+    "rates against the blocks' time",
 )
 
 
@@ -442,6 +443,32 @@ def _check_printed_rates(record: Record) -> Check | None:
         "rate",
         f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {six_digits(printed_rate)} images/s",
         f"images / time, {six_digits(measured_rate)} images/s, {four_digits(ratio)} times the printed ones",
+        ratio=ratio,
+    )
+
+
+def check_rates_against_blocks(epochs: Sequence[Window], blocks: Sequence[Window]) -> Check | None:
+    """Compare the mean of the images/s that a log prints of its epochs with the images/s by its blocks of epochs.
+
+    Args:
+        epochs: The epochs, of which some have a rate.
+        blocks: The blocks, by the log's clock. Those without images are skipped.
+
+    Returns:
+        The result. None if no epoch has a rate, or no block has images.
+    """
+    rates = [window.printed_rate for window in epochs if window.printed_rate]
+    timed_blocks = [block for block in blocks if block.images and block.seconds]
+    if not rates or not timed_blocks:
+        return None
+    printed_rate = statistics.harmonic_mean(rates)
+    measured_rate = rate_by_durations(timed_blocks)
+    ratio = measured_rate / printed_rate
+    return _check_of_ratio(
+        "rates against the blocks' time",
+        f"{lines_in_words(epochs)}: the printed rates, {six_digits(printed_rate)} images/s",
+        f"{lines_in_words(timed_blocks)}: images / time of the blocks, {six_digits(measured_rate)} images/s, "
+        f"{four_digits(ratio)} times the printed ones",
         ratio=ratio,
     )
 

@@ -20,6 +20,7 @@ from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, other_format, read_stream
 from runlog.run import Mark, Run, real
 from runlog.text import printable
+from scoring.importers.checks import check_rates_against_blocks
 from scoring.importers.lines import Lines
 from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import FormatReader
@@ -69,8 +70,11 @@ class MLLog(FormatReader):
         self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
         if not self.windows:  # not a log of our own
             self._add_windows(_with_speed(self.epochs))
+        blocks = list(self._windows_of_blocks())
         if not self.windows:  # no epoch has a time or a rate
-            self._add_windows(self._windows_of_blocks())
+            self._add_windows(blocks)
+        elif all(window.seconds is None for window in self.windows):
+            self._check_rates_against(blocks)
         self._read_evaluations()
 
     def _take_entries(self) -> None:
@@ -96,6 +100,18 @@ class MLLog(FormatReader):
         self._read_run_summary()
         self._read_start_and_stop()
         self._read_single_events()  # after the run's summary, whose model counts rather than the benchmark
+
+    def _check_rates_against(self, blocks: Sequence[Window]) -> None:
+        """Compare the rates that the log prints of its epochs with its blocks of epochs, if the epochs have no times.
+
+        Some programs print the rate of one device.
+
+        Args:
+            blocks: A window for each block of epochs.
+        """
+        check = check_rates_against_blocks(self.windows, blocks)
+        if check is not None:
+            self.checks.append(check)
 
     def _windows_of_epochs(self) -> list[Window]:
         """Return a window for each epoch. If the samples are not images, it has neither images nor a rate."""

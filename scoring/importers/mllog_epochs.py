@@ -132,7 +132,8 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     """Group the logged rates (images/s) by the epochs to which they belong.
 
-    A rate that is logged without a number belongs to the epoch that stopped last before it.
+    A rate belongs to the epoch of its number. If it is logged without one, or if the numbers are not those of epochs,
+    it belongs to the epoch that goes on, or else to the one that stopped last before it.
 
     Args:
         events: The events of the run.
@@ -141,13 +142,41 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
         Rates by the number of their epoch, as it is logged, in the order of `events.rates`. The number is None for a
         rate without a number before which no epoch stopped. Rates of other programs that are not positive are left out.
     """
-    stops = sorted((interval.stop for interval in events.epochs if interval.stop), key=_line_of)
+    marks = _marks_of_epochs(events)
+    usable = [rate for rate in events.rates if _is_usable(rate)]
+    have_epoch_numbers = _have_epoch_numbers(usable, marks)
     rates_by_number: dict[Any, list[Rate]] = {}
-    for rate in events.rates:
-        if _is_usable(rate):
-            number = _number_of_epoch(rate, stops)
-            rates_by_number.setdefault(number, []).append(rate)
+    for rate in usable:
+        has_epoch_number = rate.number is not None and (have_epoch_numbers or _is_own(rate))
+        number = rate.number if has_epoch_number else _number_of_last_mark(rate, marks)
+        rates_by_number.setdefault(number, []).append(rate)
     return rates_by_number
+
+
+def _marks_of_epochs(events: Run) -> list[Mark]:
+    """Return the starts and the stops of all epochs, in the order of their lines.
+
+    Args:
+        events: The events of the run.
+    """
+    marks = []
+    for interval in events.epochs:
+        marks += [mark for mark in (interval.start, interval.stop) if mark is not None]
+    return sorted(marks, key=_line_of)
+
+
+def _have_epoch_numbers(rates: Sequence[Rate], marks: Sequence[Mark]) -> bool:
+    """Return whether the numbers that other programs log with their rates are those of epochs.
+
+    Some programs number their rates by the training steps so far. Then some number is that of no marked epoch.
+
+    Args:
+        rates: The logged rates. Those of this project's program always have the numbers of epochs.
+        marks: The starts and stops of all epochs. Without any, the numbers are taken for those of epochs.
+    """
+    numbers_of_epochs = {mark.number for mark in marks}
+    numbers = {rate.number for rate in rates if rate.number is not None and not _is_own(rate)}
+    return not marks or numbers <= numbers_of_epochs
 
 
 def _is_usable(rate: Rate) -> bool:
@@ -190,22 +219,18 @@ def _is_own(rate: Rate) -> bool:
     return rate.key == schema.EPOCH_THROUGHPUT.key
 
 
-def _number_of_epoch(rate: Rate, stops: Sequence[Mark]) -> Any:
-    """Return the number of the epoch to which a logged rate belongs.
+def _number_of_last_mark(rate: Rate, marks: Sequence[Mark]) -> Any:
+    """Return the number of the epoch that started or stopped last before a logged rate.
 
     Args:
-        rate: The rate. If it is logged without a number, it belongs to the epoch that stopped last before it.
-        stops: The stops of all epochs, in the order of their lines.
+        rate: The rate.
+        marks: The starts and stops of all epochs, in the order of their lines.
 
     Returns:
-        The number as it is logged, or None if the rate has none and no epoch stopped before it.
+        The number as it is logged, or None if no epoch started before the rate.
     """
-    if rate.number is not None:
-        return rate.number
-    stops_before = bisect.bisect(stops, rate.line, key=_line_of)
-    if stops_before == 0:
-        return None
-    return stops[stops_before - 1].number
+    marks_before = bisect.bisect(marks, rate.line, key=_line_of)
+    return marks[marks_before - 1].number if marks_before else None
 
 
 def _line_of(item: Mark | Window) -> int:

@@ -8,6 +8,7 @@ from runlog import schema
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
+from scoring.record import InputError
 from tests import make_log
 from tests.scoring.samples import write
 
@@ -39,6 +40,20 @@ class Submission:
             self.log.mark(schema.EVAL_STOP, where)
         self.log.mark(schema.EPOCH_STOP, where)
 
+    def rate(self, images_per_s: float, step: int) -> None:
+        """Log a rate as NVIDIA's programs do."""
+        metadata = {"step": step}
+        self.log.mllog.event("tracked_stats", {"throughput": images_per_s}, metadata, time_ms=int(self.log.now_ms))
+
+    def block(self, first: int) -> None:
+        """Log a block of two epochs without marks of their own, with a rate of one of eight devices for each."""
+        where = {"first_epoch_num": first, "epoch_count": 2}
+        self.log.mllog.start("block_start", None, where, time_ms=int(self.log.now_ms))
+        for number in (first, first + 1):
+            self.wait(100)
+            self.rate(10_000 / 8, number)
+        self.log.mllog.end("block_stop", None, {"first_epoch_num": first}, time_ms=int(self.log.now_ms))
+
     def figure(self, folder: Path) -> Score:
         self.log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         return score(
@@ -65,3 +80,29 @@ def test_evaluations_within_epochs_count_as_training_and_the_figure_says_so(
     else:
         [warning] = warnings
         assert "without the 150 s of evaluations that are marked within epochs, 10000 images/s if" in warning
+
+
+@pytest.mark.parametrize(("printed", "refused"), [(10_000.0, False), (10_000 / 8, True)])
+def test_rates_that_are_numbered_by_steps_belong_to_the_epoch_that_goes_on(
+    tmp_path: Path, printed: float, refused: bool
+) -> None:
+    """They are no epochs of their own; those of one device contradict the epochs' times."""
+    log = Submission()
+    for number in range(1, EPOCHS + 1):
+        log.epoch(number)
+        log.rate(printed, step=200 * number)
+    if refused:
+        with pytest.raises(InputError, match="8 times the printed ones"):
+            log.figure(tmp_path)
+        return
+    figure = log.figure(tmp_path)
+    assert figure.value == pytest.approx(10_000) and len(figure.records[0].windows) == EPOCHS
+    assert said(figure, "ways_disagree") + said(figure, "unsteady") == []
+
+
+def test_rates_of_one_device_contradict_blocks_without_epochs(tmp_path: Path) -> None:
+    log = Submission()
+    for first in (1, 3, 5):
+        log.block(first)
+    with pytest.raises(InputError, match="images / time of the blocks, 10000 images/s, 8 times the printed ones"):
+        log.figure(tmp_path)
