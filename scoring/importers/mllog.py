@@ -41,6 +41,11 @@ FIRST_DATE_S = 1_514_764_800  # 2018-01-01, before the first MLPerf logs
 LAST_DATE_S = 4_102_444_800  # 2100-01-01
 # Each of these may be the first line of a run: events up to run_start, and the first header sections of our own logs.
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
+# Each of these shows that a run has trained since its run_start, or has ended.
+_TRAINING = (
+    *("block_start", "epoch_start", "epoch_stop", "eval_start", "eval_accuracy", "throughput", "tracked_stats"),
+    *(schema.STEP_WINDOW.key, schema.RUN_STOP.key),
+)
 
 
 class MLLog(FormatReader):
@@ -53,6 +58,7 @@ class MLLog(FormatReader):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.events = Run()
+        self._has_just_started = False  # the last event that opens, trains or ends a run is a run_start
 
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and other values. Call this once.
@@ -169,16 +175,22 @@ class MLLog(FormatReader):
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` that a training run may begin here, if this entry is one of those that open a log.
 
-        An event `run_start` makes it a run in any case, even if nothing follows.
+        An event `run_start` makes it a run in any case, even if nothing follows. Another one that follows before any
+        training is another rank's, and begins no run.
 
         Args:
             entry: An event or a section of the header.
         """
         name = entry.section if isinstance(entry, Header) else entry.key
-        if name in _OPENING:
+        is_run_start = name == schema.RUN_START.key
+        is_of_other_rank = is_run_start and self._has_just_started
+        if name in _OPENING and not is_of_other_rank:
             self.lines.note_possible_start(entry.line)
-        if name == schema.RUN_START.key:
+        if is_run_start:
             self.lines.confirm_run()
+            self._has_just_started = True
+        elif name in _OPENING or name in _TRAINING:
+            self._has_just_started = False
 
     def _pop_rank_times(self, window_event: Event) -> schema.RankTimes | None:
         """Remove and return what an event logged of the ranks' own times in a window of training steps.

@@ -112,10 +112,9 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
         events: The events of the run.
 
     Returns:
-        What is logged of an epoch, by its number as it is logged. If several epochs of one number stopped, the last of
-        them in `events.epochs` counts.
+        What is logged of an epoch, by its number as it is logged.
     """
-    interval_by_number = {interval.stop.number: interval for interval in events.epochs if interval.stop}
+    interval_by_number = _intervals_by_number(events)
     rates_by_number = _rates_by_number(events)
     numbers = dict.fromkeys([*interval_by_number, *rates_by_number])  # each once, in this order
     epochs = {}
@@ -127,6 +126,26 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
             foreign_rate=_foreign_rate(rates_of_epoch),
         )
     return epochs
+
+
+def _intervals_by_number(events: Run) -> dict[Any, Interval]:
+    """Return the interval of each epoch that stopped, by the number of the epoch as it is logged.
+
+    If several ranks log a stop, only one of these has the start. So of several intervals the last that has both counts,
+    or else the last.
+
+    Args:
+        events: The events of the run.
+    """
+    interval_by_number: dict[Any, Interval] = {}
+    for interval in events.epochs:
+        if interval.stop is None:
+            continue
+        earlier = interval_by_number.get(interval.stop.number)
+        is_stop_of_other_rank = interval.start is None and earlier is not None and earlier.start is not None
+        if not is_stop_of_other_rank:
+            interval_by_number[interval.stop.number] = interval
+    return interval_by_number
 
 
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:

@@ -1,5 +1,6 @@
 """Habits of MLPerf submitters' logs that must not change a figure in silence."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -105,4 +106,33 @@ def test_rates_of_one_device_contradict_blocks_without_epochs(tmp_path: Path) ->
     for first in (1, 3, 5):
         log.block(first)
     with pytest.raises(InputError, match="images / time of the blocks, 10000 images/s, 8 times the printed ones"):
+        log.figure(tmp_path)
+
+
+@pytest.mark.parametrize("later_ms", [0, 3])
+def test_ranks_without_labels_are_one_run(tmp_path: Path, later_ms: int) -> None:
+    """Each of four ranks logs each line, at once or a little later."""
+    log = Submission()
+    for number in range(1, EPOCHS + 1):
+        log.epoch(number)
+    lines = []
+    for line in log.log.text.getvalue().splitlines():
+        time_ms = re.search(r'"time_ms": (\d+)', line)
+        assert time_ms is not None
+        for rank in range(4):
+            lines.append(line.replace(time_ms[1], str(int(time_ms[1]) + rank * later_ms)))
+    record = read_record(write(tmp_path, "log.txt", "\n".join(lines)))
+    figure = score([record], protocols.find("window").skipping(1))
+    assert figure.value == pytest.approx(10_000, rel=1e-3) and len(record.windows) == EPOCHS
+    assert [problem.partition(",")[0] for problem in record.problems] == [
+        f"line {at}: run_start again" for at in (10, 11, 12)
+    ]
+
+
+def test_a_run_that_starts_again_after_an_epoch_is_another_run(tmp_path: Path) -> None:
+    log = Submission()
+    log.epoch(1)
+    log.log.mark(schema.RUN_START)
+    log.epoch(1)
+    with pytest.raises(InputError, match="2 runs in one log"):
         log.figure(tmp_path)
