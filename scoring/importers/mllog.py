@@ -295,8 +295,25 @@ class MLLog(FormatReader):
         last = self.events.last  # of the numbers of samples, the last event counts
         self._set_from_event("train_samples", last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", last.get(schema.EVAL_SAMPLES.key), positive_whole)
+        self._note_other_value(schema.GLOBAL_BATCH_SIZE.key, counts="first")
+        self._note_other_value(schema.TRAIN_SAMPLES.key, counts="last")
+        self._note_other_value(schema.EVAL_SAMPLES.key, counts="last")
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
         self.set_if_unset("rate_scope", self.rate_scope)  # the format's own, as a fact of the record
+
+    def _note_other_value(self, key: str, *, counts: str) -> None:
+        """Note a problem if the first and the last event of a key state different values.
+
+        Args:
+            key: The key, such as "train_samples".
+            counts: Which of the two counts, for the text: "first" or "last".
+        """
+        first = self.events.first.get(key)
+        last = self.events.last.get(key)
+        if first is None or last is None or first.value == last.value:
+            return
+        values = f"{key} is {printable(last.value, 40)}, but {printable(first.value, 40)} on line {first.line}"
+        self.note_problem(f"line {last.line}: {values}: the {counts} counts, and figures by the other would differ")
 
     def _set_from_first_mark(self, name: str, marks: list[Mark]) -> None:
         """Set when a run started or stopped, in seconds of Unix time, and its status, from the first logged mark.

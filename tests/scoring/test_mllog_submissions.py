@@ -136,3 +136,15 @@ def test_a_run_that_starts_again_after_an_epoch_is_another_run(tmp_path: Path) -
     log.epoch(1)
     with pytest.raises(InputError, match="2 runs in one log"):
         log.figure(tmp_path)
+
+
+@pytest.mark.parametrize(("event", "value"), [(schema.TRAIN_SAMPLES, IMAGES), (schema.GLOBAL_BATCH_SIZE, 5000)])
+def test_two_values_of_what_a_log_says_once_are_named(tmp_path: Path, event: schema.Point[int], value: int) -> None:
+    for second, count in ((value, 0), (2 * value, 1)):
+        log = Submission()
+        log.log.event(event, second)
+        for number in range(1, EPOCHS + 1):
+            log.epoch(number)
+        problems = said(log.figure(tmp_path), "log_problem")
+        assert len(problems) == count
+        assert all(f"{event.key} is {second}, but {value} on line" in problem for problem in problems)
