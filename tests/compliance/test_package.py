@@ -85,6 +85,27 @@ def test_the_code_is_the_commits_bytes_whatever_the_users_git_is_set_to(built, t
         assert code == plain
 
 
+@pytest.mark.parametrize("kind", ["link", "large file"])
+def test_a_commit_with_what_the_official_tool_refuses_gives_no_code(tmp_path: Path, monkeypatch, kind: str) -> None:
+    monkeypatch.setattr(committed_code, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(committed_code, "LARGEST_BYTES", 100)
+    if kind == "link":
+        (tmp_path / "refused").symlink_to("train.py")
+    else:
+        (tmp_path / "refused").write_bytes(bytes(101))
+    (tmp_path / "train.py").write_bytes(bytes(100))
+    git = ["git", "-c", "user.name=Example", "-c", "user.email=example@example.org", "-C", str(tmp_path)]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=one"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    with pytest.raises(ValueError, match="refused: a link or over 50 MB"):
+        committed_code.code_of(commit)
+    subprocess.run([*git, "rm", "--quiet", "refused"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message=two"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert list(committed_code.code_of(commit)) == ["train.py"]
+
+
 def test_a_checkout_that_git_does_not_read_is_no_fault_of_the_package(built, monkeypatch) -> None:
     """As if another user owned it."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
