@@ -154,6 +154,19 @@ class RunOrder:
             before = f"{significant(back_ms, digits=10)} ms before an event above it"
             self._add_breach(rule, event, f"{printable(event.key)} at {event.time_ms} ms, {before}")
 
+    def _check_date(self, event: Event) -> None:
+        """Report a run_start or run_stop that is at no date of a run: its time is not in milliseconds, or is wrong.
+
+        A run whose times are in seconds would be scored a thousand times as fast.
+
+        Args:
+            event: The first run_start or run_stop of the log.
+        """
+        bounds = self._collector.strict_rules["run-time"].bounds
+        if not bounds["first_date_ms"] <= event.time_ms < bounds["last_date_ms"]:
+            actual = f"{event.key} at {event.time_ms} ms since 1970, which is no date from 2018 to 2099"
+            self._add_breach("run-time", event, actual)
+
     def _check_not_before_start(self, part_start: Event, start_ms: float) -> None:
         """Report a block, epoch or evaluation that starts too long before run_start, by the times of the log.
 
@@ -176,6 +189,7 @@ class RunOrder:
         """
         if self._first_run_start is None:
             self._first_run_start = event
+            self._check_date(event)
             self._begin_run(event)
         else:
             self._compare_time_with_first(event, self._first_run_start)
@@ -207,6 +221,7 @@ class RunOrder:
         """
         if self._first_run_stop is None:
             self._first_run_stop = event
+            self._check_date(event)
             self._check_end_of_run(event)
         else:
             self._compare_stops(event, self._first_run_stop)

@@ -10,7 +10,7 @@ from compliance.official.metrics import JoinedMetrics, join_metrics
 from compliance.submission.refusals import refusals_by_missed_target
 from runlog.reader import Event, read_log
 from tests import make_log
-from tests.compliance.altered import Altered, Writer, answer, compliance, foreign, write
+from tests.compliance.altered import Altered, Writer, answer, compliance, each, foreign, write
 from tests.compliance.test_check import check, rules_broken
 from tests.compliance.test_official import agreed
 
@@ -111,3 +111,14 @@ def test_a_note_is_no_fault_of_our_own_log(tmp_path: Path) -> None:
     findings, run = checker.finish(None)
     assert run.is_project_log
     assert {f.severity for f in findings} == {"info"}
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (1.25, True), (0.001, False), (1e3, False), (1e6, False)])
+def test_a_run_whose_times_are_not_in_milliseconds_has_no_score(factor: float, passes: bool, tmp_path: Path) -> None:
+    """In seconds it would be scored a thousand times as fast."""
+    log = each(_log(), "", lambda fields: fields.update(time_ms=fields["time_ms"] * factor))
+    report = agreed(tmp_path, log.text, "6.1.0")
+    breaches = [finding.actual for finding in report.findings if finding.rule == "run-time"]
+    assert report.passes_strict == passes
+    assert len(breaches) == (0 if passes else 2)
+    assert all("which is no date from 2018 to 2099" in actual for actual in breaches)
