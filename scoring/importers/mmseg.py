@@ -12,6 +12,8 @@ from scoring.importers.evidence import Fact
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, field
 
+_COMMENT = re.compile(r"(?:^|\s)#[^\r\n]*")  # of a configuration that is printed as its files stand
+
 
 class MMSeg(FormatReader):
     """Rows of mmcv's and mmengine's text, and what they print of the machine and the configuration before.
@@ -52,6 +54,15 @@ class MMSeg(FormatReader):
     _loader = ""  # the data loader whose section is read; empty: none
     _open_brackets = 0  # in the section of this loader
 
+    def read_before_rows(self, line: int, text: str) -> None:
+        """Read the values that a line before the first row states, but none of a comment in the configuration.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
+        super().read_before_rows(line, _COMMENT.sub("", text))
+
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
 
@@ -70,13 +81,25 @@ class MMSeg(FormatReader):
         elif name in ("batch_of_loader", "samples_per_gpu") and self._loader:
             is_of_loader_itself = self._open_brackets == 1  # rather than of its sampler, or of one of several loaders
             if self._loader == "train_dataloader" and is_of_loader_itself:
-                self.set_if_unset("batch_of_train_loader", value, line)
+                self._take_batch("batch_of_train_loader", value, line)
         elif name == "samples_per_gpu":
-            self.set_if_unset("batch_per_device", value, line)
+            self._take_batch("batch_of_all_loaders", value, line)
         elif name == "precision":  # `value` switches half precision on, as `fp16` does
             self.set_if_unset("precision", "amp", line)
         elif name != "batch_of_loader":  # outside of a loader's section, `batch_size` may be anything's
             self.set_if_unset(name, value, line)
+
+    def _take_batch(self, name: str, value: object, line: int) -> None:
+        """Set a batch size of one device, or, if an earlier line states another one, note that one beside it.
+
+        Args:
+            name: "batch_of_train_loader" or "batch_of_all_loaders".
+            value: The batch size as printed.
+            line: Number of the line in the log.
+        """
+        self.set_if_unset(name, value, line)
+        if value != self.value(name):
+            self.set_if_unset(f"other_{name}", value, line)
 
     def _follow_brackets(self, change: int) -> None:
         """Count the brackets that are open in the section of a data loader, which ends where the last one closes.
@@ -92,8 +115,7 @@ class MMSeg(FormatReader):
 
     def finish_facts(self) -> None:
         """Set batch, devices, software versions and framework, and convert what the log states to numbers and names."""
-        if "batch_of_train_loader" in self.facts_by_name:
-            self.facts_by_name["batch_per_device"] = self.facts_by_name["batch_of_train_loader"]
+        self._set_batch()
         super().finish_facts()  # first: a number of devices that a line states goes before the list of GPUs
         self._set_devices_by_gpu_list()
         for name in ("pytorch", "mmseg", "cudnn"):
@@ -101,6 +123,19 @@ class MMSeg(FormatReader):
                 self.software[name] = self.value(name)
         version = self.value("pytorch")
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
+
+    def _set_batch(self) -> None:
+        """Set the batch size of one device: that of the training loader, or else that of all loaders.
+
+        A configuration that is printed as its files stand may have two: that of a base file, and the one that replaces
+        it. Then none is set, and a check records both.
+        """
+        name = "batch_of_train_loader" if "batch_of_train_loader" in self.facts_by_name else "batch_of_all_loaders"
+        self.set_if_unset_from("batch_per_device", name)
+        other = self.facts_by_name.get(f"other_{name}")
+        if other is not None:
+            places = {"one batch size": self.facts_by_name[name], "another": other}
+            self.set_if_places_agree("batch_per_device", places)
 
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.

@@ -114,6 +114,25 @@ def test_of_mmcv_s_loaders_that_of_training_says_the_batch(tmp_path: Path, data:
         assert with_loaders != text and read(tmp_path, with_loaders).batch_per_device == batch
 
 
+@pytest.mark.parametrize(
+    ("data", "batch"),
+    [
+        ("    # samples_per_gpu=2 on small cards\n    samples_per_gpu=4,  # was samples_per_gpu=3", 4),
+        ("# fp16 = dict(loss_scale=512.), use_fp16 = True\nsamples_per_gpu=4", 4),
+        ("dict(a='#', samples_per_gpu=4), samples_per_gpu=4", 4),
+        ("data = dict(samples_per_gpu=2)\ndata = dict(samples_per_gpu=4)", None),
+    ],
+)
+def test_a_configuration_of_mmcv_may_be_printed_as_its_files_stand(
+    tmp_path: Path, data: str, batch: int | None
+) -> None:
+    """`cfg.text` holds comments, and a base file before the one that replaces its values."""
+    text = samples.mmseg(run())
+    record = read(tmp_path, text.replace("    samples_per_gpu=32,", data))
+    assert (record.batch_per_device, record.precision) == (batch, read(tmp_path, text).precision)
+    assert [check.agree for check in record.checks if check.what == "batch_per_device"] == [False] * (batch is None)
+
+
 def test_a_run_of_gluoncv_that_goes_on_in_the_file_of_another_is_a_run_of_its_own(tmp_path: Path) -> None:
     """Its epochs go on, and newer Pythons print the arguments in the order of their definition."""
     text = samples.gluoncv(run()).replace("Namespace(batch_norm", "Namespace(data_dir='~/data', batch_norm")
