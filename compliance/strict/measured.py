@@ -88,6 +88,7 @@ class Measured:
         self.faults: list[Fault] = []
         self.fastest = Fastest(images_per_s=0.0, line=0)
         self.all_images: int | None = 0  # None: not known, because a window could not be read
+        self.all_windows_s = 0.0  # seconds of all windows that could be read
         self.sensors = Sensors()
         self._run = run
         self._collector = collector
@@ -274,6 +275,7 @@ class Measured:
         self._last_step = position.step
         if self.all_images is not None:
             self.all_images += window.images
+        self.all_windows_s += window.time_s
         self._epoch_sums.add(window)  # before `_compare_with_clock`, which compares the sum with this one
         self.sensors.take(event.line, window)
         self._compare_with_plan(event.line, window, position, previous_step)

@@ -36,7 +36,7 @@ class _StatedTelemetry:
     samples: float
     interval_s: float  # from one sample of a node to the next, above 0
     nodes: int
-    run_ms: float  # from run_start to run_stop, less what the clock was set ahead; 0 without run_stop
+    run_ms: float  # that the run took at least, where the clock was set ahead; 0 without run_stop
     log_ms: float  # from init_start, or an earlier run_start, to telemetry_summary
 
     def samples_due(self, duration_ms: float) -> float:
@@ -337,9 +337,21 @@ class ProjectLog:
             samples=samples,
             interval_s=interval_s,
             nodes=max(len(self._described_nodes()), 1),  # a run has one at least
-            run_ms=0.0 if run.stop_ms is None else run.stop_ms - run.start_ms - self._set_ahead_ms(),
+            run_ms=self._least_run_ms(),
             log_ms=telemetry.time_ms - log_start_ms,
         )
+
+    def _least_run_ms(self) -> float:
+        """Return how long the run took at least, in milliseconds; 0 without a run_start or run_stop.
+
+        It is the time from run_start to run_stop, less what the clock was set ahead; or else the time of all windows of
+        steps if that is longer, because no setting of the clock makes those shorter.
+        """
+        if self.run.start_ms is None or self.run.stop_ms is None:
+            return 0.0
+        by_clock_ms = self.run.stop_ms - self.run.start_ms - self._set_ahead_ms()
+        windows_ms = 1000 * self.order.measured.all_windows_s
+        return max(by_clock_ms, windows_ms)
 
     def _set_ahead_ms(self) -> float:
         """Return by how much the system's clock was set ahead in all, as the events clock_set say."""

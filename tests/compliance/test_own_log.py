@@ -38,6 +38,16 @@ def test_a_clock_that_was_set_ahead_makes_no_run_shorter(by_s: float, tmp_path: 
     assert (status, errors(file)) == (0, [])
 
 
+@pytest.mark.parametrize(("samples", "passes"), [(1, False), (50, False), (60, True)])
+def test_a_clock_that_is_said_to_be_set_ahead_excuses_no_samples_of_the_steps(
+    samples: int, passes: bool, tmp_path: Path
+) -> None:
+    log = _with_clock_set(Altered(run()), by_s=0.0).value("clock_set", 1e9).inside("telemetry_summary", samples=samples)
+    status, [file] = check(*write(tmp_path, log.text))
+    assert (status == 0) is passes
+    assert passes or f"{samples} samples of telemetry; 108 were due" in str(file)
+
+
 @pytest.mark.parametrize("evaluated", [{}, {"eval_every": 4}, {"eval_every": 4, "offset": 2}])
 def test_a_run_is_held_to_the_evaluations_that_its_recipe_asks_for(evaluated: dict[str, int], tmp_path: Path) -> None:
     period, offset = evaluated.get("eval_every", 1), evaluated.get("offset", 0)
