@@ -12,6 +12,7 @@ PaddleSeg: paddleseg/core/train.py
 """
 
 import re
+from dataclasses import dataclass
 
 from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
@@ -129,6 +130,18 @@ class Paddle18(Launch, EpochFormatReader):
     quality_name = "acc1"
 
 
+# A launcher's label, such as `0: `, may stand before it. A key `model:` that is indented is in another section.
+_HEAD_OF_MODEL_SECTION = re.compile(r"(?P<label>(?:\S(?:.*\S)? ?)?)model:\s*")
+
+
+@dataclass
+class _ModelSection:
+    """The section `model:` of a printed configuration, as far as it has been read."""
+
+    label_length: int  # characters of the launcher's label before each line
+    indent: int | None = None  # spaces before the section's own keys; None before the first of them
+
+
 class PaddleSeg(Launch):
     """Rows, the launcher's lines, the configuration, and the command line, which overrides it."""
 
@@ -159,28 +172,43 @@ class PaddleSeg(Launch):
     )
     evaluation_pattern = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
     quality_name = "mIoU"
-    _section = ""  # the first line of the configuration's section that is read
+    _model_section: _ModelSection | None = None  # the section that the line before is in
 
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row of training figures, also as a line of the indented configuration.
 
-        Within the section `model:`, a line `type: ..` names the network if it is indented by 2 spaces, and its backbone
-        if by 4.
+        Within the section `model:`, a line `type: ..` names the network if it is indented as the section's first line
+        is, and its backbone if by 2 spaces more. A launcher's label may stand before each line.
 
         Args:
             line: Number of the line in the log.
             text: The line. Lines must come in their order, because a section begins on an earlier line.
         """
         super().read_before_rows(line, text)
-        begins_section = text[:1] not in (" ", "")  # neither indented nor empty
-        if begins_section:
-            self._section = text
+        head = _HEAD_OF_MODEL_SECTION.fullmatch(text)
+        if head:
+            self._model_section = _ModelSection(label_length=len(head["label"]))
+            return
+        section = self._model_section
+        if section is None:
             return
 
-        kind = re.match(r"(  |    )type: (.*)", text) if self._section.startswith("model:") else None
-        if kind:
-            name = "network" if kind[1] == "  " else "backbone"
-            self.take_fact(name, kind[2].strip(), line)
+        after_label = text[section.label_length :]
+        key = after_label.lstrip(" ")
+        indent = len(after_label) - len(key)
+        if not key:
+            return
+        if indent == 0:  # the section has ended
+            self._model_section = None
+            return
+        if section.indent is None:
+            section.indent = indent
+        if key.startswith("type: "):
+            kind = key.removeprefix("type: ").strip()
+            if indent == section.indent:
+                self.take_fact("network", kind, line)
+            elif indent == section.indent + 2:
+                self.take_fact("backbone", kind, line)
 
     def name_of_precision(self, word: str) -> str | None:
         """Return the name that a record uses for a precision of the command line.

@@ -258,3 +258,21 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(published_logs: Path
     assert len(notes) == 2 and "put/output error" in notes["paddleclas_v100_gpu8_fp32_bs256.log"][0]
     assert unknown == [f"{tmp_path / 'mine.log'} (Input/output error)"]
     assert sorted(found["borne_out"] is None for found in verdicts) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "label", ["", "0: ", "[1,0]<stdout>:", "[1,0]<stdout>: ", "trainer_1  | ", "2026-01-01T00:00:00.123456789Z "]
+)
+def test_the_model_of_a_paddleseg_log_is_read_behind_a_launchers_label(tmp_path: Path, label: str) -> None:
+    lines = samples.paddleseg(run()).splitlines()
+    labelled = "".join(f"{label}{line}\n" for line in lines)
+    assert read(tmp_path, labelled).model == "FCN HRNet_W18"
+
+
+def test_a_model_within_another_section_names_no_network(tmp_path: Path) -> None:
+    section = "model:\n  backbone:\n    type: HRNet_W18\n  type: FCN\n"
+    text = samples.paddleseg(run())
+    assert text.count(section) == 1
+    other = "distill:\n  model:\n    type: DeepLabV3\n"
+    assert read(tmp_path, text.replace(section, other)).model is None
+    assert read(tmp_path, text.replace(section, other + section)).model == "FCN HRNet_W18"
