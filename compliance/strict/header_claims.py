@@ -274,15 +274,19 @@ def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]
 
 
 def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
-    """Yield a fault for a power below 0, a GPU's temperature below 0 or above 150 degrees C, and a CPU share below 0.
+    """Yield a fault for each sensor's figure that cannot be.
+
+    These are a power or memory below 0, a GPU's temperature below 0 or above 150 degrees C, and a CPU share below 0.
 
     Args:
-        run: The facts that the log states of the run. If its telemetry_summary does not fit the schema, only the power
-            is checked. The CPU share is that of the program that takes the samples.
-        sensors: The power of GPUs that the windows of steps state.
+        run: The facts that the log states of the run. If its telemetry_summary does not fit the schema, only the
+            windows are checked. The CPU share is that of the program that takes the samples.
+        sensors: The power and memory of GPUs that the windows of steps state.
     """
     if sensors.powers and sensors.least_power_w < 0:
         yield Fault(_line(run), f"a step_window with a power of {six_digits(sensors.least_power_w)} W")
+    if sensors.least_memory_mib < 0:
+        yield Fault(_line(run), f"a step_window that held {six_digits(sensors.least_memory_mib)} MiB of a GPU")
     telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
     if not fits(schema.TelemetrySummary, telemetry.value):
         return

@@ -11,6 +11,7 @@ class Sensors:
     def __init__(self) -> None:
         self.line_of_gpu = 0  # of the first window with a figure of GPUs
         self.first_memory_mib: float | None = None  # of the first window that states it
+        self.least_memory_mib = math.inf
         self.most_memory_mib: float | None = None
         self.line_of_memory = 0  # of the window with the most
         self.powers = 0  # how many windows state a power
@@ -32,6 +33,8 @@ class Sensors:
             self.line_of_gpu = line
         if self.first_memory_mib is None:
             self.first_memory_mib = memory_mib
+        if memory_mib is not None:
+            self.least_memory_mib = min(self.least_memory_mib, memory_mib)
         if memory_mib is not None and memory_mib > (self.most_memory_mib or 0.0):
             self.most_memory_mib = memory_mib
             self.line_of_memory = line

@@ -87,6 +87,7 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "8 GPUs that train with 20 kW": (on_gpus, lambda log: _with_power(log, 20_000.0), "up to 20000 W, of 8 GPUs"),
     "losses that are all 0": (on_gpus, lambda log: by.each(
         log, "step_window", lambda fields: fields["value"].update(loss=0.0)), "step_windows are 0"),
+    "memory below 0": (on_gpus, lambda log: log.inside("step_window", 3, gpu_memory_mib=-5.0), "held -5 MiB"),
     "a power below 0": (on_gpus, lambda log: log.inside("step_window", 3, power_w=-5.0), "a power of -5 W"),
     "a GPU of 5000 degrees": (on_gpus, lambda log: log.inside(
         "telemetry_summary", peak_gpu_temperature_c=5000.0), "5000 degrees C"),
@@ -189,6 +190,8 @@ HONEST: dict[str, Callable[[], Altered]] = {
     "a peak after some memory was given back": lambda: on_gpus().inside(
         "telemetry_summary", peak_gpu_memory_mib=11_000.0),
     "8 GPUs with little to do": lambda: _with_power(on_gpus(), 400.0),
+    "no count of memory in a window": lambda: on_gpus().inside("step_window", 3, gpu_memory_mib=None),
+    "an allocator that counts nothing": lambda: on_gpus().inside("step_window", 3, gpu_memory_mib=0.0),
     "a loss of 0": lambda: on_gpus().inside("step_window", 3, loss=0.0),
     "no counter of energy": lambda: on_gpus().inside("telemetry_summary", energy_j=None, joules_per_image=None),
     "no sensor of power": lambda: by.each(
