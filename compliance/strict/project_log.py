@@ -403,7 +403,13 @@ class ProjectLog:
         yield from contradictory_values(self.run, summary)
 
     def _unknown_values_of_settings(self) -> Iterator[Fault]:
-        """Yield a fault for each setting with a value that no run can have, such as a precision that does not exist."""
+        """Yield a fault for each setting with a value that no run can have, such as a precision that does not exist.
+
+        TELEMETRY_S decides how many samples of telemetry are due, so it must be a whole number of seconds.
+        """
+        interval_s: Any = self.run.settings["TELEMETRY_S"]
+        if type(interval_s) is not int or interval_s < 0:
+            yield Fault(None, f"TELEMETRY_S is {printable(interval_s)}, no whole number from 0 on")
         for name, values in own_log_rules().values_of_setting.items():
             value = self.run.settings[name]
             if value not in values:

@@ -48,6 +48,19 @@ def test_a_clock_that_is_said_to_be_set_ahead_excuses_no_samples_of_the_steps(
     assert passes or f"{samples} samples of telemetry; 108 were due" in str(file)
 
 
+@pytest.mark.parametrize(
+    ("interval_s", "samples", "passes"),
+    [(-1, 1, False), ("1", 1, False), (True, 114, False), (0.5, 228, False), (1, 114, True), (10, 11, True)],
+)
+def test_telemetry_is_taken_every_so_many_whole_seconds(
+    interval_s: object, samples: int, passes: bool, tmp_path: Path
+) -> None:
+    log = by.settings(Altered(run()).inside("telemetry_summary", samples=samples), TELEMETRY_S=interval_s)
+    status, [file] = check(*write(tmp_path, log.text))
+    assert (status == 0) is passes
+    assert passes or "no whole number from 0 on" in str(file)
+
+
 @pytest.mark.parametrize("evaluated", [{}, {"eval_every": 4}, {"eval_every": 4, "offset": 2}])
 def test_a_run_is_held_to_the_evaluations_that_its_recipe_asks_for(evaluated: dict[str, int], tmp_path: Path) -> None:
     period, offset = evaluated.get("eval_every", 1), evaluated.get("offset", 0)
