@@ -119,7 +119,8 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each oddity of a data set that a user should know of before a run.
 
     Odd are a file that a part names more than once, or with several labels, a label file of several images, a part of
-    one class alone, a class that is evaluated and not trained on, and a file that is in both parts.
+    one class alone, a class that is evaluated and not trained on, a class folder with another label in each part, and a
+    file that is in both parts.
 
     Args:
         train: Names, sizes and labels of the training files.
@@ -138,6 +139,7 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
         if isinstance(labels, np.ndarray) and len(np.unique(labels)) == 1:
             notes.append(f"the {part} set has one class alone, {labels[0]}: there is nothing to tell apart")
     notes += _note_on_untrained_classes(train, evaluation)
+    notes += _note_on_renumbered_folders(train, evaluation)
     if _are_record_numbers(train.names):  # both parts count their records from 0, so equal names mean nothing
         return notes
     in_both = sorted(set(train_names) & set(eval_names))
@@ -235,6 +237,54 @@ def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[st
         f"the evaluation set has {len(untrained)} classes that the training set has no image of, the first is "
         f"{untrained[0]} ({evaluation.names[sample]}): see that the labels of both count from the same number"
     ]
+
+
+def _note_on_renumbered_folders(train: Contents, evaluation: Contents) -> list[str]:
+    """Return a sentence on the class folders whose images are evaluated under another label than they are trained on.
+
+    Such are found where the lists of the two parts number the classes in different ways. Folders are compared by their
+    own names, as "n01440764", and taken for class folders only if both parts have two or more, each with one class.
+
+    Args:
+        train: The training files with their labels.
+        evaluation: The evaluation files with their labels.
+
+    Returns:
+        One sentence in a list. An empty list if there is no such folder, or labels are not numbers.
+    """
+    if not isinstance(train.labels, np.ndarray) or not isinstance(evaluation.labels, np.ndarray):
+        return []
+    trained = _labels_of_folders(train.names, train.labels)
+    evaluated = _labels_of_folders(evaluation.names, evaluation.labels)
+    in_both = sorted(trained.keys() & evaluated.keys())
+    hold_one_class = all(len(trained[name]) == len(evaluated[name]) == 1 for name in in_both)
+    if len(in_both) < 2 or not hold_one_class:  # they are no class folders
+        return []
+    renumbered = [name for name in in_both if trained[name] != evaluated[name]]
+    if not renumbered:
+        return []
+    first = renumbered[0]
+    return [
+        f"the lists give {len(renumbered)} of {len(in_both)} class folders another label in the evaluation set than in "
+        f"the training set, the first is {first}, trained as {min(trained[first])} and evaluated as "
+        f"{min(evaluated[first])}: number the classes of both in one way"
+    ]
+
+
+def _labels_of_folders(names: Sequence[str], labels: Array) -> dict[str, set[int]]:
+    """Return the labels of the files in each folder, by the folder's own name, as "n01440764".
+
+    Args:
+        names: Paths of the files. Those without a folder are left out.
+        labels: Their labels, in the same order.
+    """
+    labels_of_folders: dict[str, set[int]] = {}
+    for name, label in zip(names, labels.tolist(), strict=True):
+        folder, slash, _ = name.rpartition("/")
+        if slash:
+            _, _, own_name = folder.rpartition("/")
+            labels_of_folders.setdefault(own_name, set()).add(label)
+    return labels_of_folders
 
 
 def _are_record_numbers(names: Sequence[str]) -> bool:

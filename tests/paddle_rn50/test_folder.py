@@ -283,6 +283,37 @@ def test_labels_that_begin_at_1_in_one_part_are_noted(root: Path) -> None:
     assert found.notes == [f"{said}: see that the labels of both count from the same number"]
 
 
+def numbered(root: Path, part: str, labels: dict[str, int]) -> None:
+    """Write a list of a part with two images in a folder of each class, labelled as given."""
+    lines = []
+    for name, label in labels.items():
+        for number in range(2):
+            path = root / part / name / f"{part}_{number}.jpeg"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"image")
+            lines.append(f"{path.relative_to(root)} {label}\n")
+    (root / f"{part}_list.txt").write_text("".join(lines))
+
+
+def test_class_folders_that_two_lists_number_differently_are_noted(root: Path) -> None:
+    numbered(root, "train", {"cat": 0, "dog": 1, "fox": 2})
+    numbered(root, "val", {"cat": 1, "dog": 0, "fox": 2})
+    assert surveyed(root).notes == [
+        "the lists give 2 of 3 class folders another label in the evaluation set than in the training set, the first "
+        "is cat, trained as 0 and evaluated as 1: number the classes of both in one way"
+    ]
+
+
+def test_folders_that_are_no_classes_may_have_other_labels_in_each_part(root: Path) -> None:
+    numbered(root, "train", {"shard0": 0, "shard1": 1, "cat": 2})
+    numbered(root, "val", {"shard0": 1, "shard1": 0, "dog": 2})
+    with (root / "val_list.txt").open("a") as listing:
+        listing.write("val/00.jpeg 2\n")
+        (root / "val/shard1/more.jpeg").write_bytes(b"image")
+        listing.write("val/shard1/more.jpeg 1\n")
+    assert surveyed(root).notes == []
+
+
 def test_sizes_of_many_files_are_kept_until_one_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passport, "STORED_FROM", 40)
     monkeypatch.setattr(passport, "CHECKED", 40)
