@@ -29,7 +29,7 @@ _LOSS = field(r" train\.loss : ")
 _WAIT = field(r" train\.data_time : ")
 _TIME = field(r" train\.batch_time : ")
 _IPS = field(r" train\.ips : ", r"(?=\s|$)")
-_UNIT = re.compile(r" train\.(?:total_)?ips : \S+ (\w+)/s")
+_UNIT = re.compile(r" (?:train\.)?(?:total_)?ips : \S+ (\w+(?:/\w+)+)")
 _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
@@ -361,7 +361,7 @@ _DIALECTS = {  # by a column in the first row; the first that is there counts
 
 
 # DLLL {.., "type": "METADATA", "metric": "train.ips", "metadata": {"unit": "images/s", ..}}: rows print no unit.
-_UNIT_OF_JSON_RATE = re.compile(r'"metric": "(?:train\.total_ips|train\.ips|total_ips)".*?"unit": "(\w+)/s"')
+_UNIT_OF_JSON_RATE = re.compile(r'"metric": "(?:train\.total_ips|train\.ips|total_ips)".*?"unit": "([^"]+)"')
 
 
 class Json(MXNet):
@@ -419,8 +419,10 @@ class TensorFlow(PyTorch):
 
     row_marker = " - ("
     row_clue = " total_ips"
-    row_pattern = RowPattern(re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"), (field(" total_ips : ", r"(?=\s|$)"),))
-    columns = "stamp epoch step rate"
+    row_pattern = RowPattern(
+        re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"), (field(" total_ips : ", r"(?=\s|$)"),), (_UNIT,)
+    )
+    columns = "stamp epoch step rate unit"
     first_step = 0
     framework = "TensorFlow"
     fact_pattern = re.compile(

@@ -22,7 +22,7 @@ class Keras(FormatReader):
     row_pattern = RowPattern(
         re.compile(rf"TimeHistory: {NUMBER} seconds,"),
         (
-            field(" ", " examples/second"),
+            field(" ", r" examples/second(?!/)"),
             re.compile(r" between steps (\d{1,9})\b"),
             re.compile(r" steps \d{1,9} and (\d{1,9})\b"),
         ),

@@ -157,7 +157,7 @@ class PaddleSeg(Launch):
             field(" reader_cost[:=] ?", r"[,\s]"),
             field(" loss[:=] ?"),
             field(" ips[:=] ?", r" \w+/s"),
-            re.compile(r" ips[:=] ?\S+ (\w+)/s"),
+            re.compile(r" ips[:=] ?\S+ (\w+/s)"),
         ),
     )
     columns = "stamp epoch step of time cut wait loss rate unit"

@@ -30,7 +30,7 @@ _OTHERS = (
     field(" reader_cost: ", r"(?: ?s)?(?:[,\s]|$)"),
     field(" loss: +"),
     re.compile(" (elapse): "),
-    re.compile(r" ips: \S+ (\w+)/s"),
+    re.compile(r" ips: \S+ (\w+/s)"),
 )
 _CONFIG_LINE = re.compile(r"(?:\] \w+ |\d\d:\d\d:\d\d(?:,\d+)? )INFO: ( *)(\w+) : ?(.*)$")
 _EPOCH_END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")

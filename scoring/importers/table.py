@@ -19,7 +19,7 @@ MAX_ROWS = 1_000_000  # of a run, about 300 MB; public logs have some thousand
 MAX_PROBLEMS = 20
 MAX_RESTARTS = 1_000
 WATCHED_ROWS = 100  # so many first rows are searched for what the samples are
-_IMAGE_UNIT = re.compile(r"(?:images?|imgs?|samples?)\Z")  # units of a rate that may count images
+_IMAGE_UNIT = re.compile(r"(?:images?|imgs?|samples?)/s(?:ec|econd)?\Z")  # units of a rate that may be images/s
 _COUNT_FIELDS = ("devices", "nodes", "batch_per_device", "batch_of_all")  # facts that are whole numbers
 
 
@@ -42,7 +42,7 @@ class FormatReader:
     """The base of all formats: a subclass describes a format, an object reads one log of it.
 
     A row is a line that a program prints of its training steps. Its columns are `step` and what else is printed:
-    epoch, of (the last step of the run), stamp, rate, unit (of the rate, without `/s`), time and wait (s), loss,
+    epoch, of (the last step of the run), stamp, rate, unit (of the rate), time and wait (s), loss,
     memory (MiB). A format may add columns of its own.
 
     A fact is a value that the log states once. The groups of `fact_pattern` name facts. A fact is a field of the
@@ -505,13 +505,14 @@ class FormatReader:
 
         Args:
             line: Number of the line in the log.
-            unit: Unit of the rate without `/s`, such as "samples". None if the row prints none.
+            unit: Unit of the rate, such as "samples/s". None if the row prints none.
 
         Raises:
-            InputError: The unit counts something other than images or samples.
+            InputError: The unit is of something other than images or samples, of another time than a second, or of one
+                device, as "images/s/gpu" is.
         """
         if unit and not _IMAGE_UNIT.match(unit):
-            raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
+            raise InputError(f"line {line}: a rate in {unit}, not in images/s: score logs of networks for images")
 
     def _window_of_row(self, line: int, position: RowPosition, row: Columns, covered: RowTime) -> Window:
         """Return the figures of one printed row as a Window: its columns, and the steps and time that it covers.

@@ -89,6 +89,15 @@ def test_decimal_commas_are_refused(tmp_path: Path, name: str) -> None:
         read(tmp_path, commas, name, format=name)
 
 
+@pytest.mark.parametrize("unit", ["images/s/gpu", "img/sec/gpu", "images/min"])
+@pytest.mark.parametrize("name", ["nvidia_pytorch", "nvidia_mxnet", "nvidia_paddle", "nvidia_tensorflow", "keras"])
+def test_a_rate_of_one_device_or_minute_is_not_one_of_all_a_second(tmp_path: Path, name: str, unit: str) -> None:
+    text = re.sub(r"(ips : [\d.]+)(?: images/s)?", r"\1 img/sec", samples.WRITERS[name](run()))
+    assert read(tmp_path, text).windows
+    with pytest.raises(InputError, match=rf"a rate in {unit}, not in|no line of a known format"):
+        read(tmp_path, text.replace("img/sec", unit).replace("examples/second", "examples/second/replica"))
+
+
 def test_mmengine_says_how_many_devices_run(tmp_path: Path) -> None:
     """mmengine prints its world size as `GPU number`."""
     assert read(tmp_path, MMENGINE).devices is None
