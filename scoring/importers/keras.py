@@ -12,6 +12,8 @@ from scoring.importers.evidence import Fact
 from scoring.importers.table import Columns, FormatReader, RowPosition, RowTime
 from scoring.importers.text import NUMBER, RowPattern, field, integer, moment_s, positive
 
+_STRATEGIES_OF_NODES = ("multi_worker_mirrored", "parameter_server")  # the environment may name the hosts: TF_CONFIG
+
 _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d+)>")
 
 
@@ -32,6 +34,7 @@ class Keras(FormatReader):
     rate_scope = "global"
     fact_pattern = re.compile(
         r"'num_gpus': (?P<gpus>\d{1,9})\b|'worker_hosts': (?P<hosts>None|'[^']*')|'(?P<part>train|validation)_dataset'"
+        r"|'distribution_strategy': '(?P<strategy>\w+)'"
         r"|'batch_size': (?P<batch>\d{1,9})\b|'dtype': '(?P<precision>\w+)'"
         r"|'use_per_replica_batch_size': (?P<is_batch_per_device>True|False)"
     )
@@ -50,8 +53,8 @@ class Keras(FormatReader):
         """Set a value that a line before the first row of training figures states, replacing one from an earlier line.
 
         The log prints the configuration again after the options of the command line were applied, so that the last
-        value counts. The number of GPUs and the hosts count anywhere, other values only in the section of the training
-        data set.
+        value counts. The number of GPUs, the hosts and the strategy count anywhere, other values only in the section of
+        the training data set.
 
         Args:
             name: Name of a group of `fact_pattern`. "part" says which data set's section begins.
@@ -60,7 +63,7 @@ class Keras(FormatReader):
         """
         if name == "part":
             self._part = str(value)
-        if self._part == "train" or name in ("gpus", "hosts"):
+        if self._part == "train" or name in ("gpus", "hosts", "strategy"):
             self.facts_by_name[name] = Fact(value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
@@ -88,11 +91,14 @@ class Keras(FormatReader):
     def _set_nodes_and_devices(self) -> None:
         """Set the nodes, and devices = GPUs of a node x nodes, if the log states the hosts and a node's GPUs.
 
-        If tags of mpirun name more ranks than there are nodes, neither is set: each rank counts its own GPUs then.
+        If tags of mpirun name more ranks than there are nodes, neither is set: each rank counts its own GPUs then. Nor
+        is either set if the strategy is one of several nodes and the configuration names no hosts.
         """
         gpus_of_node = integer(self.value("gpus"))
         hosts = self.value("hosts")  # as `a:5000,b:5000`, with a host for each node; `None` for a run on one host
         if hosts is None or not gpus_of_node:
+            return
+        if hosts == "None" and self.value("strategy") in _STRATEGIES_OF_NODES:
             return
         commas = hosts.count(",")
         nodes = commas + 1  # the text `None` has no comma, and is one node

@@ -171,6 +171,24 @@ def test_keras_ranks_that_each_count_their_own_gpus_leave_the_devices_unknown(tm
     assert read(tmp_path, on_two_nodes).nodes == 2
 
 
+@pytest.mark.parametrize(
+    ("strategy", "hosts", "nodes"),
+    [
+        ("mirrored", "None", 1),
+        ("multi_worker_mirrored", "None", None),
+        ("parameter_server", "None", None),
+        ("multi_worker_mirrored", "'a:5000,b:5000'", 2),
+    ],
+)
+def test_keras_hosts_may_be_named_by_the_environment_alone(
+    tmp_path: Path, strategy: str, hosts: str, nodes: int | None
+) -> None:
+    """`configure_cluster` takes the hosts of TF_CONFIG, and the configuration then says `worker_hosts: None`."""
+    text = samples.keras(run()).replace("'num_gpus'", f"'distribution_strategy': '{strategy}', 'num_gpus'")
+    record = read(tmp_path, text.replace("'worker_hosts': None", f"'worker_hosts': {hosts}"))
+    assert (record.nodes, record.devices) == (nodes, nodes and 8 * nodes)
+
+
 EVALUATION = "".join(
     ["Starting Model Evaluation...\n"]
     + [f"DLL 2022-11-24 05:00:{step:02d}.0 - (0, {step}) total_ips : 99999.5 \n" for step in range(20, 60)]
