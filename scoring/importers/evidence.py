@@ -16,7 +16,7 @@ _IMAGE_WORDS = re.compile(
 )
 # Words of clips, text, speech and recommendation. Image words alone prove nothing: a video network has a ResNet, too.
 _OTHER_SAMPLE_WORDS = re.compile(
-    r"ucf-?101|hmdb-?51|\bkinetics|\bsth-?sth|something-something|\bnum_segments\b|\bnum_clips\b|\bclip_len\b|slowfast"
+    r"ucf-?101|hmdb-?51|(?:\b|_)(?:kinetics|sth-?sth)|something-?something|\bnum_segments\b|\bnum_clips\b|\bclip_len\b|slowfast"
     r"|\btokens?(?:_per_sec|/s)|\bperplexity\b|\bppl\b|wikitext|librispeech|movielens|criteo",
     re.IGNORECASE,
 )

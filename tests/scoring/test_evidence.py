@@ -163,6 +163,12 @@ HISTORY = (
             "Namespace(batch_size=64, dataset='ucf101', model='resnet50_v1b_ucf101', num_gpus=1)\n" + GLUON.format(49),
             "line 1: 'ucf101' shows samples that are not images",
         ),
+        ("Namespace(batch_size=64, model='i3d_resnet50_v1_kinetics400')\n" + GLUON.format(49), "'_kinetics' shows"),
+        ("Namespace(batch_size=64, model='resnet50_v1b_sthsthv2')\n" + GLUON.format(49), "'_sthsth' shows"),
+        (
+            "Namespace(batch_size=64, data='somethingsomethingv2', model='resnet50')\n" + GLUON.format(49),
+            "shows samples",
+        ),
         (ENGINE.format(10, 10, "") + ENGINE.format(15, 20, ""), "no line shows"),
         (ENGINE.format(10, 10, "  tokens_per_sec: 9000") + ENGINE.format(15, 20, ""), "tokens_per_sec"),
         ("\n".join(HISTORY.format(at, at + 100) for at in (0, 100)) + "\n{'task': 'bert/squad'}\n", "no line shows"),
