@@ -316,6 +316,9 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean of the rates printed every few steps with that of the rates in the summaries of epochs.
 
+    Both means give each epoch the weight of its rows. The seconds of a summary are no weight: GluonCV's are of the
+    epoch's evaluation, too, its rate is not.
+
     Args:
         record: What the log says. Its `windows` are the rows that are printed every few steps, and its `epochs` are the
             summaries.
@@ -331,27 +334,26 @@ def _check_epoch_summaries(record: Record) -> Check | None:
 
     rows = [row for row in all_rows if row.epoch in compared_epochs]
     summaries = [summary for summary in all_summaries if summary.epoch in compared_epochs]
-    summaries_s = total(summaries, "seconds")
-    summaries_rate = _mean_rate_of_summaries(summaries)
+    summaries_rate = _mean_rate_of_summaries(summaries, rows)
     rows_rate = _mean_rate_of_rows(rows)
-    summaries_in_words = f"the epochs' own {six_digits(summaries_s)} s, {six_digits(summaries_rate)} images/s"
     return _check_of_ratio(
         "rates against the epochs' time",
-        f"{lines_in_words(summaries)}: {summaries_in_words}",
+        f"{lines_in_words(summaries)}: the epochs' own rates, {six_digits(summaries_rate)} images/s",
         f"{lines_in_words(rows)}: their rates, {six_digits(rows_rate)} images/s",
         ratio=rows_rate / summaries_rate,
     )
 
 
-def _mean_rate_of_summaries(epochs: Sequence[Window]) -> float:
-    """Return the mean images/s of epochs by their summaries: sum of (seconds x printed rate) / sum of seconds.
+def _mean_rate_of_summaries(epochs: Sequence[Window], rows: Sequence[Window]) -> float:
+    """Return the mean of the rates of epochs by their summaries: sum of steps / sum of (steps / printed rate).
 
     Args:
-        epochs: The summaries. Each has seconds and a rate.
+        epochs: The summaries. Each has a rate.
+        rows: The rows of these epochs. Each has a number of steps.
     """
-    # The condition in the sum is for the type checker: all of these epochs have both figures.
-    images = math.fsum(epoch.seconds * epoch.printed_rate for epoch in epochs if epoch.seconds and epoch.printed_rate)
-    return images / total(epochs, "seconds")
+    rates = {epoch.epoch: epoch.printed_rate or 0.0 for epoch in epochs}  # `or` is for the types: all have a rate
+    steps_over_rates = math.fsum((row.steps or 0) / rates[row.epoch] for row in rows)
+    return total(rows, "steps") / steps_over_rates
 
 
 def _mean_rate_of_rows(rows: Sequence[Window]) -> float:

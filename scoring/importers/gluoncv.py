@@ -2,7 +2,7 @@
 
 [INFO:root:]Epoch[0] Batch [49]\tSpeed: 999.246238 samples/sec\taccuracy=0.000957\tlr=0.003133
 The rate is that of all devices, over the window; batches count from 0 in each epoch. An epoch closes with
-[Epoch 0] speed: 1524 samples/sec\ttime cost: 852.235297 (without its evaluation), and
+[Epoch 0] speed: 1524 samples/sec\ttime cost: 852.235297 (the speed without its evaluation, the time with it), and
 [Epoch 0] validation: err-top1=0.904516 err-top5=..
 MXNet's own `Module.fit` prints rows without `lr`, whose batches count otherwise: those are not rows of this format.
 """
