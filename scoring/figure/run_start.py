@@ -34,14 +34,14 @@ def start_of(record: Record) -> Start:
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")
-    first_row_s = _date_of_first_row(record)
+    first_row_s = date_of_first_row(record)
     if first_row_s is not None:
         return Start(first_row_s, "first_row")
     last_change_s = Path(record.file).stat().st_mtime
     return Start(last_change_s, "file")
 
 
-def _date_of_first_row(record: Record) -> float | None:
+def date_of_first_row(record: Record) -> float | None:
     """Return the time stamp of a run's first row as Unix time.
 
     Args:

@@ -13,7 +13,7 @@ from runlog.digits import percent, significant
 from runlog.json_types import JsonObject
 from runlog.stats import median_set, olympic_mean
 from runlog.verdict import Verdict
-from scoring.figure import intervals, spread, warnings, window_warnings
+from scoring.figure import in_step, intervals, spread, warnings, window_warnings
 from scoring.figure.levels import Level, hosts_of_runs, levels_of_repetition
 from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.protocols import Protocol
@@ -240,6 +240,7 @@ def score(
     shown_warnings = list(_warnings(without_warnings, missing_runs))
     if not system:
         shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
+    shown_warnings += in_step.warn_of_ranks_as_runs(chosen.records)
     result = dataclasses.replace(without_warnings, warnings=tuple(shown_warnings))
     if missing_runs is not None:  # raised last, because the error carries the score of the runs that there are
         raise TooFewRunsError(missing_runs, partial=result)

@@ -1,6 +1,8 @@
-"""The parts of a log that was rotated while its run went on are no repeats, wherever it was cut."""
+"""Logs of one run are no repeats: the parts of one that was rotated, wherever it was cut, and those of its ranks."""
 
+import datetime
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from scoring.figure.score import score
 from scoring.importers import read_record
 from scoring.record import InputError, Record
 from tests.scoring import samples
-from tests.scoring.samples import write
+from tests.scoring.samples import command, write
 
 
 def records_of_parts(folder: Path, lines: list[str], cut: int) -> list[Record]:
@@ -149,3 +151,22 @@ def test_a_keras_log_is_in_parts_wherever_it_was_cut_and_a_short_row_stands(tmp_
         lines.append(f"I0826 16:01:52.940788 140244211521280 keras_utils.py:133] {history}, resnet50\n")
     for cut in range(1, len(lines)):
         refuse_parts(records_of_parts(tmp_path, lines, cut))
+
+
+@pytest.mark.parametrize(("behind_s", "is_warned"), [(0, True), (1, True), (30, False)])
+def test_logs_that_stay_in_step_may_be_of_ranks_of_one_run(tmp_path: Path, behind_s: int, is_warned: bool) -> None:
+    first = samples.paddleseg(samples.run_of([0.5] * 600))
+    second = re.sub("reader_cost: 0.0", "reader_cost: 0.1", first)  # another rank waits longer
+    second = re.sub(
+        r"(\d\d:\d\d:\d\d) \[INFO\]\t\[TRAIN\]", lambda row: f"{_later(row[1], behind_s)} [INFO]\t[TRAIN]", second
+    )
+    logs = [samples.write(tmp_path, "workerlog.0", first), samples.write(tmp_path, "workerlog.1", second)]
+    _, result, _ = command("score", *logs, "--protocol", "window")
+    warnings = [warning for warning in result["warnings"] if warning["rule"] == "runs_in_step"]
+    assert len(warnings) == is_warned
+    assert all(warning["file"] == str(logs[1]) for warning in warnings)
+
+
+def _later(time_of_day: str, seconds: int) -> str:
+    later = datetime.datetime.strptime(time_of_day, "%H:%M:%S") + datetime.timedelta(seconds=seconds)
+    return f"{later:%H:%M:%S}"
