@@ -19,6 +19,7 @@ from program.arrays import Array
 from runlog import named_files, schema
 
 IMAGE_END, LABEL_END, LABEL_IDS_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
+ENDS_OF_LABEL_IDS = (LABEL_IDS_END, "_gtCoarse_labelIds.png")  # as Cityscapes names its files of label ids
 LISTS = ("{}.txt", "{}.list", "{}_list.txt")  # names that PaddleSeg's tools and tutorials give them
 SEPARATOR = re.compile(r"[,;\t]")  # of a spreadsheet's columns
 KEPT_SIZES = "{}.filesizes"
@@ -64,7 +65,7 @@ class PairList:
             number: Which pair; counts from 0.
         """
         _, label = self.pairs[number]
-        return label.endswith(LABEL_IDS_END)
+        return label.endswith(ENDS_OF_LABEL_IDS)
 
     def encoded(self, number: int) -> list[tuple[str, bytes]]:
         """Read the encoded image and label of a pair.

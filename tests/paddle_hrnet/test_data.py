@@ -195,6 +195,18 @@ def test_label_ids_become_train_ids_where_only_they_are_there(tmp_path: Path) ->
     assert (batch.label[1] == 3).all()
 
 
+def test_coarse_label_ids_of_a_list_become_train_ids(tmp_path: Path) -> None:
+    """Of the ids 0 to 18 each is also the number of a class."""
+    ids = np.array([[0, 7], [8, 17]], np.uint8)
+    image, label = write(tmp_path, "val", "a", np.zeros((2, 2, 3), np.uint8), ids, kind="labelIds").split()
+    coarse = label.replace("gtFine", "gtCoarse")
+    (tmp_path / coarse).parent.mkdir(parents=True)
+    (tmp_path / label).rename(tmp_path / coarse)
+    (tmp_path / "val.txt").write_text(f"{image} {coarse}\n")
+    [batch] = taken(evaluation(tmp_path, classes=19))
+    assert batch.label[0].ravel().tolist() == [255, 0, 1, 5]
+
+
 @pytest.mark.parametrize("name", ["train.txt", "train.list", "train_list.txt"])
 def test_a_list_file_decides(root: Path, name: str) -> None:
     line = write(root, "train", "listed")
