@@ -356,11 +356,7 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
         collector: Gets each breach of the rule `accuracy-curve`, and has its bounds.
     """
     bounds = collector.strict_rules[CURVE].bounds
-    best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
-    if best is not None and best.value > bounds["most_accurate"]:
-        actual = f"top-1 {six_digits(best.value)}; none of ResNet-50's is over {bounds['most_accurate']}"
-        collector.add_breach(CURVE, best.line, actual)
-
+    _check_best(evaluations, bounds["most_accurate"], "top-1", "ResNet-50", collector)
     index = index_of_target(evaluations, target)
     if index is None:
         return
@@ -368,6 +364,35 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collector: Fin
     least_evaluations = bounds["evaluations"]  # above 2, which `_check_rise_to_target` needs
     if len(up_to_target) >= least_evaluations:
         _check_rise_to_target(up_to_target, target, collector)
+
+
+def check_best_miou(evaluations: Sequence[Evaluation], collector: FindingCollector) -> None:
+    """Report a mean IoU on Cityscapes that no training of FCN-HRNetW18 reaches.
+
+    Args:
+        evaluations: The run's evaluations, in the order of the log.
+        collector: Gets the breach of the rule `accuracy-curve`, and has its bounds.
+    """
+    bounds = collector.strict_rules[CURVE].bounds
+    _check_best(evaluations, bounds["most_miou"], "an mIoU of", "FCN-HRNetW18", collector)
+
+
+def _check_best(
+    evaluations: Sequence[Evaluation], most: float, metric: str, model: str, collector: FindingCollector
+) -> None:
+    """Report the best accuracy of a run if no training of the model reaches it.
+
+    Args:
+        evaluations: The run's evaluations, in the order of the log.
+        most: The highest accuracy that is possible.
+        metric: What stands before the accuracy in the message, such as "top-1".
+        model: The name of the model.
+        collector: Gets the breach of the rule `accuracy-curve`.
+    """
+    best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
+    if best is not None and best.value > most:
+        actual = f"{metric} {six_digits(best.value)}; none of {model}'s is over {most}"
+        collector.add_breach(CURVE, best.line, actual)
 
 
 def _check_rise_to_target(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:

@@ -10,6 +10,7 @@ from compliance.official.language import State, holds
 from compliance.rules import Benchmark, Finding, FindingCollector, Ruleset, WrittenRule
 from compliance.strict.accuracies import (
     StatedData,
+    check_best_miou,
     check_curve,
     check_samples,
     check_schedule,
@@ -211,6 +212,8 @@ class Policy:
             self._check_closed_run(data, benchmark)
         if benchmark.name == "resnet":
             self._check_evaluations_of_resnet(data, benchmark, is_closed=is_closed)
+        elif is_closed and data.is_of_benchmark:
+            check_best_miou(run.evaluations, self.collector)
 
     def _check_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
         """Report wrong values of single keys in a closed run, and wrong numbers of samples.

@@ -8,7 +8,7 @@ from compliance.check import check_file
 from compliance.rules import load
 from compliance.strict.accuracies import StatedData, stated_data
 from tests.compliance.altered import Altered, write
-from tests.make_log import closed_run
+from tests.make_log import closed_hrnet_run, closed_run, hrnet_run
 
 RULESET = load("4.0.0")
 
@@ -49,3 +49,17 @@ def test_a_run_that_reaches_exactly_the_target_has_reached_it(right: int, passes
     assert report.passes_official is passes
     broken = {finding.rule for finding in report.findings if finding.severity == "error"}
     assert ("target-status" in broken) is not passes
+
+
+@pytest.mark.parametrize(("best", "passes"), [(0.79, True), (0.83, True), (0.85, True), (0.86, False), (0.99, False)])
+def test_a_mean_iou_that_no_training_reaches_is_refused(best: float, passes: bool, tmp_path: Path) -> None:
+    [path] = write(tmp_path, closed_hrnet_run(accuracies=(0.6, 0.7, max(best, 0.7897))))
+    report = check_file(path, RULESET)
+    assert report.passed is passes
+    found = [finding.actual for finding in report.findings if finding.rule == "accuracy-curve"]
+    assert found == ([] if passes else [f"an mIoU of {best}; none of FCN-HRNetW18's is over 0.85"])
+
+
+def test_a_mean_iou_on_other_data_may_be_any(tmp_path: Path) -> None:
+    [path] = write(tmp_path, hrnet_run(accuracies=(0.6, 0.7, 0.99)))
+    assert check_file(path, RULESET).passed
