@@ -308,10 +308,11 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
         summary: The value of the event run_summary: the devices, and the images of a step on each.
 
     Returns:
-        The number; None if the gradient_merge of the setting STRATEGY is not a whole number above 0.
+        The number; None if the gradient_merge of the setting STRATEGY is not a whole number above 0 that divides the
+        images of a step on a device. No run starts with another.
     """
     parts = _parts_of_batch(str(run.settings["STRATEGY"]))
-    if parts is None or parts < 1:
+    if parts is None or parts < 1 or summary.batch_per_device % parts != 0:
         return None
     images_at_once = summary.batch_per_device // parts
     are_statistics_of_all_devices = run.settings.get("RECIPE.sync_bn")

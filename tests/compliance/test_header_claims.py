@@ -158,6 +158,12 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, IMAGE_SIZE=32), "RECIPE.image_size is 64; by IMAGE_SIZE it is 32"),
     "parts of a batch that no strategy asks for": (lambda: Altered(make_log.run()), lambda log: log.value(
         "gradient_accumulation_steps", 2), "by STRATEGY it is 1"),
+    "more parts of a batch than images": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log.value("gradient_accumulation_steps", 32).value("model_bn_span", 0), STRATEGY="gradient_merge=32"),
+        "model_bn_span is 0; by the batch, STRATEGY and the recipe it is null"),
+    "parts that do not divide the batch": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log.value("gradient_accumulation_steps", 3).value("model_bn_span", 5), STRATEGY="gradient_merge=3"),
+        "model_bn_span is 5; by the batch, STRATEGY and the recipe it is null"),
     "a twentieth of HRNet's time": (lambda: Altered(make_log.run(
         benchmark="hrnet", samples=(2000, 50), batch=2)), lambda log: by.rates(by.scaled(log, 0.05), 0.05),
         "images/s; the peak of its 2 cores is below 222.761 at 128 x 64 px"),
@@ -198,6 +204,9 @@ HONEST: dict[str, Callable[[], Altered]] = {
         on_gpus(), "step_window", lambda fields: fields["value"].update(power_w=None)),
     "gradients merged over four parts": lambda: by.settings(
         _of_four_parts(Altered(make_log.run())), STRATEGY="enable_addto=0, gradient_merge=4"),
+    "as many parts as images": lambda: by.settings(
+        Altered(make_log.run()).value("gradient_accumulation_steps", 16).value("model_bn_span", 1),
+        STRATEGY="gradient_merge=16"),
     "a knob that is set twice, of which the last one counts": lambda: by.settings(
         _of_four_parts(Altered(make_log.run())), STRATEGY="gradient_merge=2,gradient_merge=4"),
     "images of the size that was asked for": lambda: by.settings(Altered(make_log.run()), IMAGE_SIZE=64),
