@@ -29,7 +29,11 @@ _LOSS = field(r" train\.loss : ")
 _WAIT = field(r" train\.data_time : ")
 _TIME = field(r" train\.batch_time : ")
 _IPS = field(r" train\.ips : ", r"(?=\s|$)")
-_UNIT = re.compile(r" (?:train\.)?(?:total_)?ips : \S+ (\w+(?:/\w+)+)")
+# Another process's text may follow at once, as in `img/s/opt/conda/lib/`: only known words are of the unit.
+_UNIT = re.compile(
+    r" (?:train\.)?(?:total_)?ips : \S+ "
+    r"(\w+/(?:s(?:ec(?:ond)?)?(?:/(?:gpu|device|replica|rank|card|worker|node)\b)?|min|ms|hour))"
+)
 _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
