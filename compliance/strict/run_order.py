@@ -550,7 +550,7 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy, if it is a number, with the number of its epoch.
+        """Keep an accuracy, if it is a number, with the number of its epoch. A repeated one is only reported.
 
         The event states the epoch, or else the evaluation that waits for this accuracy does. In logs that count samples
         neither does: there the accuracies are numbered 1, 2, ...
@@ -562,6 +562,10 @@ class RunOrder:
         self._evaluation_without_accuracy = None  # this event is its accuracy
         if "epoch_num" in event.metadata:
             epoch = self._epoch_of_accuracy(event)
+            if evaluation is None and self._is_repeated_accuracy(event, epoch):
+                line_of_first = self.run.evaluations[-1].line
+                self._report_disorder(event, f"the accuracy of epoch {epoch} again, as on line {line_of_first}")
+                return
             self._check_epoch_evaluated(event, epoch, evaluation)
             self._check_not_ahead_of_training(event, epoch)
         elif evaluation is not None and evaluation.number is not None:
@@ -569,6 +573,19 @@ class RunOrder:
         else:
             epoch = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
         self._keep_accuracy(event, epoch)
+
+    def _is_repeated_accuracy(self, event: Event, epoch: int) -> bool:
+        """Return whether an accuracy repeats the one before, as where each rank logs it: it is no other evaluation.
+
+        Args:
+            event: An eval_accuracy.
+            epoch: The number of its epoch.
+        """
+        if not self.run.evaluations:
+            return False
+        before = self.run.evaluations[-1]
+        is_in_same_epoch = (epoch, self.epochs_counted) == (before.epoch, before.epochs_counted)
+        return is_in_same_epoch and event.value == before.value
 
     def _epoch_of_accuracy(self, event: Event) -> int:
         """Return the epoch that an accuracy states; if it is not a whole number, report it and return `epochs_counted`.
