@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
 import tarfile
 import zlib
@@ -72,12 +73,32 @@ def files_of(path: Path) -> Iterator[TreeFile]:
 
 
 def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
-    """Yield the files below a folder, sorted."""
+    """Yield the files below a folder, sorted. One behind a link to a folder has the reason why it is not read."""
+    content_by_path: dict[Path, Path | Unreadable] = {}
+    for file in _matching_files(folder):
+        content_by_path[file] = file
+    for link in _links_to_folders(folder):
+        for file in _matching_files(link):
+            content_by_path[file] = Unreadable(reason=f"{link.relative_to(folder)} is a link: put the folder there")
+    for file in sorted(content_by_path):
+        yield TreeFile(name=PurePosixPath(file.relative_to(folder)), content=content_by_path[file])
+
+
+def _matching_files(folder: Path) -> set[Path]:
+    """Return the logs, system descriptions and scaling files below a folder, without those behind further links."""
     files: set[Path] = set()
     for pattern in _PATTERNS:
         files.update(folder.rglob(pattern))
-    for file in sorted(files):
-        yield TreeFile(name=PurePosixPath(file.relative_to(folder)), content=file)
+    return files
+
+
+def _links_to_folders(folder: Path) -> Iterator[Path]:
+    """Yield the links below a folder that lead to another folder, but not those that lead back to one above them."""
+    for parent, subfolders, _ in os.walk(folder):
+        for name in subfolders:
+            subfolder = Path(parent, name)
+            if subfolder.is_symlink() and not subfolder.absolute().is_relative_to(subfolder.resolve()):
+                yield subfolder
 
 
 def _files_of_archive(path: Path) -> Iterator[TreeFile]:

@@ -138,6 +138,19 @@ def test_a_linked_log_in_an_archive_is_an_error(tmp_path: Path) -> None:
     assert row.problem == "result_1.txt: no log of a run (no file but a link or folder in the archive)"
 
 
+@pytest.mark.parametrize("linked", ["results/CPU", "results/CPU/resnet"])
+def test_the_logs_behind_a_linked_folder_are_errors(tmp_path: Path, linked: str) -> None:
+    """A link back to a folder above it adds nothing."""
+    submitter = tmp_path / "tree/v4.0/Example"
+    write(submitter / "results/CPU/resnet", make_log.run())
+    (submitter / linked).rename(tmp_path / "elsewhere")
+    (submitter / linked).symlink_to(tmp_path / "elsewhere")
+    (submitter / "results/loop").symlink_to("..")
+    [row] = audit(tmp_path / "tree")
+    assert (row.system, row.benchmark, row.logs, row.official_passes) == ("CPU", "resnet", 1, 0)
+    assert f"v4.0/Example/{linked} is a link" in row.problem
+
+
 def test_an_archive_that_begins_with_results_names_no_round(tmp_path: Path) -> None:
     archive = tmp_path / "mine.tar"
     write(tmp_path / "results/CPU/resnet", make_log.run())
