@@ -20,12 +20,13 @@ from compliance.strict.policy import Policy
 from compliance.strict.run_order import KEYS_OF_EVERY_RANK, RunOrder
 from runlog import schema
 from runlog.json_types import JsonObject
-from runlog.reader import Entry, Event, Header, Problem, read_log
+from runlog.reader import Entry, Event, Header, Problem, has_old_events, read_log
 from runlog.text import as_json, printable, visible
 
 MOST_REFUSED_LINES = 10_000  # lines that the official parser refuses, until reading is given up
 _DAMAGED = "line-damaged"
 _FORM = "log-form"
+_NO_EVENTS = "events.count"
 _READABLE_PROBLEMS = frozenset({"encoding", "nul", "event-type"})  # kinds of problems that leave an event readable
 _OFFICIALLY_REFUSED_PROBLEMS = frozenset({"json", "fields", "trailing-text"})
 _SECTIONS_WITH_DEVICES = (schema.HARDWARE.name, schema.ENVIRONMENT.name)
@@ -344,7 +345,7 @@ class Checker:
             first = about_reading[0]
             actual = f"none can be read; line {first.line}: {first.actual}"
         return Finding(
-            rule="events.count",
+            rule=_NO_EVENTS,
             expected="MLLOG events",
             actual=actual,
             fix="give the log of a run",
@@ -373,10 +374,20 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
     if has_damaged_lines:
         findings = _findings_on_damaged_log(path, findings, run, ruleset)  # reads the log a second time
+    has_no_events = any(finding.rule == _NO_EVENTS for finding in findings)
+    if has_no_events and has_old_events(path):
+        findings = tuple(_naming_old_events(finding) for finding in findings)
     if _is_link_to_another_folder(path):
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict["file-link"], actual), *findings)
     return Report(path=path, findings=findings, run=run)
+
+
+def _naming_old_events(finding: Finding) -> Finding:
+    """Return a finding on a log of MLPerf v0.5 or v0.6. The one that there are no events says so."""
+    if finding.rule != _NO_EVENTS:
+        return finding
+    return replace(finding, actual=f"{finding.actual}: MLPerf v0.5 and v0.6 wrote events in forms that are not read")
 
 
 def _findings_on_damaged_log(

@@ -22,6 +22,8 @@ from runlog.strict_json import DuplicateKeyError, parse_json, scan_value
 
 TOKEN = b":::MLLOG"  # begins an event
 _TOKEN_AND_SPACE = ":::MLLOG "  # as the official parser wants it before the JSON
+_OLD_EVENT = re.compile(rb":::MLPv0\.|:::MLL ")  # v0.5 and v0.6 wrote their events so
+_HEAD_BYTES = 1 << 16
 HEADER = b"# {"  # begins a section of the header
 BLOCK_BYTES = 1 << 20  # read at a time
 _LINE_ENDS = (b"\n", b"\r")
@@ -188,6 +190,20 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
         os.close(handle)
         raise ValueError(f"{path}: not a regular file; give the text file of one run")
     return os.fdopen(handle, "rb", buffering=0)
+
+
+def has_old_events(path: str | os.PathLike[str]) -> bool:
+    """Return whether a log begins with events of MLPerf v0.5 or v0.6, whose forms are not read.
+
+    Args:
+        path: Path of the log, of which the first 64 KiB are searched.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: The path leads to something that is no regular file, such as a folder or a pipe.
+    """
+    with open_log(path) as stream:
+        return _OLD_EVENT.search(stream.read(_HEAD_BYTES)) is not None
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from compliance.official.rule_files import versions
-from runlog.reader import HeldLog, open_log
+from runlog.reader import HeldLog, has_old_events
 from runlog.text import printable
 
 LARGEST_LOG_BYTES = 1 << 28  # a log in an archive is held in memory while it is read
@@ -24,8 +24,6 @@ SCALING = "scaling.json"  # the factor that the review committee set, which resu
 _PATTERNS = (LOG, SYSTEM, SCALING)
 _ROUND = re.compile(r"(?<![A-Za-z0-9])v(\d+\.\d+)(?!\d)")
 _OLD_FORM_ROUNDS = ("0.5", "0.6")
-_OLD_FORM_LINE = re.compile(rb":::MLPv0\.|:::MLL ")  # v0.5 and v0.6 wrote their events so
-_HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +214,9 @@ def is_of_old_form(root: Path, file: TreeFile) -> bool:
     if isinstance(file.content, Unreadable):
         return False
     try:
-        with open_log(file.content) as stream:
-            start = stream.read(_HEAD_BYTES)
+        return has_old_events(file.content)
     except (ValueError, OSError):  # as of a pipe, or a link that leads nowhere: the report on the log says so
         return False
-    return _OLD_FORM_LINE.search(start) is not None
 
 
 class _Layout(NamedTuple):

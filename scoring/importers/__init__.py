@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from runlog.digits import counted
-from runlog.reader import open_log
+from runlog.reader import has_old_events, open_log
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle, paddleclas
 from scoring.importers.evidence import Fact
@@ -91,6 +91,9 @@ def recognise(path: str | os.PathLike[str]) -> str:
                 del signs_to_find[name]  # its later rows tell nothing more
 
     if not line_of_first_row:
+        if has_old_events(path):
+            why = "events of MLPerf v0.5 and v0.6 have forms that are not read"
+            raise InputError(f"{path}: no line of a known format; {why}")
         lines = counted(line, "line")
         raise InputError(f"{path}: no line of a known format in {lines}; known are {', '.join(FORMATS)}")
     if len(line_of_first_row) > 1:

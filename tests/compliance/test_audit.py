@@ -18,6 +18,8 @@ import pytest
 from compliance.official import convergence
 from compliance.submission import runs
 from compliance.submission.audit import audit
+from scoring.importers import recognise
+from scoring.record import InputError
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, Writer, answer, compliance, foreign, write
@@ -307,6 +309,20 @@ def test_rounds_whose_form_is_not_read_are_not_judged(name: str, line: str, tmp_
     [row] = audit(tmp_path)
     assert (row.logs, row.not_judged, row.official_passes, row.questions) == (2, 2, 0, ())
     assert "resnet: not judged\n" in compliance("audit", tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [':::MLL 1558630022.123 run_start: {"value": null}', ":::MLPv0.5.0 resnet 1541635000.1 (train.py:1) run_start"],
+)
+def test_the_check_and_the_importer_say_of_a_log_of_v05_or_v06_that_its_form_is_not_read(
+    line: str, tmp_path: Path
+) -> None:
+    [log] = write(tmp_path, f"{line}\n")
+    done = compliance("check", log)
+    assert (done.returncode, "MLPerf v0.5 and v0.6 wrote events in forms that are not read" in done.stdout) == (1, True)
+    with pytest.raises(InputError, match=r"events of MLPerf v0\.5 and v0\.6 have forms that are not read"):
+        recognise(log)
 
 
 def test_what_is_not_known_of_convergence_is_no_number(tmp_path: Path) -> None:
