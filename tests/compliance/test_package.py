@@ -85,6 +85,18 @@ def test_the_code_is_the_commits_bytes_whatever_the_users_git_is_set_to(built, t
         assert code == plain
 
 
+def test_the_manifest_has_the_last_evaluation_of_each_run(built) -> None:
+    target, _ = built
+    runs = json.loads((target / "submission.json").read_text())["runs"]
+    assert len(runs) == 5
+    for run in runs:
+        lines = (target / run["file"]).read_text().splitlines()
+        evaluations = [line for line in lines if '"key": "eval_accuracy"' in line]
+        last = json.loads(evaluations[-1].partition(":::MLLOG ")[2])
+        assert (run["quality"], run["epochs"]) == (last["value"], last["metadata"]["epoch_num"])
+        assert len(evaluations) > 1
+
+
 @pytest.mark.parametrize("kind", ["link", "large file"])
 def test_a_commit_with_what_the_official_tool_refuses_gives_no_code(tmp_path: Path, monkeypatch, kind: str) -> None:
     monkeypatch.setattr(committed_code, "REPOSITORY", tmp_path)

@@ -20,6 +20,15 @@ from tests.scoring.samples import command, folder_of, scoring, steady_log
 from tests.scoring.test_report_content import submission
 
 
+def test_a_folders_logs_are_its_files_with_a_logs_ending(tmp_path: Path) -> None:
+    base = folder_of(tmp_path, "base", [1.0, 1.01])
+    other = folder_of(tmp_path, "other", [0.9, 0.91])
+    (other / "notes.csv").write_text("no,log\n")
+    (other / "old.txt").mkdir()
+    code, result, _ = command("compare", base, other, "--protocol", "window")
+    assert code == 0 and [row["score"]["runs"] for row in result["rows"]] == [2, 2]
+
+
 def test_different_only_if_the_interval_says_so(tmp_path: Path) -> None:
     base, near, far = (
         folder_of(tmp_path, str(mean), [mean * by for by in (1, 1.01, 0.99, 1.005, 0.995)]) for mean in (1, 1.002, 0.95)

@@ -220,6 +220,7 @@ def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, argumen
 def test_the_lost_throughput_is_what_the_assumption_leaves(tmp_path: Path) -> None:
     log = samples.write(tmp_path, "log.txt", samples.mllog(samples.run_of([0.5] * 200, devices=8)))
     text = scoring("scale", "--measured", log, "--nodes", "1,64").stdout
+    assert re.search(r"^ *1 +8 .* 500\.\d\d ", text, re.MULTILINE), "the step of one node takes 500 ms"
     [lost] = re.findall(r"throughput lost between many nodes ([\d.]+)%", text)
     [left] = re.findall(r"many nodes do ([\d.]+)% of", text)
     assert float(lost) + float(left) == pytest.approx(100)

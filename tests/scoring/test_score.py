@@ -94,6 +94,9 @@ def test_too_few_runs_and_runs_that_did_not_converge_are_errors(tmp_path: Path, 
     assert code == 1 and result["value"] is None and "asks for 5 runs, given 2" in error
     code, result, error = command("score", *logs[:4], "--protocol", "mlperf")
     assert code == 1 and result["value"] > 28 and "asks for 5 runs, given 4" in error  # the figure so far
+    assert command("score", *logs[:3], "--protocol", "mlperf", "--runs", "3")[0] == 0
+    code, _, error = command("score", *logs[:2], "--protocol", "mlperf", "--runs", "2")
+    assert code == 2 and "--runs must be 3 or more" in error
     assert "too_few_runs" in [warning["rule"] for warning in result["warnings"]]
     run, statuses = samples.run_of(samples.steady(40)), ["aborted"] * 2 + ["success"] * 3
     logs = [write(tmp_path, f"{at}.txt", samples.mllog(run, status=said)) for at, said in enumerate(statuses)]
