@@ -98,7 +98,7 @@ class Slurm:
 
     def wait(self, job: str) -> str:
         """Final state of a job, as "COMPLETED 0:0"."""
-        under_way = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING")
+        under_way = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SIGNALING")  # the last while --signal is sent
         ended = lambda: self.facts(job)["JobState"] not in under_way  # noqa: E731
         jobs.until(ended, every_s=0.5, why=lambda: self.output(job))
         facts = self.facts(job)
