@@ -1,7 +1,7 @@
 """Whether several logs may be those of the ranks of one run, which counts once."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from runlog.verdict import Verdict
 from scoring.figure.run_start import date_of_first_row
@@ -13,14 +13,24 @@ MOST_APART_S = 2.0  # between the stamps of two ranks' rows: many logs print who
 LEAST_TIME_S = 200.0  # from the first to the last common row: two runs would drift apart by more than 1 % of it
 
 
+Place = tuple[int | None, int | None]  # the epoch and the step of a row; None for what it does not print
+
+
 def warn_of_ranks_as_runs(records: Sequence[Record]) -> Iterator[Verdict]:
     """Yield a warning if two logs print the same steps at the same times, as the ranks of one run do.
+
+    MLPerf logs are left out, because each is of one run: published runs that began together stay in step. So are logs
+    whose stamps are no dates.
 
     Args:
         records: The runs as read from their logs.
     """
-    for first, second in itertools.combinations(records, 2):
-        if _are_in_step(first, second):
+    stamped: list[tuple[Record, dict[Place, float]]] = []
+    for record in records:
+        if record.format != "mllog" and date_of_first_row(record) is not None:
+            stamped.append((record, _stamp_by_place(record.windows)))
+    for (first, stamps_of_first), (second, stamps_of_second) in itertools.combinations(stamped, 2):
+        if _are_in_step(stamps_of_first, stamps_of_second):
             message = (
                 f"prints the same steps as {first.file} at the same times: if both are ranks of one run, give one log"
             )
@@ -28,25 +38,19 @@ def warn_of_ranks_as_runs(records: Sequence[Record]) -> Iterator[Verdict]:
             return
 
 
-def _are_in_step(first: Record, second: Record) -> bool:
-    """Return whether the rows of two logs that stand for the same step have the same date and time, within 2 s.
+def _are_in_step(first: Mapping[Place, float], second: Mapping[Place, float]) -> bool:
+    """Return whether the rows of two logs that stand for the same step have the same time, within MOST_APART_S.
 
     Args:
-        first: What one log says.
-        second: What the other log says.
+        first: The time stamps of one log's rows, as `_stamp_by_place` returns them.
+        second: Those of the other log.
 
     Returns:
-        False also for MLPerf logs, which are of one run each (published ones that began together stay in step), if the
-        stamps are no dates, or if the common rows are too few or of too short a time.
+        False also if the common rows are too few or of too short a time.
     """
-    are_mlperf_logs = "mllog" in (first.format, second.format)
-    have_dates = date_of_first_row(first) is not None and date_of_first_row(second) is not None
-    if are_mlperf_logs or not have_dates:
-        return False
-    stamps_of_second = _stamp_by_place(second.windows)
     common_stamps_s = []
-    for place, stamp_s in _stamp_by_place(first.windows).items():
-        stamp_of_second_s = stamps_of_second.get(place)
+    for place, stamp_s in first.items():
+        stamp_of_second_s = second.get(place)
         if stamp_of_second_s is None:
             continue
         if abs(stamp_s - stamp_of_second_s) > MOST_APART_S:
@@ -55,8 +59,8 @@ def _are_in_step(first: Record, second: Record) -> bool:
     return len(common_stamps_s) >= LEAST_ROWS and max(common_stamps_s) - min(common_stamps_s) >= LEAST_TIME_S
 
 
-def _stamp_by_place(rows: Sequence[Window]) -> dict[tuple[int | None, int | None], float]:
-    """Return the time stamps of a log's rows in seconds, each by the row's epoch and step; None if it prints none.
+def _stamp_by_place(rows: Sequence[Window]) -> dict[Place, float]:
+    """Return the time stamps of a log's rows in seconds, each by the row's epoch and step.
 
     Args:
         rows: Rows of training figures. Those without a stamp are left out.
