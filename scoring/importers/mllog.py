@@ -76,11 +76,10 @@ class MLLog(FormatReader):
         self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
         if not self.windows:  # not a log of our own
             self._add_windows(_with_speed(self.epochs))
-        blocks = list(self._windows_of_blocks())
         if not self.windows:  # no epoch has a time or a rate
-            self._add_windows(blocks)
+            self._add_windows(self._windows_of_blocks())
         elif all(window.seconds is None for window in self.windows):
-            self._check_rates_against(blocks)
+            self._check_rates_against(list(self._windows_of_blocks()))
         self._read_evaluations()
 
     def _take_entries(self) -> None:
