@@ -114,9 +114,12 @@ class Standing:
         one number            -> 1281167 + not stated samples
         name                  -> ImageNet
         nothing               -> not stated
+        synthetic data        -> synthetic, 1281167 samples an epoch
         """
-        name = self.facts.dataset
         train = self.facts.train_samples
+        if self.facts.synthetic is True:  # the data set that the log names was not read
+            return f"synthetic, {_count_in_words(train)} samples an epoch"
+        name = self.facts.dataset
         evaluation = self.facts.eval_samples
         if train is None and evaluation is None:
             return name or NOT_STATED

@@ -136,3 +136,9 @@ def test_one_run_that_is_none_makes_the_figure_none() -> None:
     assert mlperf.standing_of_all([good, digits]).is_mlperf is False
     undated: Standing = standing(_imagenet(ruleset=None))
     assert mlperf.standing_of_all([good, undated]).is_mlperf is None
+
+
+def test_synthetic_data_is_not_called_by_the_name_of_a_data_set() -> None:
+    result = standing(_imagenet(dataset="uci-digits-64", eval_samples=360, synthetic=True))
+    assert result.dataset_in_words == "synthetic, 1281167 samples an epoch"
+    assert standing(_imagenet(dataset="x", synthetic=False)).dataset_in_words == "x, 1281167 + 50000 samples"
