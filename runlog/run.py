@@ -15,6 +15,9 @@ from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, dataclass_of, settings_of
 
 LONGEST_TEXT = 200  # of a value that is kept
+_FIRST_DATE_MS = 1_514_764_800_000  # Unix time of 2018-01-01, before the first MLPerf logs
+_LAST_DATE_MS = 4_102_444_800_000  # and of 2100-01-01
+NO_DATE = "no date from 2018 to 2099"
 _PHASE_AFTER = {  # what goes on after an event
     schema.INIT_START.key: "preparing",
     schema.RUN_START.key: "training",
@@ -25,6 +28,15 @@ _PHASE_AFTER = {  # what goes on after an event
 # The name in an event's metadata that has the number of its interval, by the interval's kind.
 _NUMBER_NAMES = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}
 _INTERVAL_KEYS = {*(f"{kind}_start" for kind in _NUMBER_NAMES), *(f"{kind}_stop" for kind in _NUMBER_NAMES)}
+
+
+def is_date_of_run(time_ms: float) -> bool:
+    """Return whether a Unix time lies in the years 2018 to 2099. In seconds, the time of any run is in 1970.
+
+    Args:
+        time_ms: The time that a log gives, which should be in milliseconds.
+    """
+    return _FIRST_DATE_MS <= time_ms < _LAST_DATE_MS
 
 
 class Mark(NamedTuple):

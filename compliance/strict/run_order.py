@@ -12,6 +12,7 @@ from compliance.strict.parts import NUMBER_FIELD_BY_KIND, START_KEYS, STOP_KEYS,
 from runlog import schema
 from runlog.digits import significant
 from runlog.reader import Event
+from runlog.run import NO_DATE, is_date_of_run
 from runlog.text import printable
 
 ORDER = "event-order"  # a rule of form, so a breach of it only warns
@@ -162,9 +163,8 @@ class RunOrder:
         Args:
             event: The first run_start or run_stop of the log.
         """
-        bounds = self._collector.strict_rules["run-time"].bounds
-        if not bounds["first_date_ms"] <= event.time_ms < bounds["last_date_ms"]:
-            actual = f"{event.key} at {event.time_ms} ms since 1970, which is no date from 2018 to 2099"
+        if not is_date_of_run(event.time_ms):
+            actual = f"{event.key} at {event.time_ms} ms since 1970, which is {NO_DATE}"
             self._add_breach("run-time", event, actual)
 
     def _check_not_before_start(self, part_start: Event, start_ms: float) -> None:

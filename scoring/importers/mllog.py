@@ -18,7 +18,7 @@ from runlog import run, schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, other_format, read_stream
-from runlog.run import Mark, Run, real
+from runlog.run import NO_DATE, Mark, Run, is_date_of_run, real
 from runlog.text import printable
 from scoring.importers.checks import check_rates_against_blocks
 from scoring.importers.lines import Lines
@@ -37,8 +37,6 @@ from scoring.record import Check, Quality, Span, Window
 
 T = TypeVar("T")
 IMAGE_BENCHMARKS = frozenset({"resnet", "resnet50_v1.5"})  # of MLPerf Training, whose train_samples are images
-FIRST_DATE_S = 1_514_764_800  # 2018-01-01, before the first MLPerf logs
-LAST_DATE_S = 4_102_444_800  # 2100-01-01
 # Each of these may be the first line of a run: events up to run_start, and the first header sections of our own logs.
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
 # Each of these shows that a run has trained since its run_start, or has ended.
@@ -273,10 +271,10 @@ class MLLog(FormatReader):
     def _note_impossible_date(self) -> None:
         """Note a problem if the run started outside the years 2018 to 2099: `time_ms` may not be in milliseconds."""
         start = self.facts_by_name.get("run_start_s")
-        if start is None or FIRST_DATE_S <= start.value < LAST_DATE_S:
+        if start is None or is_date_of_run(start.value * 1000):
             return
-        date = "gives no date from 2018 to 2099"
-        self.note_problem(f"line {start.line}: time_ms {date}: all times are wrong if it does not count milliseconds")
+        consequence = "all times are wrong if it does not count milliseconds"
+        self.note_problem(f"line {start.line}: time_ms gives {NO_DATE}: {consequence}")
 
     def _read_single_events(self) -> None:
         """Set the values that a log states in one event each, such as the batch size of all devices and the benchmark.
