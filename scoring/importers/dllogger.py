@@ -150,9 +150,9 @@ class PyTorch(EpochFormatReader):
         if mode is not None:
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
-    def _is_skipped(self, position: RowPosition, row: Columns) -> bool:
+    def _is_skipped(self, position: RowPosition) -> bool:
         """Return whether a row is of an evaluation, or is to be skipped for a reason that all formats have."""
-        return self._evaluates or super()._is_skipped(position, row)
+        return self._evaluates or super()._is_skipped(position)
 
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each of its parameters that states it: `world_size` and `gpus`.
@@ -373,6 +373,7 @@ class Json(MXNet):
 
     row_marker = '"step": ['
     row_clue = tool_marker = "DLLL {"
+    figure_words = ('"train.total_ips": ', '"train.ips": ', '"total_ips": ')
     row_pattern = RowPattern(
         re.compile(
             r'DLLL \{(?:.*?"datetime": "(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+)")?.*?"step": \[(\d{1,9}), (\d{1,9})\]'

@@ -10,7 +10,7 @@ import re
 
 from scoring.importers.evidence import Fact
 from scoring.importers.table import Columns, FormatReader, RowPosition, RowTime
-from scoring.importers.text import NUMBER, RowPattern, field, integer, moment_s, positive
+from scoring.importers.text import RowPattern, field, integer, moment_s, positive
 
 _STRATEGIES_OF_NODES = ("multi_worker_mirrored", "parameter_server")  # the environment may name the hosts: TF_CONFIG
 
@@ -22,7 +22,7 @@ class Keras(FormatReader):
 
     row_marker = row_clue = tool_marker = "keras_utils.py"
     row_pattern = RowPattern(
-        re.compile(rf"TimeHistory: {NUMBER} seconds,"),
+        re.compile(r"TimeHistory: (\S+) seconds,"),
         (
             field(" ", r" examples/second(?!/)"),
             re.compile(r" between steps (\d{1,9})\b"),

@@ -11,7 +11,9 @@ from scoring.importers.table import Columns, RowPosition
 from scoring.importers.text import RowPattern, field, integer
 
 # A rate has three digits behind the point: with fewer it was cut.
-_RATE = re.compile(r" samples/s: (\d+\.\d{3}(?![\d.eE])|\d\.\d+[eE][-+]\d+|nan|inf|-\d+[\d.]*)")
+_RATE = re.compile(
+    r" samples/s: ((?:[1-9]\d{0,2}(?:,\d{3})+|\d+)\.\d{3}(?![\d.eE])|\d\.\d+[eE][-+]\d+|nan|inf|-\d+[\d.]*)"
+)
 _IS = r"\b['\"]?\s*[=:]\s*['\"]?"
 
 

@@ -123,6 +123,7 @@ class Paddle18(Launch, EpochFormatReader):
         (field(r"\sloss "),),
     )
     columns = "stamp epoch step time loss"
+    required_column = "time"
     first_step = 0
     fact_pattern = re.compile(r"^\W*(?:use_)?fp16: (?P<precision>True|False)|^model: (?P<model>\w+)\s*$")
     precision_names = (("True", "amp"), ("False", "fp32"))

@@ -11,7 +11,8 @@ from runlog.json_types import JsonObject
 from scoring.importers.evidence import Evidence, Fact
 from scoring.importers.lines import Lines, Restart
 from scoring.importers.row_batch import RowBatch
-from scoring.importers.text import RowPattern, Values, integer, moment_s, number, plausible_wait_s, positive, rows
+from scoring.importers.text import CUT, RowPattern, Values, integer, moment_s, number, plausible_wait_s, positive, rows
+from scoring.importers.unread import UnreadRows
 from scoring.record import Check, InputError, Quality, Span, Window
 
 Columns = dict[str, "str | None"]  # a row's values by column, as printed
@@ -52,11 +53,12 @@ class FormatReader:
     # The rows
     row_marker: str  # stands in every row
     row_clue: str = ""  # stands in every row and in little else; empty: use the marker
+    figure_words: tuple[str, ...] = ()  # one stands in every row, and in no row of an evaluation; empty: use the clue
     tool_marker: str  # stands in every line that the tool prints
     row_pattern: RowPattern
     recognised_by: RowPattern | None = None  # recognises the format; None: use `row_pattern`
     columns: str  # names of the row's groups, in order; of two groups with one name the first that matched counts
-    required_column: str | None = None  # rows without a positive figure in this column are skipped
+    required_column: str | None = None  # rows without a positive figure in this column are left out
     first_step = 1  # the number of an epoch's first step
     prints_mean_times = False  # the time of a row is the mean over its steps; else it is that of its last step
     rate_scope: str | None = "device"  # whose images/s a row has: "device" or "global"
@@ -95,6 +97,7 @@ class FormatReader:
         self.usual_steps_per_row: int | None = None  # of the first window that says how many; shows what a next row has
         self.last_position: RowPosition | None = None  # of the last row so far
         self._last_step_wanted: int | None = None  # of the run, if the last row prints it; for `_set_truncated`
+        self.unread_rows = UnreadRows()
         self.row_batch = RowBatch()  # the batch of one device, worked out from the rows
         self.evidence = Evidence()
 
@@ -404,23 +407,39 @@ class FormatReader:
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
                 self.lines.confirm_run()
+                self.unread_rows.forget(line)  # its second half has come
                 self._read_row(line, text, values)
                 continue
 
             is_broken_row = self.row_marker in text
             if not is_broken_row:
                 self.lines.note_if_start(line, text)
+            elif self._has_figure_that_cannot_be_read(text):
+                self.unread_rows.note(line)
             if self.windows:
                 self.read_after_first_row(line, text)
             else:
                 self.read_before_rows(line, text)
+        if self.unread_rows.lines:
+            self.note_problem(self.unread_rows.in_words(rows_read=len(self.windows)))
         self._set_truncated()
+
+    def _has_figure_that_cannot_be_read(self, text: str) -> bool:
+        """Return whether a line begins as a row of training figures and goes on to a figure that cannot be read.
+
+        Args:
+            text: The line, which is no whole row. If it was cut, as at the end of a log, the result is False.
+        """
+        if CUT in text or self.row_pattern.head.search(text) is None:
+            return False
+        words = self.figure_words or (self.row_clue or self.row_marker,)
+        return any(word in text for word in words)
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
         """Add the figures of one printed row to `windows`.
 
         A row adds nothing if it covers 0 steps, repeats the epoch and step of the row before, or has no positive figure
-        in the format's `required_column`.
+        in the format's `required_column`. The last is noted in `unread_rows`.
 
         Args:
             line: Number of the line in the log.
@@ -432,7 +451,10 @@ class FormatReader:
         """
         row = self._values_by_column(values)
         position = _position_of(row)
-        if self._is_skipped(position, row):
+        if self._is_skipped(position):
+            return
+        if self.required_column is not None and positive(row[self.required_column]) is None:
+            self.unread_rows.note(line)
             return
 
         self._require_image_unit(line, row.get("unit"))
@@ -450,16 +472,12 @@ class FormatReader:
         self.last_position = position  # for the next row
         self._last_step_wanted = integer(row.get("of"))
 
-    def _is_skipped(self, position: RowPosition, row: Columns) -> bool:
-        """Return whether a printed row adds nothing to the training figures and is to be skipped.
+    def _is_skipped(self, position: RowPosition) -> bool:
+        """Return whether a printed row is none of training, or repeats the row before, and is to be skipped.
 
         Args:
             position: Epoch and step of the row. A row with those of the last row is skipped.
-            row: Values of the row by column, as printed. A row without a positive figure in `required_column` is
-                skipped.
         """
-        if self.required_column is not None and positive(row[self.required_column]) is None:
-            return True
         return position == self.last_position
 
     def _set_truncated(self) -> None:

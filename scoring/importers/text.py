@@ -13,9 +13,11 @@ from scoring.record import Window
 MAX_ROW_CHARS = 2_048  # no row is longer, and a search of a longer text could take very long
 HALF_ROW_LINES = 5  # if another process's text breaks a row in two, the second half follows within so many lines
 
-# A number as any of the tools may print one. A part of `1,2345`, with a decimal comma, or of `1,234.5` is none, nor is
-# `1e`, whose exponent is cut off; `1.2epoch` has one.
-NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?(?![\d.]|[eE](?![A-Za-z])|,\d)|-?nan|-?inf)"
+# A number as any of the tools may print one, also in thousands, as `1,234.5`. A part of `1,2345` or `1,234`, which may
+# have a decimal comma, is none, nor is `1e`, whose exponent is cut off; `1.2epoch` has one.
+_IN_THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3})+\.\d+"
+NUMBER = rf"([-+]?(?:{_IN_THOUSANDS}|[\d.]+)(?:[eE][-+]?\d+)?(?![\d.]|[eE](?![A-Za-z])|,\d)|-?nan|-?inf)"
+_STARTS_IN_THOUSANDS = re.compile(rf"[-+]?{_IN_THOUSANDS}")
 _LEAST, _MOST = 1e-9, 1e12  # every rate and every time lies between
 
 CUT = "\x03"  # stands where a text was cut: a number right before it may be half of one
@@ -278,10 +280,14 @@ def number(text: str | None) -> float | None:
         text: The text, or None.
 
     Returns:
-        The number, or None if the text is None or prints no number, as "-" or a garbled one.
+        The number, or None if the text is None or prints no number, as "-" or a garbled one. `1,234.5` is in thousands;
+        `1,234` is none, because its comma may be a decimal one.
     """
+    text = text or ""
+    if _STARTS_IN_THOUSANDS.match(text):
+        text = text.replace(",", "")
     try:
-        return float(text or "")
+        return float(text)
     except ValueError:
         return None
 

@@ -1,0 +1,67 @@
+"""Rows whose figures cannot be read are left out, and said; numbers in thousands are read."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scoring.record import InputError
+from tests.scoring import samples
+from tests.scoring.test_importers import read, run, same_rows
+
+FIGURE = {  # what stands before the figure that a row needs, where it is no rate
+    "paddle18": "elapse ",
+    "paddleseg": "batch_cost: ",
+    "mmseg": " time: ",
+    "keras": "TimeHistory: ",
+    "paddleclas_static": "batch_cost: ",
+    "paddleclas_dygraph": "batch_cost: ",
+}
+RATE = r"(?:(?:samples/s|Speed|\btotal_ips|train\.ips|train\.total_ips)\"? ?: ?)"
+
+
+def with_figure(name: str, text: str, line: int, printed: str) -> str:
+    """The log with another figure in the row of this line; of the row's two lines in NVLOG the second has it."""
+    lines = text.splitlines(keepends=True)
+    at = line - 1 + (name == "nvidia_nvlog")
+    before = re.escape(FIGURE[name]) if name in FIGURE else RATE
+    lines[at], count = re.subn(rf"({before})[\d.]+", rf"\g<1>{printed}", lines[at])
+    assert count == 1
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog"}))
+@pytest.mark.parametrize("printed", ["nan", "1,2345", "1,280"])
+def test_a_row_that_cannot_be_read_is_left_out_and_said(tmp_path: Path, name: str, printed: str) -> None:
+    text = samples.WRITERS[name](run())
+    whole = read(tmp_path, text, name)
+    assert not whole.problems
+    third, fifth = (whole.windows[at].line for at in (2, 4))
+    one = with_figure(name, text, third, printed)
+    rows = len(whole.windows)
+    record = read(tmp_path, one, name)
+    assert len(record.windows) == rows - 1
+    said = "left out, without a rate or time that can be read"
+    assert record.problems == (f"line {third}: 1 of {rows} rows {said}",)
+    record = read(tmp_path, with_figure(name, one, fifth, printed), name)
+    assert record.problems == (f"line {third} and 1 more: 2 of {rows} rows {said}",)
+    options = ("--devices", 8, "--batch", 32) if name in samples.OPTIONS else ()
+    status, out, _ = samples.command("score", record.file, "--protocol", "window", *options)
+    warned = [found["message"] for found in out["warnings"] if found["rule"] == "log_problem"]
+    assert (status, warned) == (0, [*record.problems])
+
+
+@pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog", *FIGURE}))
+def test_rates_in_thousands_are_read(tmp_path: Path, name: str) -> None:
+    """`1,280.00` can only be a number in thousands."""
+    plain = samples.WRITERS[name](samples.run_of([0.064] * 240, epoch_steps=120))
+    thousands = re.sub(rf"({RATE})(\d)(\d{{3}}\.\d)", r"\1\2,\3", plain)
+    assert thousands != plain
+    record = read(tmp_path, thousands, name)
+    assert same_rows(record, read(tmp_path, plain, name)) and not record.problems
+
+
+def test_a_log_of_which_no_row_can_be_read_says_so(tmp_path: Path) -> None:
+    text = re.sub(r"samples/s: [\d.]+", "samples/s: -1", samples.oneflow(run()))
+    with pytest.raises(InputError, match="nothing was measured; line 6 and 23 more: 24 of 24 rows left out"):
+        read(tmp_path, text, format="oneflow")
