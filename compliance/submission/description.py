@@ -25,6 +25,8 @@ MOST_DEVICES = 2**63  # a log with this many devices or nodes, or more, holds ga
 _LEAST_MEMORY_RATIO = 0.75
 _MOST_MEMORY_RATIO = 1.35
 MOST_DIGITS = 6  # of a described number are used: it may have thousands
+# Numbers above 0 on any node; an empty text is not 0, but not stated.
+_PARTS_OF_EACH_NODE = ("host_processors_per_node", "host_processor_core_count")
 _NO_ACCELERATOR = ("", "-", "n/a", "na", "none", "not applicable")  # as a description may name none
 _OTHER_SYSTEM_THAN_LINUX = re.compile(r"\b(windows|mac ?os|\w*bsd)\b", re.IGNORECASE)
 LARGEST_JSON_BYTES = 1 << 20
@@ -301,6 +303,9 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     contradicted = {}
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
+    for name in _PARTS_OF_EACH_NODE:
+        if _is_zero(description.get(name)):
+            contradicted[name] = f"{node.get('cores')} cores a node that the job may use"
     if _are_cores_out_of_range(node, description):
         contradicted["host_processor_core_count"] = f"{node['cores']} cores a node that the job may use"
     if _is_other_memory(node.get("memory_gib"), description, "host_memory_capacity"):
@@ -312,6 +317,12 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     if _OTHER_SYSTEM_THAN_LINUX.search(str(description.get("operating_system"))):
         contradicted["operating_system"] = f"Linux {node.get('kernel')}"
     return contradicted
+
+
+def _is_zero(described: Any) -> bool:
+    """Return whether a field of a system description states a number of 0, as `0` or `00`."""
+    text = str(described)
+    return text.isdecimal() and int(text[:MOST_DIGITS]) == 0
 
 
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:

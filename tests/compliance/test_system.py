@@ -161,6 +161,9 @@ DESCRIBED_A100 = {"accelerator_model_name": "NVIDIA A100-SXM4-80GB", "accelerato
         ({"framework": "PaddlePaddle 3.0"}, False),
         ({"host_processor_core_count": "999"}, False),
         ({"host_processor_core_count": "1"}, True),  # 2 threads
+        ({"host_processors_per_node": ""}, True),
+        ({"host_processors_per_node": "0"}, False),
+        ({"host_processor_core_count": "0"}, False),
         ({"host_memory_capacity": "9 TB"}, False),
         ({"host_memory_capacity": "25 GB"}, True),
         ({"operating_system": "Windows 3.1"}, False),
