@@ -18,6 +18,7 @@ class OwnLogRules:
     settings: Sequence[str]
     recipe_settings: Mapping[str, Sequence[str]]
     values_of_setting: Mapping[str, Sequence[str]]
+    knobs_of_strategy: Mapping[str, str]
     setting_by_name: Mapping[str, str]
     setting_by_hyperparameter: Mapping[str, str]
     source_patterns: Mapping[str, str]

@@ -15,6 +15,7 @@ from compliance.strict.peak_rates import rates_beyond_peak
 from compliance.strict.repeated_values import contradictory_values, missing_settings
 from compliance.strict.run_order import RunOrder
 from compliance.strict.schema_types import fits
+from compliance.strict.strategy import AUTO, wrong_knobs
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
@@ -94,7 +95,7 @@ class ProjectLog:
     @property
     def _is_planned_by_paddle(self) -> bool:
         """Whether Paddle makes the program and chooses the optimizer (STRATEGY=auto). The log then tells of neither."""
-        return bool(self.run.settings.get("STRATEGY") == "auto")
+        return bool(self.run.settings.get("STRATEGY") == AUTO)
 
     # --- what must be there ---
 
@@ -405,7 +406,8 @@ class ProjectLog:
     def _unknown_values_of_settings(self) -> Iterator[Fault]:
         """Yield a fault for each setting with a value that no run can have, such as a precision that does not exist.
 
-        TELEMETRY_S decides how many samples of telemetry are due, so it must be a whole number of seconds.
+        The same holds for each knob of STRATEGY. TELEMETRY_S decides how many samples of telemetry are due, so it must
+        be a whole number of seconds.
         """
         interval_s: Any = self.run.settings["TELEMETRY_S"]
         if type(interval_s) is not int or interval_s < 0:
@@ -414,6 +416,8 @@ class ProjectLog:
             value = self.run.settings[name]
             if value not in values:
                 yield Fault(None, f"{name} is {printable(value)}, none of {', '.join(values)}")
+        for what in wrong_knobs(str(self.run.settings["STRATEGY"])):
+            yield Fault(None, what)
 
     def _unclear_target(self) -> Iterator[Fault]:
         """Yield a fault if the settings have several targets, or one that is neither a number nor null.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from compliance.logged_run import LoggedRun, is_number
 from compliance.strict.measured import Fault
 from compliance.strict.own_log import own_log_rules, recipe_settings_of_hyperparameters
+from compliance.strict.strategy import parts_of_batch
 from runlog import schema, workloads
 from runlog.json_types import JsonObject
 from runlog.text import printable
@@ -153,9 +154,9 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
     is_profiled = settings["PROFILE"] != ""
     is_synthetic = settings["DATA"] == "synthetic"
     platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
-    parts_of_batch = _parts_of_batch(str(settings["STRATEGY"]))
+    parts = parts_of_batch(str(settings["STRATEGY"]))
     expectations = [
-        _Expectation("gradient_accumulation_steps", follows_from="STRATEGY", expected=parts_of_batch),
+        _Expectation("gradient_accumulation_steps", follows_from="STRATEGY", expected=parts),
         _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
         _Expectation("run_summary.profiled", follows_from="PROFILE", expected=is_profiled),
     ]
@@ -167,27 +168,6 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
         _Expectation("submission_platform", follows_from="SUBMISSION_PLATFORM", expected=platform),
     ]
     return expectations
-
-
-def _parts_of_batch(strategy: str) -> int | None:
-    """Return into how many parts STRATEGY divides a batch: 2 for "enable_addto=0,gradient_merge=2".
-
-    Args:
-        strategy: The value of the setting: knobs, divided by commas. If gradient_merge stands there twice, as where a
-            user adds one to those of a config file, the last one counts.
-
-    Returns:
-        The number; 1 without gradient_merge, and None if its value is not a whole number.
-    """
-    parts = "1"
-    for entry in strategy.split(","):
-        name, _, value = entry.strip().partition("=")
-        if name == "gradient_merge":
-            parts = value  # a later one replaces it
-    try:
-        return int(parts)
-    except ValueError:
-        return None
 
 
 def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
@@ -311,7 +291,7 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
         The number; None if the gradient_merge of the setting STRATEGY is not a whole number above 0 that divides the
         images of a step on a device. No run starts with another.
     """
-    parts = _parts_of_batch(str(run.settings["STRATEGY"]))
+    parts = parts_of_batch(str(run.settings["STRATEGY"]))
     if parts is None or parts < 1 or summary.batch_per_device % parts != 0:
         return None
     images_at_once = summary.batch_per_device // parts

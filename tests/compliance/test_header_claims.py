@@ -1,5 +1,6 @@
 """The header of a log of this project is held against what the run shows of machines, program and data."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from compliance.strict.own_log import own_log_rules
+from program import strategy
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, foreign, write
@@ -48,6 +51,10 @@ def on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any]
 def _of_four_parts(log: Altered) -> Altered:
     """A run that computes its 16 images a device in four parts; its STRATEGY must say so."""
     return log.value("gradient_accumulation_steps", 4).value("model_bn_span", 4)
+
+
+def _with_strategy_of_four_parts() -> Altered:
+    return by.settings(_of_four_parts(Altered(make_log.run())), STRATEGY="gradient_merge=4")
 
 
 def _with_energy(log: Altered, energy_j: float) -> Altered:
@@ -130,6 +137,14 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, data_wait_rank=0, compute_rank=0), "no rank_times of this run"),
     "files of a tenth of the samples": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", train={
         "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
+    "a knob that does not exist": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, STRATEGY="train_faster=1"), "train_faster, which is no knob"),
+    "parts in Arabic digits": (_with_strategy_of_four_parts, lambda log: by.settings(
+        log, STRATEGY="gradient_merge=\u0664"), "STRATEGY and the recipe it is null"),
+    "parts with an underscore": (_with_strategy_of_four_parts, lambda log: by.settings(
+        log, STRATEGY="gradient_merge=0_4"), "STRATEGY and the recipe it is null"),
+    "a switch that is neither on nor off": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, STRATEGY="enable_addto=2"), "enable_addto=2, which is no switch"),
     "statistics of other images": (lambda: Altered(make_log.run()), lambda log: log.value(
         "model_bn_span", 32), "model_bn_span is 32; by the batch, STRATEGY and the recipe it is 16"),
     "statistics of one rank's images, with sync_bn": (lambda: Altered(make_log.hrnet_run()), lambda log: by.settings(
@@ -207,6 +222,8 @@ HONEST: dict[str, Callable[[], Altered]] = {
     "as many parts as images": lambda: by.settings(
         Altered(make_log.run()).value("gradient_accumulation_steps", 16).value("model_bn_span", 1),
         STRATEGY="gradient_merge=16"),
+    "knobs of each kind": lambda: by.settings(
+        Altered(make_log.run()), STRATEGY="fuse_grad_size_in_MB=.5, enable_inplace=False,conv_workspace_size_limit=9,"),
     "a knob that is set twice, of which the last one counts": lambda: by.settings(
         _of_four_parts(Altered(make_log.run())), STRATEGY="gradient_merge=2,gradient_merge=4"),
     "images of the size that was asked for": lambda: by.settings(Altered(make_log.run()), IMAGE_SIZE=64),
@@ -229,6 +246,14 @@ def test_a_file_of_two_runs_is_said_to_be_of_two(change: Callable[[str], str], t
     status, [file] = check(*write(tmp_path, change(make_log.run()) + change(make_log.run(seed=2))))
     assert status == 1
     assert "the file holds two runs, give each a file of its own" in str(file)
+
+
+def test_the_check_knows_the_knobs_of_the_training_program() -> None:
+    kinds = {}
+    for knob in dataclasses.fields(strategy.Strategy):
+        [kind] = [kind for kind in ("bool", "float", "int") if kind in str(knob.type)]
+        kinds[knob.name] = {"bool": "switch", "int": "whole number", "float": "number"}[kind]
+    assert own_log_rules().knobs_of_strategy == {name: kind for name, kind in kinds.items() if name != strategy.AUTO}
 
 
 @pytest.mark.parametrize("name", HONEST)

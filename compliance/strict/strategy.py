@@ -1,0 +1,88 @@
+"""The setting STRATEGY of a log of this project: its knobs, and into how many parts it divides a batch."""
+
+from collections.abc import Iterator
+
+from compliance.strict.own_log import own_log_rules
+from runlog.text import printable
+
+AUTO = "auto"  # Paddle makes the program
+_SWITCH_VALUES = ("0", "1", "true", "false")
+_PARTS = "gradient_merge"
+
+
+def _entries(strategy: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each knob that a STRATEGY names, as ("gradient_merge", "2"), in its order."""
+    for entry in strategy.split(","):
+        name, _, value = entry.strip().partition("=")
+        if name or value:
+            yield name, value
+
+
+def wrong_knobs(strategy: str) -> Iterator[str]:
+    """Yield a sentence for each knob of a STRATEGY with which no run starts: an unknown one, or one with a wrong value.
+
+    Args:
+        strategy: The value of the setting: `auto`, or knobs as "enable_addto=0,gradient_merge=2"; empty for none.
+    """
+    if strategy.strip() == AUTO:
+        return
+    for name, value in _entries(strategy):
+        kind = own_log_rules().knobs_of_strategy.get(name)
+        if kind is None:
+            yield f"STRATEGY has {printable(name)}, which is no knob of this project"
+        elif not _is_of_kind(value, kind):
+            yield f"STRATEGY has {name}={printable(value)}, which is no {kind}"
+
+
+def _is_of_kind(value: str, kind: str) -> bool:
+    """Return whether the text behind a knob's `=` is of the knob's kind.
+
+    Args:
+        value: The text.
+        kind: `switch`, `whole number` or `number`.
+    """
+    if kind == "switch":
+        return value.lower() in _SWITCH_VALUES
+    if kind == "whole number":
+        return _whole_number(value) is not None
+    return _is_written_plainly(value) and _is_float(value)
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_written_plainly(number: str) -> bool:
+    """Return whether a number has neither digits of another script nor underscores, both of which Python takes."""
+    return number.isascii() and "_" not in number
+
+
+def _whole_number(text: str) -> int | None:
+    """Return a whole number that is written plainly; None if the text is none."""
+    if not _is_written_plainly(text):
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def parts_of_batch(strategy: str) -> int | None:
+    """Return into how many parts STRATEGY divides a batch: 2 for "enable_addto=0,gradient_merge=2".
+
+    Args:
+        strategy: The value of the setting: knobs, divided by commas. If gradient_merge stands there twice, as where a
+            user adds one to those of a config file, the last one counts.
+
+    Returns:
+        The number; 1 without gradient_merge, and None if its value is not a whole number.
+    """
+    parts = "1"
+    for name, value in _entries(strategy):
+        if name == _PARTS:
+            parts = value  # a later one replaces it
+    return _whole_number(parts)
