@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from compliance.logged_run import NOTHING, LoggedRun, is_count, is_name, is_number
 from compliance.official.checker import Judge
-from compliance.official.damaged_lines import official_findings
+from compliance.official.damaged_lines import official_findings, reading_of_tools
 from compliance.official.rule_files import VERSION, keys
 from compliance.official.tool_reading import ToolReader
 from compliance.rules import Finding, FindingCollector, Ruleset, breach, verdict
@@ -374,6 +374,8 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
     if has_damaged_lines:
         findings = _findings_on_damaged_log(path, findings, run, ruleset)  # reads the log a second time
+        if run is not NOTHING:
+            run.as_tools_read = reading_of_tools(path, ruleset)
     has_no_events = any(finding.rule == _NO_EVENTS for finding in findings)
     if has_no_events and has_old_events(path):
         findings = tuple(_naming_old_events(finding) for finding in findings)
@@ -408,7 +410,12 @@ def _findings_on_damaged_log(
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if run.is_project_log or is_benchmark_of_ours:
         return revised
-    return _excuse_errors_on_damaged_log(revised)
+    excused = _excuse_errors_on_damaged_log(revised)
+    has_error = any(finding.severity == "error" for finding in excused)
+    if run.minutes is None and not has_error:  # it would pass, and have no score
+        actual = "no time: run_start or run_stop stands on a damaged line"
+        excused = (breach(ruleset.strict["run-time"], actual), *excused)
+    return excused
 
 
 def _is_link_to_another_folder(path: Path) -> bool:

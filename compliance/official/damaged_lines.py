@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compliance.official.checker import Judge
+from compliance.official.tool_reading import ToolReader, ToolReading
 from compliance.rules import Finding, FindingCollector, Ruleset
 from runlog.json_types import JsonObject
 from runlog.reader import Event, open_log
@@ -157,6 +158,23 @@ def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
     # The judge also reports breaches of a few of our strict rules, such as exactly-once. These are left out.
     official = [finding for finding in collector.findings if finding.official]
     return _SecondJudgement(findings=official, fatal_lines=fatal_lines)
+
+
+def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
+    """Return the time and the convergence that the official tools read from a log with damaged lines.
+
+    Args:
+        path: The path of the log. Its fatal lines are skipped, as it has no official score in any case.
+        ruleset: The rules by which the log is judged.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    reader = ToolReader(ruleset.version)
+    for line in _lines_as_parser_reads(path):
+        if line.event is not None:
+            reader.take(line.event)
+    return reader.result()
 
 
 # --- lines as mlperf-logging's parser reads them ---

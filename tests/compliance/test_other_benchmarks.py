@@ -122,3 +122,16 @@ def test_a_run_whose_times_are_not_in_milliseconds_has_no_score(factor: float, p
     assert report.passes_strict == passes
     assert len(breaches) == (0 if passes else 2)
     assert all("which is no date from 2018 to 2099" in actual for actual in breaches)
+
+
+@pytest.mark.parametrize(
+    ("key", "passes"), [("run_start", False), ("run_stop", False), ("init_start", True), ("train_samples", True)]
+)
+def test_a_run_whose_start_or_stop_has_its_time_as_text_has_only_an_official_score(key, passes, tmp_path: Path) -> None:
+    """The official tools convert the text. Strict passed the log, and the score called it failed by no rule."""
+    whole = _log().text
+    text = Altered(whole).change(key, lambda fields: fields.update(time_ms=str(fields["time_ms"]))).text
+    report = agreed(tmp_path, text, "6.1.0")
+    assert (report.passes_official, report.passes_strict) == (True, passes)
+    assert ("run-time" in {f.rule for f in report.findings if f.severity == "error"}) != passes
+    assert report.run.as_tools_read == agreed(tmp_path, whole, "6.1.0").run.as_tools_read
