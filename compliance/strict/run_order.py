@@ -34,7 +34,8 @@ class RunOrder:
         self.last_epoch: int | None = None  # the number of the last epoch that was trained
         self.trained: list[TrainedPart] = []
         self._collector = collector
-        self._latest_ms = -math.inf  # the latest time so far of the events that time the run
+        # The latest time so far of the events that time the run, by the rank in their launcher's prefix.
+        self._latest_ms_by_rank: dict[int | None, float] = {}
         self._first_run_start: Event | None = None
         self._first_run_stop: Event | None = None
         self._epochs_started = 0  # how many epoch_start the log has so far; some logs have blocks alone
@@ -129,15 +130,16 @@ class RunOrder:
     def _check_timing_event(self, event: Event) -> None:
         """Report an event that times the run, such as epoch_start, if it is too early or after the first run_stop.
 
-        It is too early if it is more than `back_ms`, a bound of the rule time-order, before the latest time so far: as
-        clocks are corrected during a run, a little is allowed. The run_stop of other nodes may follow the first one.
+        It is too early if it is more than `back_ms`, a bound of the rule time-order, before the latest time so far of
+        its rank: as clocks are corrected during a run, a little is allowed. The run_stop of other nodes may follow the
+        first one.
 
         Args:
             event: The event, whose time becomes the latest one unless it is earlier.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)  # than the latest time before this event
-        self._latest_ms = max(self._latest_ms, event.time_ms)
+        self._latest_ms_by_rank[event.rank] = max(self._latest_ms_by_rank.get(event.rank, -math.inf), event.time_ms)
         first_stop = self._first_run_stop
         if first_stop is not None and event.key != schema.RUN_STOP.key:
             self._report_disorder(event, f"{event.key} after the run_stop of line {first_stop.line}")
@@ -145,15 +147,28 @@ class RunOrder:
     def _check_not_earlier(self, event: Event, rule: str, *, allowed_ms: float) -> None:
         """Report an event that is earlier than the latest of the events above it that time the run.
 
+        Ranks have clocks of their own. An event may be earlier than those of other ranks by as much as nodes that log
+        one event may be apart.
+
         Args:
             event: The event to check.
             rule: The rule that is broken: "time-order", or ORDER, which only warns.
-            allowed_ms: By how many milliseconds the event may be earlier.
+            allowed_ms: By how many milliseconds the event may be earlier than one of its own rank.
         """
-        back_ms = self._latest_ms - event.time_ms
-        if back_ms > allowed_ms:
+        back_ms = 0.0  # by how much it is too early for the rank that allows it least
+        for rank, latest_ms in self._latest_ms_by_rank.items():
+            allowed_of_rank_ms = allowed_ms if rank == event.rank else self._allowed_between_ranks_ms
+            rank_back_ms = latest_ms - event.time_ms
+            if rank_back_ms > allowed_of_rank_ms:
+                back_ms = max(back_ms, rank_back_ms)
+        if back_ms > 0:
             before = f"{significant(back_ms, digits=10)} ms before an event above it"
             self._add_breach(rule, event, f"{printable(event.key)} at {event.time_ms} ms, {before}")
+
+    @property
+    def _allowed_between_ranks_ms(self) -> float:
+        """By how many milliseconds the clocks of two ranks may be apart: a bound of the rule run-time."""
+        return self._collector.strict_rules["run-time"].bounds["repeat_ms"]
 
     def _check_date(self, event: Event) -> None:
         """Report a run_start or run_stop that is at no date of a run: its time is not in milliseconds, or is wrong.
@@ -167,15 +182,18 @@ class RunOrder:
             actual = f"{event.key} at {event.time_ms} ms since 1970, which is {NO_DATE}"
             self._add_breach("run-time", event, actual)
 
-    def _check_not_before_start(self, part_start: Event, start_ms: float) -> None:
+    def _check_not_before_start(self, part_start: Event, run_start: Event) -> None:
         """Report a block, epoch or evaluation that starts too long before run_start, by the times of the log.
 
         Args:
             part_start: The event that starts the block, epoch or evaluation.
-            start_ms: The time of the first run_start, in Unix milliseconds.
+            run_start: The first run_start of the log. One of another rank has another clock.
         """
-        before_ms = start_ms - part_start.time_ms
-        if before_ms > self._collector.strict_rules["before-run-start"].bounds["before_ms"]:
+        before_ms = run_start.time_ms - part_start.time_ms
+        allowed_ms = self._allowed_between_ranks_ms
+        if part_start.rank == run_start.rank:
+            allowed_ms = self._collector.strict_rules["before-run-start"].bounds["before_ms"]
+        if before_ms > allowed_ms:
             actual = f"{part_start.key} {significant(before_ms, digits=10)} ms before run_start"
             self._add_breach("before-run-start", part_start, actual)
 
@@ -206,7 +224,7 @@ class RunOrder:
         part_start = self._first_start_of_a_part()
         if part_start is not None:
             self._report_disorder(part_start, f"{part_start.key} above run_start")
-            self._check_not_before_start(part_start, start.time_ms)
+            self._check_not_before_start(part_start, start)
 
     def _first_start_of_a_part(self) -> Event | None:
         """Return the first event so far that starts a block, an epoch or an evaluation; None if there is none."""
@@ -300,7 +318,7 @@ class RunOrder:
         if epoch_count is not None:
             block = replace(block, epochs=epoch_count)
         self._epochs_announced += block.epochs
-        self._open_parts["block"] = block
+        self._open(block, "block")
 
     def _start_epoch(self, event: Event) -> None:
         """Open and count an epoch, and report what is out of order.
@@ -314,7 +332,21 @@ class RunOrder:
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, epoch.number)
-        self._open_parts["epoch"] = epoch
+        self._open(epoch, "epoch")
+
+    def _open(self, part: OpenPart, kind: str) -> None:
+        """Keep the block, epoch or evaluation that has started, unless it is the open one, which another rank starts.
+
+        Args:
+            part: What has started.
+            kind: "block", "epoch" or "eval".
+        """
+        open_part = self._open_parts.get(kind)
+        if open_part is not None and open_part.start.rank != part.start.rank:
+            is_same_part = part.number is not None and part.number == open_part.number
+            if is_same_part:
+                return
+        self._open_parts[kind] = part
 
     def _next_part_in_training(self, start: Event, kind: str) -> OpenPart:
         """Return the block or epoch that starts at an event. Report an epoch number that is not the next one.
@@ -346,7 +378,7 @@ class RunOrder:
             self._report_if_other_epoch_was_trained(event, number, trained_number)
         possible_numbers = () if trained_number is None else (trained_number,)
         evaluation = OpenPart(event, number, possible_numbers=possible_numbers)
-        self._open_parts["eval"] = evaluation
+        self._open(evaluation, "eval")
         self._evaluation_without_accuracy = evaluation  # only now: the checks above are about the one before
 
     def _report_if_previous_has_no_accuracy(self, event: Event) -> None:
@@ -383,7 +415,7 @@ class RunOrder:
             event: A block_start, epoch_start or eval_start.
         """
         if self._first_run_start is not None:
-            self._check_not_before_start(event, self._first_run_start.time_ms)
+            self._check_not_before_start(event, self._first_run_start)
 
     def _report_if_open(self, event: Event, kind: str) -> None:
         """Report a block, epoch or evaluation that is still open, although it should have ended.
@@ -499,6 +531,8 @@ class RunOrder:
     def _keep_duration(self, part: OpenPart, stop: Event) -> float:
         """Keep how long a block, epoch or evaluation took, and return it, in ms. Report a duration that cannot be.
 
+        Of one that another rank stopped, no duration is impossible, as its clock is another.
+
         Args:
             part: The block, epoch or evaluation, with the event that started it.
             stop: The event at which it stops.
@@ -509,7 +543,8 @@ class RunOrder:
         took_ms = stop.time_ms - part.start.time_ms
         self.run.keep_interval(stop.key, took_ms)
         counts_milliseconds = self.run.tick_ms == 1
-        if took_ms < 0 or (took_ms == 0 and counts_milliseconds):
+        has_one_clock = stop.rank == part.start.rank
+        if has_one_clock and (took_ms < 0 or (took_ms == 0 and counts_milliseconds)):
             self._add_breach("epoch-time", stop, f"{stop.key} {took_ms} ms after its start")
         return took_ms
 
