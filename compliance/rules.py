@@ -56,12 +56,11 @@ class StrictRule:
     bound_from: str = ""
     found: int = 0  # accepted logs of the corpus that it refuses
 
-    def why_not_applied(self, benchmark: str | None, division: str) -> str:
+    def why_not_applied(self, benchmark: str, division: str) -> str:
         """Return why the rule does not apply to a run; empty if it applies.
 
         Args:
-            benchmark: The benchmark of the run. None if this project has no rules for it in this round: only rules that
-                hold for all benchmarks apply to it.
+            benchmark: The benchmark that the log states; "" if it states none.
             division: The division of MLPerf that the log states, such as "closed"; "" if it states none.
         """
         if self.benchmarks and benchmark not in self.benchmarks:
@@ -357,11 +356,11 @@ class FindingCollector:
         else:
             self.add_note(rule, f"not applied: in force from ruleset {strict_rule.since} on; {actual}")
 
-    def drop_inapplicable_rules(self, benchmark: str | None, division: str) -> None:
+    def drop_inapplicable_rules(self, benchmark: str, division: str) -> None:
         """Drop the findings of rules that do not apply to the run, and note each such rule.
 
         Args:
-            benchmark: The benchmark of the run; None if this project has no rules for it in this round.
+            benchmark: The benchmark that the log states; "" if it states none.
             division: The division of MLPerf that the log states, such as "closed"; "" if it states none.
         """
         for rule in self.strict_rules.values():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compliance import passports
-from compliance.logged_run import Evaluation, LoggedRun, is_number, own_metadata
+from compliance.logged_run import Evaluation, LoggedRun, is_count, is_number, own_metadata
 from compliance.official.checks import read_check
 from compliance.official.language import State, holds
 from compliance.rules import Benchmark, Finding, FindingCollector, Ruleset, WrittenRule
@@ -24,7 +24,7 @@ from compliance.strict.run_order import RunOrder
 from runlog import schema
 from runlog.digits import significant, six_digits
 from runlog.reader import Event
-from runlog.text import printable
+from runlog.text import as_json, printable, visible
 
 _VALUES_OF_UNCLEARED_CACHE = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 _SUMMARY_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}
@@ -68,15 +68,17 @@ class Policy:
         self._check_caches()
         self._check_seeds()
         self._check_clock_settings()
-        if benchmark is not None:
+        if benchmark is None:
+            self._check_batch()
+            self._check_metrics_are_shares()
+        else:
             self._check_benchmark(benchmark, division)
 
         if run.is_project_log:
             self._check_project_log(benchmark)
             self._refuse_breaches_of_form()  # after all other checks, as it repeats what these have reported
 
-        benchmark_with_rules = None if benchmark is None else name
-        self.collector.drop_inapplicable_rules(benchmark_with_rules, division)
+        self.collector.drop_inapplicable_rules(name, division)
         if self._is_refused_for_other_data():
             self._note_rules_for_benchmark_data()  # comes last: a rule that was dropped has a note of its own
 
@@ -100,14 +102,15 @@ class Policy:
         """Report a run that did not end with success, with its abort_reason. A log without run_stop is skipped.
 
         Args:
-            benchmark: The benchmark of the run. None if the ruleset does not have it: such logs have other words for
-                success, so only the status "aborted" is reported.
+            benchmark: The benchmark of the run. None if this project has no rules for it: such logs have other words
+                for success, so only the status "aborted" and one that is no word are reported.
         """
         run = self.run
         status = run.status
         if run.stop is None or status == "success":
             return
-        may_be_word_for_success = benchmark is None and status != "aborted"
+        is_word = isinstance(status, str) and status.strip() != ""
+        may_be_word_for_success = benchmark is None and is_word and status != "aborted"
         if may_be_word_for_success:
             return
         abort_reason = run.first_event(schema.ABORT_REASON)  # of line 0 if the log has none
@@ -184,6 +187,24 @@ class Policy:
             if set_back_s > allowed_s:
                 actual = f"the system's clock was set back by {six_digits(set_back_s)} s"
                 self._add_breach("time-order", event.line, actual)
+
+    # --- rules of the other benchmarks ---
+
+    def _check_batch(self) -> None:
+        """Report a global_batch_size that is no whole number above 0. Only the first and the last one are looked at."""
+        first = self.run.first_event(schema.GLOBAL_BATCH_SIZE)
+        if first.line == 0:  # the log has none; the official rules say where one is needed
+            return
+        for value in (first.value, self.run.as_tools_read.batch):
+            if not is_count(value):
+                self._add_breach("global-batch", first.line, f"global_batch_size is {visible(as_json(value), 160)}")
+                return
+
+    def _check_metrics_are_shares(self) -> None:
+        """Report each evaluation whose value is not between 0 and 1. The rule does not hold for a loss."""
+        for evaluation in self.run.evaluations:
+            if not 0 <= evaluation.value <= 1:
+                self._add_breach("metric-is-share", evaluation.line, f"eval_accuracy is {six_digits(evaluation.value)}")
 
     # --- rules of this project's benchmarks ---
 

@@ -48,7 +48,8 @@ def test_samples_that_nothing_can_be_computed_with_leave_the_convergence_unknown
 
 
 @pytest.mark.parametrize(
-    ("status", "passes"), [("converged", True), ("SUCCESS", True), (None, True), ("aborted", False)]
+    ("status", "passes"),
+    [("converged", True), ("SUCCESS", True), (None, False), ("", False), (0, False), ("aborted", False)],
 )
 def test_other_benchmarks_have_words_of_their_own_for_success(status, passes: bool, tmp_path: Path) -> None:
     others = agreed(tmp_path, _log().metadata("run_stop", status=status).text, "6.1.0")
@@ -135,3 +136,24 @@ def test_a_run_whose_start_or_stop_has_its_time_as_text_has_only_an_official_sco
     assert (report.passes_official, report.passes_strict) == (True, passes)
     assert ("run-time" in {f.rule for f in report.findings if f.severity == "error"}) != passes
     assert report.run.as_tools_read == agreed(tmp_path, whole, "6.1.0").run.as_tools_read
+
+
+@pytest.mark.parametrize(
+    ("batch", "passes"), [(64, True), (64.0, True), (0, False), (-4, False), (0.5, False), ("64", False), (True, False)]
+)
+def test_a_batch_that_no_training_has_is_refused_of_any_benchmark(batch, passes: bool, tmp_path: Path) -> None:
+    log = Altered(Writer("5.1.0", "closed", "llama31_8b").text()).value("global_batch_size", batch)
+    report = agreed(tmp_path, log.text, "5.1.0")
+    assert report.passes_strict == passes
+    assert ("global-batch" in rules_broken(report.as_dict())) == (report.passes_official and not passes)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "value", "passes"),
+    [("unet3d", 0.95, True), ("unet3d", 90.8, False), ("gpt3", 2.69, True)],
+)
+def test_a_percentage_is_no_share(benchmark: str, value: float, passes: bool, tmp_path: Path) -> None:
+    """Any of 1 or more met the target of 0.908."""
+    log = Altered(Writer("4.0.0", "closed", benchmark).text()).value("eval_accuracy", value)
+    report = agreed(tmp_path, log.text)
+    assert (report.passes_official, report.passes_strict) == (True, passes)
