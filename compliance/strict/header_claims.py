@@ -330,8 +330,8 @@ def _other_passports(run: LoggedRun) -> Iterator[Fault]:
     """Yield a fault for each part of the data set whose description in the header cannot be that of its files.
 
     The description is a passport: the number of files, the sum of their bytes and a SHA-256. Real data must have one,
-    of as many files as samples, with at least as many bytes as files and a digest of the right form. Synthetic data
-    must have none.
+    of as many files as samples, with at least as many bytes as files and a digest of the right form, which training
+    and evaluation data do not share. Synthetic data must have none.
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
@@ -351,6 +351,10 @@ def _other_passports(run: LoggedRun) -> Iterator[Fault]:
         elif passport["bytes"] < passport["files"] or not _SHA256.fullmatch(passport["sha256"]):
             digest = printable(passport["sha256"])
             yield Fault(_line(run), f"dataset.{part} of {passport['bytes']} bytes with the digest {digest}")
+    passports = [passport for passport in (dataset.get("train"), dataset.get("eval")) if passport is not None]
+    has_one_digest = len(passports) == 2 and passports[0]["sha256"] == passports[1]["sha256"]
+    if has_one_digest:
+        yield Fault(_line(run), "dataset.train and dataset.eval have one digest: what was trained on was evaluated")
 
 
 def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:

@@ -163,6 +163,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, "dataset", eval=None), "no dataset.eval, which says what files"),
     "files of no bytes": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", eval={
         "files": 360, "bytes": 0, "sha256": "0" * 64, "is_exact": True}), "dataset.eval of 0 bytes"),
+    "training data that are evaluated": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", eval={
+        "files": 360, "bytes": 48_283_200, "sha256": "2" * 64, "is_exact": True}), "have one digest"),
     "files with no digest": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", eval={
         "files": 360, "bytes": 9999, "sha256": "0", "is_exact": True}), "with the digest 0"),
     "more epochs than the recipe": (lambda: Altered(make_log.run()), lambda log: by.settings(
