@@ -607,6 +607,7 @@ class Measured:
         if excess_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
         elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:  # judged after the last checkpoint
+            actual += "; the clock was set ahead, the run stood still, or the throughput is wrong"
             self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, missing_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:

@@ -164,3 +164,13 @@ def test_a_throughput_without_its_epoch_is_told_once(tmp_path: Path) -> None:
     line = log.at("epoch_throughput", 1) + 1
     [finding] = [finding for finding in file["findings"] if finding["line"] == line]
     assert status == 1 and finding["rule"] == "throughput-agrees" and "epoch_num" in finding["actual"]
+
+
+def test_of_a_clock_that_was_set_ahead_within_an_epoch_the_message_speaks_of_the_clock(tmp_path: Path) -> None:
+    log = Altered(run())
+    for index in log.events()[log.events().index(log.at("epoch_stop")) :]:
+        fields = log.fields(index)
+        log.write(index, fields | {"time_ms": fields["time_ms"] + 3_600_000})
+    status, [file] = check(*write(tmp_path, log.text))
+    [finding] = [one for one in file["findings"] if one["rule"] == "throughput-agrees"]
+    assert status == 1 and "the clock was set ahead" in finding["actual"]
