@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
 from runlog.reader import RANK_TAG
-from scoring.importers.text import CUT
+from scoring.importers.text import CUT, MAX_ROW_CHARS
 
-MAX_LINE_BYTES = 1 << 16  # only the start of a longer line is read
+MAX_LINE_BYTES = 1 << 16  # of a longer line only the start and the end are read, of at most so many bytes each
+_BLANKS = " " * MAX_ROW_CHARS
 _BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, if of any
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
@@ -161,23 +162,32 @@ class Lines:
         """Yield the text of each line of the stream, without its newline, terminal colours and NUL bytes.
 
         Yields:
-            Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. If a line has no
-            newline or is longer than MAX_LINE_BYTES, its text ends with the character CUT: a number right before it may
-            be incomplete.
+            Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. The character CUT
+            stands where a line without a newline ends: a number right before it may be incomplete. It also stands where
+            the middle of a long line is left out, with blanks behind it, so that no row is read across.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
-            text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
-            if raw.endswith(b"\n"):
-                yield text.removesuffix("\n")
-            else:
-                self._skip_rest_of_line()  # nothing of it if the stream has ended
-                yield text + CUT
+            text = _text_of(raw)
+            if not raw.endswith(b"\n"):
+                end = self._end_of_line()  # empty if the stream has ended
+                text += f"{CUT}{_BLANKS}{_text_of(end)}" if end else CUT
+            yield text
 
-    def _skip_rest_of_line(self) -> None:
-        """Read the stream up to the next newline, or up to its end."""
+    def _end_of_line(self) -> bytes:
+        """Read the stream up to the next newline, or up to its end.
+
+        Returns:
+            The last bytes, about MAX_LINE_BYTES at most. They end with CUT if the stream has ended without a newline.
+            Empty if it had ended before.
+        """
+        end = b""
         piece = self.stream.readline(MAX_LINE_BYTES)
-        while piece and not piece.endswith(b"\n"):
+        while piece:
+            end = (end + piece)[-MAX_LINE_BYTES:]
+            if piece.endswith(b"\n"):
+                return end
             piece = self.stream.readline(MAX_LINE_BYTES)
+        return end + CUT.encode() if end else end
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number and the text of each line of the run, leaving out rows that repeat those of another rank.
@@ -227,6 +237,11 @@ class Lines:
             return TaggedLine(number, text, None)
         self.ranks.setdefault(int(tag[1]), number)
         return _without_tags(number, text, tag)
+
+
+def _text_of(raw: bytes) -> str:
+    """Return the text of a line's bytes, without its newline, terminal colours and NUL bytes."""
+    return _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace").removesuffix("\n")
 
 
 def _first_tag(text: str) -> re.Match[str] | None:

@@ -174,6 +174,18 @@ def test_a_very_long_line_is_one(tmp_path: Path) -> None:
     assert [window.line - 1 for window in long.windows] == [window.line for window in read(tmp_path, text).windows]
 
 
+def test_a_row_behind_a_progress_bar_is_read(tmp_path: Path) -> None:
+    """Keras draws its bar anew on one line, and a row is printed where the bar stands."""
+    text = samples.keras(run())
+    bar = "".join(f"{step}/9999 [=====>.......] - ETA: 9:59 - loss: 6.9: 1.25\r" for step in range(6000))
+    with_bars = re.sub(r"(?m)^(?=I\d{4} )", lambda _: bar, text)
+    assert len(bar) > 200_000 and with_bars != text
+    record = read(tmp_path, with_bars)
+    assert same_rows(record, read(tmp_path, text)) and not record.problems
+    head, figures = text.splitlines()[-2].replace(" 240", " 250").split(" seconds, ")
+    assert same_rows(record, read(tmp_path, f"{text}{head} seconds, {bar}{figures}\n"))  # not across what is left out
+
+
 def test_few_rows_far_down_a_long_log_are_found(tmp_path: Path) -> None:
     other = "other text of a job\n" * 100_000
     assert recognise(samples.write(tmp_path, "x.log", other + samples.paddleseg(run()) + other)) == "paddleseg"
