@@ -245,11 +245,12 @@ def _as_text(text: str) -> str:
 
 
 class Paddle(PyTorch):
-    """Rows of Paddle's examples."""
+    """Rows of Paddle's examples. No line says how many devices there are: rate x time is the batch of all of them."""
 
     row_clue = "train.batch_time"
     row_pattern = RowPattern(_STEP_HEAD, (_IPS, _TIME), (_LOSS, _WAIT, _UNIT))
     framework = "PaddlePaddle"
+    rows_imply_batch = True
 
 
 class ClosingTable(NamedTuple):
@@ -416,6 +417,7 @@ class Json(MXNet):
                 self.batch_field = dialect.batch_field
                 self.first_step = dialect.first_step
                 break
+        self.rows_imply_batch = self.framework == Paddle.framework
         super().read_first_row(text, position, row)  # now, because it may lower the first step
 
 

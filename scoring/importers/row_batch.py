@@ -1,4 +1,4 @@
-"""The batch of one device, worked out from the rates and step times of a log's rows."""
+"""The batch, worked out from the rates and step times of a log's rows."""
 
 import math
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class PrintedFigure(NamedTuple):
 
 
 class RowBatch:
-    """The batch of one device as rate x step time. The printed digits of each row leave a range for it."""
+    """The batch, of one device or of all, as rate x step time. The printed digits of each row leave a range for it."""
 
     def __init__(self) -> None:
         self._least = 0.0
@@ -27,7 +27,7 @@ class RowBatch:
 
     @property
     def batch(self) -> int | None:
-        """The batch of one device: the only whole number in the range that all rows so far leave.
+        """The batch: the only whole number in the range that all rows so far leave.
 
         None if the range holds several whole numbers, or none.
         """
@@ -36,15 +36,15 @@ class RowBatch:
         return lowest if lowest == highest else None
 
     def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
-        """Narrow the range of possible batch sizes per device by the speed and the step time that one log row prints.
+        """Narrow the range of possible batch sizes by the speed and the step time that one log row prints.
 
         The batch is images/s times seconds per step, but the printed figures are rounded, so that each row only gives a
         range: "160.0" and "0.100" leave 15.91 to 16.09. Several rows together may leave a single whole number.
 
         Args:
             line: Line of the log that prints the row.
-            printed_rate: Images/s of one device, as printed, or None. If it is missing or unusable, nothing changes.
-            printed_time: Mean seconds of a step, as printed, or None. If it is missing or unusable, nothing changes.
+            printed_rate: Images/s, as printed, or None. If it is missing or unusable, nothing changes.
+            printed_time: Seconds of a step, as printed, or None. If it is missing or unusable, nothing changes.
         """
         rate = _figure(printed_rate)
         time_s = _figure(printed_time)
@@ -58,14 +58,15 @@ class RowBatch:
         if self._first_line is None:
             self._first_line = line
 
-    def set_batch(self, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
-        """Set the batch size of one device to the one that the printed rates and step times of a log imply.
+    def set_batch(self, field: str, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
+        """Set the batch size of one device, or of all, to the one that the printed rates and step times of a log imply.
 
         A configured batch size that differs is replaced. Nothing changes if the rows leave several possible sizes, or
         none.
 
         Args:
-            facts_by_name: Values that the log states, each with its line. The key "batch_per_device" is set.
+            field: "batch_per_device" if the rates are of one device, "batch_of_all" if they are of all devices.
+            facts_by_name: Values that the log states, each with its line. The key `field` is set.
             checks: Gets the result of the comparison with a configured batch size, if there is one.
         """
         batch_by_rows = self.batch
@@ -73,15 +74,16 @@ class RowBatch:
             return
         assert self._first_line is not None  # only rows narrow the range to a single batch
 
-        configured = facts_by_name.get("batch_per_device")
+        configured = facts_by_name.get(field)
         if configured is not None:
+            of = "a device" if field == "batch_per_device" else "over all devices"
             ways = (
                 f"line {configured.line}: the configuration, {configured.value}",
-                f"line {self._first_line} and the other rows: rate x step time, {batch_by_rows} a device",
+                f"line {self._first_line} and the other rows: rate x step time, {batch_by_rows} {of}",
             )
             checks.append(Check(what="batch", ways=ways, agree=configured.value == batch_by_rows))
         if configured is None or configured.value != batch_by_rows:
-            facts_by_name["batch_per_device"] = Fact(batch_by_rows, self._first_line)
+            facts_by_name[field] = Fact(batch_by_rows, self._first_line)
 
 
 def _slack_of_product(rate: PrintedFigure, time_s: PrintedFigure) -> float:

@@ -63,7 +63,7 @@ class FormatReader:
     prints_mean_times = False  # the time of a row is the mean over its steps; else it is that of its last step
     rate_scope: str | None = "device"  # whose images/s a row has: "device" or "global"
     cumulative = False  # rates are running averages
-    rows_imply_batch = False  # rate x time is the batch: the rate is of one device, over the row's mean time
+    rows_imply_batch = False  # rate x time is the batch, of one device or of all, as the rate is
     segmentation = False  # the program trains only segmentation networks
     # The lines around them
     fact_pattern: re.Pattern[str] | None = None  # facts in lines before the first row
@@ -98,7 +98,7 @@ class FormatReader:
         self.last_position: RowPosition | None = None  # of the last row so far
         self._last_step_wanted: int | None = None  # of the run, if the last row prints it; for `_set_truncated`
         self.unread_rows = UnreadRows()
-        self.row_batch = RowBatch()  # the batch of one device, worked out from the rows
+        self.row_batch = RowBatch()  # the batch, worked out from the rows
         self.evidence = Evidence()
 
     def set_if_unset(self, name: str, value: object, line: int = 0) -> None:
@@ -384,7 +384,8 @@ class FormatReader:
         """
         self._read_lines()
         self.finish_facts()  # converts the batch and the precision, which the next two calls use
-        self.row_batch.set_batch(self.facts_by_name, self.checks)
+        batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
+        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)
         self._forget_doubtful_precision()
         self._require_images()
         # Facts of the format itself, which no line states.

@@ -54,6 +54,33 @@ def test_rows_of_several_batch_sizes_make_no_figure(
     assert found == ([] if refused is None else [refused])
 
 
+def nvidia_paddle(times: list[float], *, rows_in_json: bool) -> str:
+    """A log of 8 devices by NVIDIA's program.py: its rows have the time and the rate of their last steps."""
+    head = "DLL 2023-07-28 07:49:59.0 - PARAMETER batch_size : 32  model_arch_name : ResNet50 \n"
+    text = head + samples.nvidia_paddle(samples.run_of(times, devices=8))
+    text = re.sub(r"(?m)^.*epoch_time.*\n", "", text)
+    if not rows_in_json:
+        return text
+    row = r'DLLL {"datetime": "\1", "step": [\2, \3], "data": {"train.batch_time": \4, "train.ips": \5}}'
+    return re.sub(r"DLL (.*) - Epoch: (\d+) Iteration: (\d+) .*batch_time : (\S+)  train.ips : (\S+) .*", row, text)
+
+
+@pytest.mark.parametrize("rows_in_json", [False, True])
+def test_rates_of_all_devices_show_how_many_they_are(tmp_path: Path, *, rows_in_json: bool) -> None:
+    log = samples.write(tmp_path, "a.log", nvidia_paddle(samples.steady(240), rows_in_json=rows_in_json))
+    record = read_record(log)
+    assert (record.devices, record.batch_per_device, record.batch_of_all) == (8, 32, 256)
+    assert [check.agree for check in record.checks if check.what == "steps, batch and rate against time"] == [True]
+
+
+@pytest.mark.parametrize("rows_in_json", [False, True])
+def test_last_steps_that_are_faster_than_the_others_make_no_figure(tmp_path: Path, *, rows_in_json: bool) -> None:
+    """Nine steps of a row take 0.5 s and the last one, which alone is printed, 0.1 s: 557 images/s and not 2558."""
+    log = samples.write(tmp_path, "a.log", nvidia_paddle(([0.5] * 9 + [0.10007]) * 24, rows_in_json=rows_in_json))
+    status, _, error = samples.scoring("score", log, "--protocol", "window")
+    assert status == 2 and "steps, batch and rate against time: " in error
+
+
 @pytest.mark.parametrize(("hosts", "nodes"), [("None", 1), ("'a:5000,b:5000,c:5000'", 3)])
 def test_keras_names_the_gpus_of_a_node_and_its_hosts(tmp_path: Path, hosts: str, nodes: int) -> None:
     text = samples.keras(samples.run_of(samples.steady(60)))
