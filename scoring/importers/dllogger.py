@@ -37,7 +37,7 @@ _UNIT = re.compile(
 _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
-_PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus"
+_PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus|kv_store"
 _PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|\d+(?:,\d+)+|[^\s,')]+)")
 # TensorFlow's examples print rows of evaluations in the words of training. MXNet's and they have the parameter `mode`.
 # In any mode but `training_benchmark`, TensorFlow trains with rows of `imgs_per_sec` and evaluates with `total_ips`.
@@ -313,7 +313,8 @@ class MXNet(PyTorch):
 
         The places are the parameters, the table that benchmark.py prints last, and mpirun's tags, which put the number
         of the rank before each line. A rank that prints nothing has no tag. So the tags count only beside another
-        place, and only if no other place states more devices than the tags show.
+        place, and only if no other place states more devices than the tags show. With Horovod, `gpus` lists those that
+        the processes of each node choose from. So several count only beside another place, too.
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
@@ -333,6 +334,10 @@ class MXNet(PyTorch):
             stated = [count.value for count in counts.values() if count.value is not None]
             if stated and devices >= max(stated):
                 counts["mpirun's ranks"] = Fact(devices, first_lines[highest])
+
+        states_gpus_alone = list(counts) == ["gpus"] and counts["gpus"].value != 1
+        if states_gpus_alone and self.value("kv_store") == "horovod":
+            return {}
         return counts
 
 

@@ -72,6 +72,17 @@ def test_lists_of_gpus(tmp_path: Path, gpus: str, devices: int | None) -> None:
     assert read(tmp_path, mxnet(f"gpus : {gpus}  ")).devices == devices
 
 
+@pytest.mark.parametrize(("gpus", "devices"), [("[0]", 1), ("[0, 1, 2, 3, 4, 5, 6, 7]", None)])
+def test_with_horovod_a_list_of_gpus_is_of_one_node(tmp_path: Path, gpus: str, devices: int | None) -> None:
+    """Each process takes `gpus[hvd.local_rank()]` (fit.py): the batch of four such nodes was taken for that of one."""
+    text = mxnet(f"gpus : {gpus}  kv_store : horovod  ")
+    assert read(tmp_path, text).devices == devices
+    assert read(tmp_path, with_rank(text, 31)).devices is None
+    if devices is None:  # unless another place says as many
+        assert read(tmp_path, text + samples.nvidia_mxnet(run())[-80:]).devices == 8
+        assert read(tmp_path, with_rank(text, 7)).devices == 8
+
+
 def test_a_list_of_gpus_in_quotes(tmp_path: Path) -> None:
     text = samples.nvidia_mxnet_speed(run()).split("train.total_ips")[0]
     text = re.sub(r"\[1,\d\]<stderr>:", "", text)
