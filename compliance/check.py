@@ -4,6 +4,7 @@ Memory is bounded whatever the log's length: of each rule the first FINDINGS_PER
 rest counted, of each key the first event.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from compliance.logged_run import NOTHING, LoggedRun, is_count, is_name, is_number
 from compliance.official.checker import Judge
-from compliance.official.damaged_lines import official_findings, reading_of_tools
+from compliance.official.damaged_lines import official_findings, official_findings_without_infinities, reading_of_tools
 from compliance.official.rule_files import VERSION, keys
 from compliance.official.tool_reading import ToolReader
 from compliance.rules import Finding, FindingCollector, Ruleset, breach, verdict
@@ -235,6 +236,8 @@ class Checker:
         if event.key in self._known_keys:
             self._run.take(event)
             self._check_types(event)
+        if event.key == schema.EVAL_ACCURACY.key:
+            self._check_metric(event)
         self._judge.take(event)  # for the official rules, which are applied after the last event
         self._tool_reader.take(event)  # for the time and the convergence as the official tools read them
         self._order.take(event)  # for the order of the run; it uses the counts of events, which now include this one
@@ -284,6 +287,25 @@ class Checker:
         actual = f"{event.key} is {visible(as_json(event.value), 160)}"
         self._collector.add_breach(rule, event.line, actual, f"{event.key} is {wanted.words}")
 
+    def _check_metric(self, event: Event) -> None:
+        """Report an evaluation of another benchmark than ours whose value its metric cannot have.
+
+        Args:
+            event: An eval_accuracy. Its value is a number, or a table of them by the names of metrics.
+        """
+        benchmark = self._run.stated_text(schema.SUBMISSION_BENCHMARK)
+        if benchmark in self._ruleset.benchmarks:
+            return  # the rule value-type holds for it
+        metrics = event.value.values() if isinstance(event.value, dict) else [event.value]
+        largest = self._ruleset.strict["metric-value"].bounds.get(benchmark, math.inf)
+        least = -math.inf if largest == math.inf else 0
+        for metric in metrics:
+            is_possible = is_number(metric) and least <= metric <= largest
+            if not is_possible:
+                actual = f"{event.key} is {visible(as_json(event.value), 160)}"
+                self._collector.add_breach("metric-value", event.line, actual)
+                return
+
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry.
 
@@ -325,7 +347,7 @@ class Checker:
         """
         self._judge.finish()
         policy = Policy(ruleset=self._ruleset, run=self._run, order=self._order, collector=self._collector)
-        policy.check(wanted_benchmark)
+        policy.check(wanted_benchmark, self._judge.target_reached_ms)
 
     def _finding_of_unknown_benchmark(self) -> Finding | None:
         """Return the finding that the official rules do not know the log's benchmark; None if they know it.
@@ -411,11 +433,31 @@ def _findings_on_damaged_log(
     if run.is_project_log or is_benchmark_of_ours:
         return revised
     excused = _excuse_errors_on_damaged_log(revised)
+    excused = (*_findings_on_infinities(path, excused, ruleset), *excused)
     has_error = any(finding.severity == "error" for finding in excused)
     if run.minutes is None and not has_error:  # it would pass, and have no score
         actual = "no time: run_start or run_stop stands on a damaged line"
         excused = (breach(ruleset.strict["run-time"], actual), *excused)
     return excused
+
+
+def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Ruleset) -> list[Finding]:
+    """Return the findings on the accuracies of a log if an infinite one is none, as JSON has no such number.
+
+    The official parser takes it, and it reaches any target.
+
+    Args:
+        path: The path of the log, which has damaged lines.
+        others: The other findings on it. A rule that they have already is left out.
+        ruleset: The rules by which the log is checked.
+    """
+    rules_of_others = {finding.rule for finding in others}
+    findings = []
+    for finding in official_findings_without_infinities(path, ruleset):
+        is_about_accuracy = finding.rule.startswith(f"{schema.EVAL_ACCURACY.key}.")
+        if is_about_accuracy and finding.rule not in rules_of_others:
+            findings.append(replace(finding, official=False))
+    return findings
 
 
 def _is_link_to_another_folder(path: Path) -> bool:

@@ -29,6 +29,7 @@ class Judge:
         self._collector = collector
         self._keys = keys(version)
         self._events: list[Event] = []
+        self.target_reached_ms: float | None = None  # after `finish`: when an accuracy first met the target
 
     def take(self, event: Event) -> None:
         """Keep an event if a rule of any file is about its key.
@@ -52,6 +53,9 @@ class Judge:
         last_result_by_key: dict[str, KeyResult] = {}
         for file_result in self._apply_files():
             last_result_by_key |= file_result.result_by_key  # replaces the results of earlier files
+        result_of_accuracy = last_result_by_key.get(schema.EVAL_ACCURACY.key)
+        if result_of_accuracy is not None:
+            self.target_reached_ms = result_of_accuracy.earliest_met_ms
         for key_result in last_result_by_key.values():
             key_result.report_failures(self._collector)
             key_result.report_wrong_count(self._collector)
@@ -355,7 +359,7 @@ class _FileJudge:
             self._keep_if_first_crash(_finding_on_crash(check, key_result, event))
             return
         if is_met:
-            key_result.is_any_check_met = True
+            key_result.keep_met_any_check(event)
 
     # --- failed checks ---
 

@@ -9,7 +9,8 @@ A damaged line need not be fatal, because that parser reads some of them as even
 import io
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from compliance.official.checker import Judge
 from compliance.official.tool_reading import ToolReader, ToolReading
 from compliance.rules import Finding, FindingCollector, Ruleset
+from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.reader import Event, open_log
 
@@ -146,10 +148,23 @@ def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
     Returns:
         What breaks the official rules, and the log's fatal lines.
     """
+    return _judge_lines(_lines_as_parser_reads(path), ruleset)
+
+
+def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _SecondJudgement:
+    """Judge the lines of a log by the official rules. A fatal line is only noted.
+
+    Args:
+        lines: The lines as mlperf-logging's parser reads them.
+        ruleset: The rules by which the log is judged.
+
+    Returns:
+        What breaks the official rules, and the log's fatal lines.
+    """
     collector = FindingCollector(ruleset.strict)
     judge = Judge(ruleset.version, collector)
     fatal_lines = set()
-    for line in _lines_as_parser_reads(path):
+    for line in lines:
         if line.event is None:
             fatal_lines.add(line.number)
         else:
@@ -158,6 +173,28 @@ def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
     # The judge also reports breaches of a few of our strict rules, such as exactly-once. These are left out.
     official = [finding for finding in collector.findings if finding.official]
     return _SecondJudgement(findings=official, fatal_lines=fatal_lines)
+
+
+def official_findings_without_infinities(path: Path, ruleset: Ruleset) -> Sequence[Finding]:
+    """Return what breaks the official rules if an eval_accuracy of Infinity or -Infinity is no event.
+
+    Args:
+        path: The path of the log.
+        ruleset: The rules by which the log is judged.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    finite_lines = (line for line in _lines_as_parser_reads(path) if not _is_infinite_accuracy(line))
+    return _judge_lines(finite_lines, ruleset).findings
+
+
+def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
+    event = line.event
+    if event is None or event.key != schema.EVAL_ACCURACY.key:
+        return False
+    metrics = event.value.values() if isinstance(event.value, dict) else [event.value]
+    return any(isinstance(metric, float) and math.isinf(metric) for metric in metrics)
 
 
 def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:

@@ -35,6 +35,7 @@ class KeyResult:
         self._first_value: Any = None  # of the first event
         self._has_other_values = False  # whether another event has another value
         self.is_any_check_met = False  # whether an event met the rule's any_check
+        self.earliest_met_ms: float | None = None  # the time of the earliest event that did
         self._best: _Best | None = None
         self.failure_count = 0
         self._listed_failures: list[Finding] = []
@@ -71,6 +72,16 @@ class KeyResult:
             is_better = event.value > self._best.value
         if is_better:
             self._best = _Best(event.value, event.line)
+
+    def keep_met_any_check(self, event: Event) -> None:
+        """Keep that an event meets the check that one event of the key must meet.
+
+        Args:
+            event: The event, such as an eval_accuracy that reaches the target.
+        """
+        self.is_any_check_met = True
+        if self.earliest_met_ms is None or event.time_ms < self.earliest_met_ms:
+            self.earliest_met_ms = event.time_ms
 
     def keep_failure(self, failure: Finding) -> None:
         """Keep a failure of an event. It is reported only if no later rule file has a rule for the key.

@@ -28,6 +28,7 @@ from runlog.text import as_json, printable, visible
 
 _VALUES_OF_UNCLEARED_CACHE = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 _SUMMARY_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}
+_EVALUATED_AFTER_THE_RUN = ("minigo", "stable_diffusion")
 _RULES_FOR_BENCHMARK_DATA = (
     "eval-schedule",
     "eval-samples",
@@ -49,7 +50,7 @@ class Policy:
     order: RunOrder
     collector: FindingCollector
 
-    def check(self, benchmark_asked: str | None) -> None:
+    def check(self, benchmark_asked: str | None, target_reached_ms: float | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
         At the end, the findings by rules that do not apply to the run's benchmark and division are dropped, also those
@@ -57,6 +58,8 @@ class Policy:
 
         Args:
             benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
+            target_reached_ms: When the earliest evaluation met the official target, in Unix milliseconds; None if none
+                did, or if there is no target, as in the open division.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -70,7 +73,7 @@ class Policy:
         self._check_clock_settings()
         if benchmark is None:
             self._check_batch()
-            self._check_metrics_are_shares()
+            self._check_target_reached_in_time(name, target_reached_ms)
         else:
             self._check_benchmark(benchmark, division)
 
@@ -200,11 +203,23 @@ class Policy:
                 self._add_breach("global-batch", first.line, f"global_batch_size is {visible(as_json(value), 160)}")
                 return
 
-    def _check_metrics_are_shares(self) -> None:
-        """Report each evaluation whose value is not between 0 and 1. The rule does not hold for a loss."""
-        for evaluation in self.run.evaluations:
-            if not 0 <= evaluation.value <= 1:
-                self._add_breach("metric-is-share", evaluation.line, f"eval_accuracy is {six_digits(evaluation.value)}")
+    def _check_target_reached_in_time(self, benchmark: str, reached_ms: float | None) -> None:
+        """Report a run whose clock stopped before any evaluation had reached the target.
+
+        Args:
+            benchmark: The benchmark of the run. The checkpoints of some are evaluated after the run.
+            reached_ms: When the earliest evaluation met the official target. None if none did, or if there is no
+                target: nothing is checked then.
+        """
+        stop = self.run.stop
+        if reached_ms is None or stop is None or benchmark in _EVALUATED_AFTER_THE_RUN:
+            return
+        late_ms = reached_ms - stop.time_ms
+        if late_ms > self.collector.strict_rules["run-time"].bounds["repeat_ms"]:
+            actual = (
+                f"run_stop {significant(late_ms, digits=10)} ms before the first evaluation that reached the target"
+            )
+            self._add_breach("run-time", stop.line, actual)
 
     # --- rules of this project's benchmarks ---
 

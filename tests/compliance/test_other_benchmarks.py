@@ -157,3 +157,22 @@ def test_a_percentage_is_no_share(benchmark: str, value: float, passes: bool, tm
     log = Altered(Writer("4.0.0", "closed", benchmark).text()).value("eval_accuracy", value)
     report = agreed(tmp_path, log.text)
     assert (report.passes_official, report.passes_strict) == (True, passes)
+
+
+@pytest.mark.parametrize(("early_ms", "passes"), [(0, True), (900, True), (5000, False)])
+def test_a_clock_that_stops_before_the_target_is_reached_is_refused_of_any_benchmark(
+    early_ms: int, passes: bool, tmp_path: Path
+) -> None:
+    """The time to evaluate counts: a run_stop halfway through the run halved the score."""
+    log = _log()
+    reached_ms = log.fields(log.at("eval_accuracy", -1))["time_ms"]
+    log.change("run_stop", lambda fields: fields.update(time_ms=reached_ms - early_ms))
+    assert agreed(tmp_path, log.text, "6.1.0").passes_strict == passes
+
+
+@pytest.mark.parametrize("value", [True, float("inf")])
+def test_what_is_no_number_reaches_no_target(value: object, tmp_path: Path) -> None:
+    """The official parser takes Infinity, and its checker takes true for 1."""
+    log = Altered(Writer("4.0.0", "closed", "unet3d").text()).value("eval_accuracy", value)
+    report = agreed(tmp_path, log.text)
+    assert (report.passes_official, report.passes_strict) == (True, False)
