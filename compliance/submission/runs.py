@@ -35,6 +35,8 @@ _SETTINGS_THAT_MAY_DIFFER = (
     *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
     *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
 )
+# Variables that decide how a run computes begin so. Others may be of a node, such as those of its network and its GPUs.
+_PREFIXES_OF_COMPUTING = ("FLAGS_", "OMP_", "MKL_", "CUBLAS_", "CUDNN_", "DALI_", "NVIDIA_TF32_")
 _KEYS_THAT_MUST_AGREE = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
 _DIFFERENCES_SHOWN = 3  # of the configuration of a run
 
@@ -497,7 +499,7 @@ def _configuration(run: LoggedRun) -> JsonObject:
         elif key.startswith("submission_") or key in _KEYS_THAT_MUST_AGREE:
             other_values[key] = value
     # In this order, because a message shows only the first differences.
-    return hyperparameters | _sections_of_header(run) | _settings(run) | other_values
+    return hyperparameters | _sections_of_header(run) | _settings(run) | _variables(run) | other_values
 
 
 def _sections_of_header(run: LoggedRun) -> JsonObject:
@@ -519,6 +521,12 @@ def _settings(run: LoggedRun) -> JsonObject:
         has_origin = isinstance(setting, dict)  # a setting is usually a table with its value and its origin
         settings[f"config {name}"] = setting.get("value") if has_origin else setting
     return settings
+
+
+def _variables(run: LoggedRun) -> JsonObject:
+    """Return the variables of libraries, by a run's header, that must be the same in all runs of a submission."""
+    environment = run.header_section(schema.ENVIRONMENT)
+    return {f"environment {name}": environment[name] for name in environment if name.startswith(_PREFIXES_OF_COMPUTING)}
 
 
 def _without_host(node: Mapping[str, Any]) -> JsonObject:

@@ -223,6 +223,17 @@ def test_another_configuration_is_warned_of_by_name(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("variables", "warns"),
+    [('"OMP_NUM_THREADS": "2"', True), ('"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3"', False)],
+)
+def test_runs_with_other_threads_are_no_one_configuration(variables: str, warns: bool, tmp_path: Path) -> None:
+    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2).replace('"OMP_NUM_THREADS": "1"', variables))
+    _, [_, file] = check(tmp_path)
+    warnings = [f["actual"] for f in file["findings"] if f["severity"] == "warning"]
+    assert warnings == (['environment OMP_NUM_THREADS is "2", in result_0.txt "1"'] if warns else [])
+
+
 def _closed(folder: Path, *last_epochs: int, **changes: Any) -> None:
     texts = []
     for seed, epochs in enumerate(last_epochs):
