@@ -397,6 +397,7 @@ class ProjectLog:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
         yield from self._unknown_values_of_settings()
+        yield from self._impossible_hyperparameters()
         yield from self._unclear_target()
         yield from self._impossible_sizes(summary)
         if self.run.settings["DEVICE"] == "gpu":
@@ -418,6 +419,25 @@ class ProjectLog:
                 yield Fault(None, f"{name} is {printable(value)}, none of {', '.join(values)}")
         for what in wrong_knobs(str(self.run.settings["STRATEGY"])):
             yield Fault(None, what)
+
+    def _impossible_hyperparameters(self) -> Iterator[Fault]:
+        """Yield a fault for each hyperparameter of the optimizer below 0, and for a momentum with which none trains.
+
+        With a momentum of 1 or more a gradient counts for ever. Nothing is checked if the schema does not have the
+        optimizer.
+        """
+        optimizer = self.run.stated_text(schema.OPT_NAME)
+        if optimizer not in schema.OPTIMIZER:
+            return
+        points = schema.OPTIMIZER[optimizer]
+        for point in (*points.values(), schema.WARMUP_EPOCHS[optimizer]):
+            event = self.run.first_event(point)
+            if not is_number(event.value):
+                continue
+            if event.value < 0:
+                yield Fault(event.line, f"{event.key} is {six_digits(event.value)}, below 0")
+            elif point is points["momentum"] and event.value >= 1:
+                yield Fault(event.line, f"{event.key} is {six_digits(event.value)}, not below 1")
 
     def _unclear_target(self) -> Iterator[Fault]:
         """Yield a fault if the settings have several targets, or one that is neither a number nor null.

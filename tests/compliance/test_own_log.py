@@ -174,3 +174,24 @@ def test_of_a_clock_that_was_set_ahead_within_an_epoch_the_message_speaks_of_the
     status, [file] = check(*write(tmp_path, log.text))
     [finding] = [one for one in file["findings"] if one["rule"] == "throughput-agrees"]
     assert status == 1 and "the clock was set ahead" in finding["actual"]
+
+
+@pytest.mark.parametrize(
+    ("key", "setting", "value", "says"),
+    [
+        ("sgd_opt_momentum", "RECIPE_optimizer.momentum", 5.0, "5, not below 1"),
+        ("sgd_opt_momentum", "RECIPE_optimizer.momentum", -0.5, "-0.5, below 0"),
+        ("sgd_opt_momentum", "RECIPE_optimizer.momentum", 0.0, ""),
+        ("sgd_opt_weight_decay", "RECIPE_optimizer.weight_decay", -1e-4, "-0.0001, below 0"),
+        ("opt_learning_rate_warmup_epochs", "RECIPE_warmup_epochs", -3.0, "-3, below 0"),
+        ("opt_learning_rate_warmup_epochs", "RECIPE_warmup_epochs", 0.0, ""),
+    ],
+)
+def test_an_open_run_has_hyperparameters_with_which_one_can_train(
+    key: str, setting: str, value: float, says: str, tmp_path: Path
+) -> None:
+    log = by.settings(Altered(run()).value(key, value), **{setting: value})
+    status, [file] = check(*write(tmp_path, log.text))
+    wanted = [("own-log", log.at(key) + 1)] if says else []
+    assert (status, errors(file)) == (len(wanted), wanted)
+    assert says in str(file)
