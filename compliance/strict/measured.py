@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compliance.logged_run import EVENTS_KEPT, LoggedRun
+from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
@@ -70,6 +70,7 @@ class _WindowSums:
     images: float = 0.0
     time_s: float = 0.0
     wait_s: float = 0.0
+    set_ahead_ms: float = 0.0  # by which the system's clock was set ahead during these windows
 
     def add(self, window: schema.StepWindow) -> None:
         self.windows += 1
@@ -110,6 +111,7 @@ class Measured:
             schema.STEP_WINDOW.key: self._take_step_window,
             schema.RANK_TIMES.key: self._check_rank_times,
             schema.CHECKPOINT.key: self._take_checkpoint,
+            schema.CLOCK_SET.key: self._take_clock_set,
             # Other projects log these two after an epoch.
             "throughput": self._check_foreign_throughput,
             "tracked_stats": self._check_foreign_throughput,
@@ -168,10 +170,19 @@ class Measured:
         """
         self._open_epoch = None
         self._last_epoch = number
-        self._last_epoch_training_ms = training_ms  # with which `_compare_time` compares
+        self._last_epoch_training_ms = training_ms
         for stated in self._stated_times_of_open_epoch:
             self._compare_time(stated)
         self._stated_times_of_open_epoch.clear()
+
+    def _take_clock_set(self, event: Event) -> None:
+        """Note by how much the clock was set ahead within an epoch, which then seems to have taken so much longer.
+
+        Args:
+            event: A clock_set, which follows the window or the evaluation during which the clock was set.
+        """
+        if is_number(event.value) and event.value > 0:
+            self._epoch_sums.set_ahead_ms += 1000 * event.value
 
     def check_losses_and_last_step(self, line: int) -> None:
         """Report a run of this project that succeeded, if losses are no numbers or the last step is not as planned.
@@ -601,6 +612,10 @@ class Measured:
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"
         stated_ms = stated.time_s * 1000
+        without_leaps_ms = training_ms - self._epoch_sums.set_ahead_ms
+        # The first clock_set of an epoch may also be of a leap before it, as during the evaluation of the epoch before.
+        if stated_ms <= without_leaps_ms + self._most_difference_ms(without_leaps_ms):
+            training_ms = without_leaps_ms
         allowed_ms = self._most_difference_ms(training_ms)
         excess_ms = stated_ms - training_ms - allowed_ms
         missing_ms = training_ms - stated_ms - allowed_ms

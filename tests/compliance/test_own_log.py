@@ -38,6 +38,35 @@ def test_a_clock_that_was_set_ahead_makes_no_run_shorter(by_s: float, tmp_path: 
     assert (status, errors(file)) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("leap_s", "said_s", "passes"),
+    [
+        (3600, 3600.0, True),
+        (2, 2.0, True),
+        (3600, None, False),
+        (2, 3600.0, False),
+        (3600, 3590.0, False),
+    ],
+)
+def test_an_epoch_in_which_the_clock_was_set_ahead_is_as_long_as_its_windows(
+    leap_s: int, said_s: float | None, passes: bool, tmp_path: Path
+) -> None:
+    """The clock leaps during the third window, which is within the second epoch, and the line after it says so."""
+    log = Altered(run())
+    window = log.at("step_window", 2)
+    for index in log.events():
+        if index >= window:
+            fields = log.fields(index)
+            fields["time_ms"] += 1000 * leap_s
+            log.write(index, fields)
+    if said_s is not None:
+        fields = log.fields(window) | {"key": "clock_set", "value": said_s, "metadata": {"step": 33}}
+        log.add_after("step_window", by.TOKEN + json.dumps(fields), 2)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert ("throughput-agrees" in rules_broken(file)) is not passes
+    assert not passes or errors(file) == []
+
+
 @pytest.mark.parametrize(("samples", "passes"), [(1, False), (50, False), (60, True)])
 def test_a_clock_that_is_said_to_be_set_ahead_excuses_no_samples_of_the_steps(
     samples: int, passes: bool, tmp_path: Path
