@@ -33,6 +33,7 @@ _MOST_POWER_W = 2000  # of a GPU; a B200's limit is 1000
 # That telemetry's peak has of the most that a window says was held: some of it may have been given back at once.
 _LEAST_SHARE_OF_HELD_MEMORY = 0.5
 _MOST_TEMPERATURE_C = 150  # cards stop far below
+_MOST_CPU_SHARE = 1.1  # of the thread that takes the samples, where both of its times are rounded
 _FIGURES_OF_GPUS = ("peak_gpu_memory_mib", "peak_gpu_temperature_c", "energy_j", "joules_per_image")
 
 
@@ -276,7 +277,8 @@ def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]
 def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
     """Yield a fault for each sensor's figure that cannot be.
 
-    These are a power or memory below 0, a GPU's temperature below 0 or above 150 degrees C, and a CPU share below 0.
+    These are a power or memory below 0, a GPU's temperature below 0 or above 150 degrees C, and a CPU share below 0 or
+    above that of one thread.
 
     Args:
         run: The facts that the log states of the run. If its telemetry_summary does not fit the schema, only the
@@ -294,7 +296,7 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
     if temperature_c is not None and not 0 <= temperature_c <= _MOST_TEMPERATURE_C:
         yield Fault(telemetry.line, f"a GPU of {six_digits(temperature_c)} degrees C")
     cpu_share = telemetry.value["sampler_cpu_share"]
-    if cpu_share < 0:
+    if not 0 <= cpu_share <= _MOST_CPU_SHARE:
         yield Fault(telemetry.line, f"a sampler that took {six_digits(cpu_share)} of a CPU")
 
 

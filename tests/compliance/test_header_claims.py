@@ -124,6 +124,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "step_window", 3, power_w=90.0), "of a run on CPUs"),
     "a sampler of less than no time": (lambda: Altered(make_log.run()), lambda log: log.inside(
         "telemetry_summary", sampler_cpu_share=-0.1), "-0.1 of a CPU"),
+    "a sampler of five threads": (lambda: Altered(make_log.run()), lambda log: log.inside(
+        "telemetry_summary", sampler_cpu_share=5.0), "a sampler that took 5 of a CPU"),
     "a node twice": (_of_64_nodes, lambda log: by.replaced(log, ('"host": "node9"', '"host": "node8"')), "node8 twice"),
     "a node whose cache was not cleared": (_of_64_nodes, lambda log: log.drop("cache_clear", 9), "of the node node9"),
     "a cache of another node": (lambda: Altered(make_log.run()), lambda log: log.metadata(
