@@ -2,13 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from compliance.check import Report, check_file
-from compliance.logged_run import LoggedRun
+from compliance.logged_run import LoggedRun, is_number
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, verdict
 from compliance.strict.copies import (
@@ -30,7 +30,9 @@ from runlog.text import printable
 OfficialChecker: TypeAlias = Callable[[Path, str, str], tuple[bool, list[str]]]
 
 # Sections of the header that must be the same in all runs of a submission.
-_SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
+_SAME_SECTIONS = tuple(
+    s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET, schema.PROGRAM)
+)
 _SETTINGS_THAT_MAY_DIFFER = (
     *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
     *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
@@ -38,6 +40,7 @@ _SETTINGS_THAT_MAY_DIFFER = (
 # Variables that decide how a run computes begin so. Others may be of a node, such as those of its network and its GPUs.
 _PREFIXES_OF_COMPUTING = ("FLAGS_", "OMP_", "MKL_", "CUBLAS_", "CUDNN_", "DALI_", "NVIDIA_TF32_")
 _KEYS_THAT_MUST_AGREE = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
+_MOST_MEMORY_DIFFERENCE = 0.01  # of two nodes of the same kind, as a share
 _DIFFERENCES_SHOWN = 3  # of the configuration of a run
 
 
@@ -426,7 +429,7 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
     for report in members[1:]:
         actual = _configuration(report.run)
         names_of_both = wanted | actual  # as in `_configuration`, hyperparameters first; then those of this run alone
-        differing = [name for name in names_of_both if actual.get(name) != wanted.get(name)]
+        differing = [name for name in names_of_both if not _is_same(name, actual.get(name), wanted.get(name))]
         if not differing:
             continue
         rule = _rule_on_differences(differing, first.run, report.run, ruleset)
@@ -503,12 +506,30 @@ def _configuration(run: LoggedRun) -> JsonObject:
 
 
 def _sections_of_header(run: LoggedRun) -> JsonObject:
-    """Return the sections of a log's header that must be the same in all runs of a submission."""
-    sections: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
+    """Return the fields of a log's header that must be the same in all runs of a submission, as "header source.commit".
+
+    The fields of a node are without its name: the runs may be on different nodes of the same kind.
+    """
+    fields: JsonObject = {}
+    for section in _SAME_SECTIONS:
+        fields |= _flat(f"header {section}", run.headers.get(section))
     nodes = hardware_nodes(run)
-    if nodes:  # without their names: the runs may be on different nodes of the same kind
-        sections["header hardware"] = [_without_host(node) for node in nodes]
-    return sections
+    for number, node in enumerate(nodes):
+        without_name = {name: value for name, value in node.items() if name != "host"}
+        fields |= _flat(f"header node {number}", without_name)
+    if nodes:  # whose fields stand in place of the list
+        del fields[f"header {schema.HARDWARE.name}.nodes"]
+    return fields
+
+
+def _flat(name: str, value: Any) -> JsonObject:
+    """Return a value of JSON by its name, or each value in a table by the names of both, as "header source.commit"."""
+    if not isinstance(value, dict) or not value:
+        return {name: value}
+    fields: JsonObject = {}
+    for inner_name, inner_value in value.items():
+        fields |= _flat(f"{name}.{inner_name}", inner_value)
+    return fields
 
 
 def _settings(run: LoggedRun) -> JsonObject:
@@ -529,8 +550,18 @@ def _variables(run: LoggedRun) -> JsonObject:
     return {f"environment {name}": environment[name] for name in environment if name.startswith(_PREFIXES_OF_COMPUTING)}
 
 
-def _without_host(node: Mapping[str, Any]) -> JsonObject:
-    return {name: value for name, value in node.items() if name != "host"}
+def _is_same(name: str, value: Any, wanted: Any) -> bool:
+    """Return whether a value of a run's configuration is that of the submission's first run.
+
+    Args:
+        name: The name of the value. The memory of equal nodes differs a little, as kernels keep some of it.
+        value: The value of the run.
+        wanted: The value of the first run.
+    """
+    is_memory = name.endswith(".memory_gib") and is_number(value) and is_number(wanted)
+    if is_memory:
+        return bool(abs(value - wanted) <= _MOST_MEMORY_DIFFERENCE * wanted)
+    return bool(value == wanted)
 
 
 def _is_hyperparameter(name: str) -> bool:

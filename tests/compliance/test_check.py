@@ -211,29 +211,6 @@ def test_an_official_tool_without_its_packages_names_the_lock_that_has_them(monk
 # --- several logs, and logs beside their system description ---
 
 
-def test_another_configuration_is_warned_of_by_name(tmp_path: Path) -> None:
-    other = make_log.run(seed=2, hyperparameters=make_log.SGD | {"sgd_opt_base_learning_rate": 0.2})
-    write(tmp_path, make_log.run(seed=1), other)
-    status, [_, file] = check(tmp_path)
-    [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
-    assert (status, warning["rule"]) == (0, "same-configuration")
-    assert warning["actual"] == "; ".join(
-        f"{name} is 0.2, in result_0.txt 0.1"
-        for name in ("sgd_opt_base_learning_rate", "config RECIPE.base_learning_rate")
-    )
-
-
-@pytest.mark.parametrize(
-    ("variables", "warns"),
-    [('"OMP_NUM_THREADS": "2"', True), ('"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3"', False)],
-)
-def test_runs_with_other_threads_are_no_one_configuration(variables: str, warns: bool, tmp_path: Path) -> None:
-    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2).replace('"OMP_NUM_THREADS": "1"', variables))
-    _, [_, file] = check(tmp_path)
-    warnings = [f["actual"] for f in file["findings"] if f["severity"] == "warning"]
-    assert warnings == (['environment OMP_NUM_THREADS is "2", in result_0.txt "1"'] if warns else [])
-
-
 def _closed(folder: Path, *last_epochs: int, **changes: Any) -> None:
     texts = []
     for seed, epochs in enumerate(last_epochs):

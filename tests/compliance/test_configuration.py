@@ -1,0 +1,56 @@
+"""The runs of a submission have one configuration; the check names what differs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import make_log
+from tests.compliance.altered import write
+from tests.compliance.test_check import check
+
+
+def test_another_configuration_is_warned_of_by_name(tmp_path: Path) -> None:
+    other = make_log.run(seed=2, hyperparameters=make_log.SGD | {"sgd_opt_base_learning_rate": 0.2})
+    write(tmp_path, make_log.run(seed=1), other)
+    status, [_, file] = check(tmp_path)
+    [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
+    assert (status, warning["rule"]) == (0, "same-configuration")
+    assert warning["actual"] == "; ".join(
+        f"{name} is 0.2, in result_0.txt 0.1"
+        for name in ("sgd_opt_base_learning_rate", "config RECIPE.base_learning_rate")
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "warns"),
+    [('"OMP_NUM_THREADS": "2"', True), ('"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3"', False)],
+)
+def test_runs_with_other_threads_are_no_one_configuration(variables: str, warns: bool, tmp_path: Path) -> None:
+    write(tmp_path, make_log.run(seed=1), make_log.run(seed=2).replace('"OMP_NUM_THREADS": "1"', variables))
+    _, [_, file] = check(tmp_path)
+    warnings = [f["actual"] for f in file["findings"] if f["severity"] == "warning"]
+    assert warnings == (['environment OMP_NUM_THREADS is "2", in result_0.txt "1"'] if warns else [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"memory_gib": 23.4', '"memory_gib": 23.5', ""),  # another node of the kind
+        ('"host": "node0"', '"host": "node1"', ""),
+        ('"memory_gib": 23.4', '"memory_gib": 47.0', "header node 0.memory_gib is 47.0, in result_0.txt 23.4"),
+        ('"lock_sha256": "1', '"lock_sha256": "2', 'header source.lock_sha256 is "2111'),
+        ('"conv2d": 53', '"conv2d": 54', "header program.operators.conv2d is 54, in result_0.txt 53"),
+        ("3" * 64, "4" * 64, 'header dataset.eval.sha256 is "4444'),
+    ],
+)
+def test_the_field_of_a_header_that_differs_is_named(old: str, new: str, says: str, tmp_path: Path) -> None:
+    other = make_log.run(seed=2)
+    assert old in other
+    other = other.replace(old, new).replace(
+        '"node": "node0"', '"node": "node1"' if "node1" in new else '"node": "node0"'
+    )
+    write(tmp_path, make_log.run(seed=1), other)
+    status, [_, file] = check(tmp_path)
+    warnings = [f["actual"] for f in file["findings"] if f["severity"] == "warning"]
+    assert (status, len(warnings)) == (0, 1 if says else 0)
+    assert not says or warnings[0].startswith(says)
