@@ -1,14 +1,13 @@
 """MLLOG logs: our own (`step_window`, `run_summary`) and those of any MLPerf submission.
 
 A log without `step_window` gives one window per epoch, from epoch_start to epoch_stop, with `train_samples` images. If
-it logs no epochs, it gives one window per block of epochs, from block_start to the block's evaluation or block_stop.
+it logs no epochs, it gives one window per block of epochs, from block_start to the block's evaluation or block_stop;
+several evaluations divide a block.
 
 No MLPerf rule asks for throughput: `throughput` and `tracked_stats` are what submitters print. Images are read only of
 ResNet: samples of the other benchmarks are sentences, clicks or volumes, and SSD's `train_samples` counts batches.
 """
 
-import bisect
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from runlog.run import NO_DATE, Mark, Run, is_date_of_run, real
 from runlog.text import printable
 from scoring.importers.checks import check_rates_against_blocks
 from scoring.importers.lines import Lines
+from scoring.importers.mllog_blocks import stretches_of_blocks
 from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, lines_in_words, plausible_wait_s
@@ -31,7 +31,6 @@ from scoring.importers.values import (
     positive_whole,
     table_or_none,
     text_or_none,
-    whole_or_zero,
 )
 from scoring.record import Check, Quality, Span, Window
 
@@ -465,54 +464,28 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield the training figures of each block of epochs, for a log that states no time or rate of single epochs.
 
-        A block is a group of successive epochs that the log marks by its start and stop. It is left out if the log does
-        not say its epochs or when its training ended, or if the clock was set back within it.
+        A block is a group of successive epochs that the log marks by its start and stop. Several evaluations divide it.
+        It is left out if the log says too little of it, or if the clock was set back within it.
 
         Yields:
-            A window with the last epoch of the block. Its images are None if not known, or if the samples are no
-            images. Its steps are None without images or the batch size of all devices.
+            A window with the last epoch of the block or of its part. Its images are None if not known, or if the
+            samples are no images. Its steps are None without images or the batch size of all devices.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")
-        for start, end in self._training_of_blocks():
-            first_epoch = whole_or_zero(start.number)  # the start of a block states its first epoch and how many it has
-            epochs = positive_whole(start.count)
-            seconds = (end.time_ms - start.time_ms) / 1000
-            if first_epoch is None or epochs is None or seconds <= 0:  # 0 or less: the clock was set back
+        for stretch in stretches_of_blocks(self.events):
+            seconds = (stretch.end.time_ms - stretch.start.time_ms) / 1000
+            if seconds <= 0:  # the clock was set back
                 continue
-
-            images = images_of_epoch * epochs if images_of_epoch else None
+            images = images_of_epoch * stretch.epochs if images_of_epoch else None
             yield Window(
-                line=end.line,
-                epoch=first_epoch + epochs - 1,
+                line=stretch.end.line,
+                epoch=stretch.last_epoch,
                 steps=int(images // batch) if images and batch else None,
                 images=images,
                 seconds=seconds,
-                end_s=end.time_ms / 1000,
+                end_s=stretch.end.time_ms / 1000,
             )
-
-    def _training_of_blocks(self) -> Iterator[tuple[Mark, Mark]]:
-        """Yield when the training of each block of epochs starts and ends.
-
-        Training ends at the first evaluation or block stop after the start of the block. A block is left out if the
-        next block starts before such an end, or if there is none.
-
-        Yields:
-            The mark of the start of the block, and the mark of the end of its training.
-        """
-        starts = [block.start for block in self.events.blocks if block.start]
-        ends = self._ends_of_training()
-        for start, next_start in itertools.zip_longest(starts, starts[1:]):
-            last_line = math.inf if next_start is None else next_start.line  # the last block has no next start
-            end = _first_after(ends, start.line)
-            if end is not None and end.line <= last_line:
-                yield start, end
-
-    def _ends_of_training(self) -> list[Mark]:
-        """Return the marks at which a block's training may end, by line: stops of blocks and starts of evaluations."""
-        ends = [block.stop for block in self.events.blocks if block.stop]
-        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
-        return sorted(ends, key=_line_of)
 
 
 def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
@@ -538,19 +511,3 @@ def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
 def _with_speed(epochs: Sequence[Window]) -> list[Window]:
     """Return the epochs that have a time or a rate."""
     return [epoch for epoch in epochs if epoch.seconds is not None or epoch.printed_rate is not None]
-
-
-def _first_after(marks: Sequence[Mark], line: int) -> Mark | None:
-    """Return the first mark that comes after a line of the log, or None if there is none.
-
-    Args:
-        marks: Starts or stops in the log, in the order of their lines.
-        line: Number of the line. A mark on the line itself does not count.
-    """
-    marks_up_to_line = bisect.bisect(marks, line, key=_line_of)
-    return marks[marks_up_to_line] if marks_up_to_line < len(marks) else None
-
-
-def _line_of(mark: Mark) -> int:
-    """Return the line of a mark."""
-    return mark.line

@@ -41,6 +41,13 @@ class Submission:
             self.log.mark(schema.EVAL_STOP, where)
         self.log.mark(schema.EPOCH_STOP, where)
 
+    def evaluation(self, number: int) -> None:
+        """Log an evaluation of 5 s."""
+        where = schema.InEpoch(epoch_num=number)
+        self.log.mark(schema.EVAL_START, where)
+        self.wait(5)
+        self.log.mark(schema.EVAL_STOP, where)
+
     def rate(self, images_per_s: float, step: int) -> None:
         """Log a rate as NVIDIA's programs do."""
         metadata = {"step": step}
@@ -107,6 +114,47 @@ def test_rates_of_one_device_contradict_blocks_without_epochs(tmp_path: Path) ->
         log.block(first)
     with pytest.raises(InputError, match="images / time of the blocks, 10000 images/s, 8 times the printed ones"):
         log.figure(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "rows"),
+    [
+        ((2, 4), 4),
+        ((3, 4), 4),  # the block's images over the time up to its first evaluation were 13,333 images/s
+        ((1, 2, 3, 4), 8),
+        ((4,), 2),
+    ],
+)
+@pytest.mark.parametrize("stops", [True, False])
+def test_evaluations_within_a_block_without_epochs_divide_it(
+    tmp_path: Path, evaluated: tuple[int, ...], rows: int, *, stops: bool
+) -> None:
+    log = Submission()
+    log.log.event(schema.EVAL_SAMPLES, 50_000)
+    for first in (1, 5):
+        where = {"first_epoch_num": first, "epoch_count": 4}
+        log.log.mllog.start("block_start", None, where, time_ms=int(log.log.now_ms))
+        for number in range(first, first + 4):
+            log.wait(100)
+            if number - first + 1 in evaluated:
+                log.evaluation(number)
+        if stops:
+            log.log.mllog.end("block_stop", None, {"first_epoch_num": first}, time_ms=int(log.log.now_ms))
+    figure = log.figure(tmp_path)
+    assert figure.value == pytest.approx(10_000) and len(figure.records[0].windows) == rows
+    assert said(figure, "ways_disagree") == []
+
+
+@pytest.mark.parametrize("numbers", [(0, 3), (2, 3), (2, 2, 5)])
+def test_a_block_whose_evaluations_are_of_other_epochs_has_no_figure(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    """As where blocks count from 1 and evaluations from 0: nothing says what was trained between them."""
+    log = Submission()
+    log.log.mllog.start("block_start", None, {"first_epoch_num": 1, "epoch_count": 4}, time_ms=int(log.log.now_ms))
+    for number in numbers:
+        log.wait(200)
+        log.evaluation(number)
+    log.log.mllog.end("block_stop", None, {"first_epoch_num": 1}, time_ms=int(log.log.now_ms))
+    assert read_record(write(tmp_path, "log.txt", log.log.text.getvalue())).windows == ()
 
 
 @pytest.mark.parametrize("later_ms", [0, 3])

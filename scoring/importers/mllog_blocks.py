@@ -1,0 +1,130 @@
+"""The training of an MLLOG log's blocks of epochs, between the evaluations that the log marks."""
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from runlog.run import Interval, Mark, Run
+from scoring.importers.values import positive_whole, whole_or_zero
+
+
+class Stretch(NamedTuple):
+    """Training without an evaluation in between: a block of epochs, or a part of one."""
+
+    start: Mark
+    end: Mark
+    first_epoch: int
+    epochs: int
+
+    @property
+    def last_epoch(self) -> int:
+        """The number of its last epoch."""
+        return self.first_epoch + self.epochs - 1
+
+
+def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
+    """Yield the training of each block of epochs, or its parts where the block is evaluated several times.
+
+    The training of a block ends at the first evaluation or block stop after its start. With evaluations of several
+    epochs before its stop, one stretch ends with each of them.
+
+    Args:
+        events: The events of the run.
+
+    Yields:
+        The stretches in the order of the log. A block is left out if the log does not say its epochs or when its
+        training ended, or if the epochs of its evaluations do not lead up to its last one.
+    """
+    starts = [block.start for block in events.blocks if block.start]
+    stops = sorted((block.stop for block in events.blocks if block.stop), key=_line_of)
+    evaluations = sorted((each for each in events.evaluations if each.start), key=_line_of_start)
+    for start, next_start in itertools.zip_longest(starts, starts[1:]):
+        last_line = math.inf if next_start is None else next_start.line  # the last block has no next start
+        stop = _first_after(stops, start.line)
+        if stop is not None and stop.line > last_line:
+            stop = None
+        end_line = last_line if stop is None else stop.line
+        evaluations_of_block = _started_between(evaluations, start.line, end_line)
+        yield from _stretches_of_block(start, stop, evaluations_of_block)
+
+
+def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[Interval]) -> list[Stretch]:
+    """Return the training of one block, in parts if it is evaluated several times; empty if the log says too little.
+
+    Args:
+        start: The start of the block, which states its first epoch and how many it has.
+        stop: Its stop, or None if the log has none.
+        evaluations: The evaluations that start within the block, in the order of their lines.
+    """
+    first_epoch = whole_or_zero(start.number)
+    epochs = positive_whole(start.count)
+    if first_epoch is None or epochs is None:
+        return []
+    numbers = {evaluation.start.number for evaluation in evaluations if evaluation.start}
+    if len(numbers) > 1:  # of one epoch several ranks may log an evaluation
+        return _stretches_between(start, first_epoch, epochs, evaluations)
+    end = evaluations[0].start if evaluations else stop
+    return [Stretch(start, end, first_epoch, epochs)] if end is not None else []
+
+
+def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: Sequence[Interval]) -> list[Stretch]:
+    """Return the parts of a block that its evaluations divide.
+
+    Args:
+        start: The start of the block.
+        first_epoch: Its first epoch.
+        epochs: How many it has.
+        evaluations: The evaluations within it, each with a start.
+
+    Returns:
+        One part up to each evaluation. Empty if an evaluation has no stop, or if their epochs do not go up to the last
+        epoch of the block.
+    """
+    stretches: list[Stretch] = []
+    begin: Mark | None = start
+    next_epoch = first_epoch
+    for evaluation in evaluations:
+        last_epoch = whole_or_zero(evaluation.start.number) if evaluation.start else None
+        if begin is None or evaluation.start is None or last_epoch is None or last_epoch < next_epoch:
+            return []
+        stretches.append(Stretch(begin, evaluation.start, next_epoch, last_epoch - next_epoch + 1))
+        begin = evaluation.stop
+        next_epoch = last_epoch + 1
+    return stretches if next_epoch == first_epoch + epochs else []
+
+
+def _started_between(evaluations: Sequence[Interval], first: int, last: float) -> Sequence[Interval]:
+    """Return the evaluations that start on lines above the first of two and at most the second.
+
+    Args:
+        evaluations: Evaluations with a start, in the order of its lines.
+        first: The first line.
+        last: The second line, or infinity.
+    """
+    up_to_first = bisect.bisect(evaluations, first, key=_line_of_start)
+    up_to_last = bisect.bisect(evaluations, last, key=_line_of_start)
+    return evaluations[up_to_first:up_to_last]
+
+
+def _first_after(marks: Sequence[Mark], line: int) -> Mark | None:
+    """Return the first mark that comes after a line of the log, or None if there is none.
+
+    Args:
+        marks: Starts or stops in the log, in the order of their lines.
+        line: Number of the line. A mark on the line itself does not count.
+    """
+    marks_up_to_line = bisect.bisect(marks, line, key=_line_of)
+    return marks[marks_up_to_line] if marks_up_to_line < len(marks) else None
+
+
+def _line_of(mark: Mark) -> int:
+    """Return the line of a mark."""
+    return mark.line
+
+
+def _line_of_start(interval: Interval) -> int:
+    """Return the line of an interval's start, which must be there."""
+    assert interval.start is not None
+    return interval.start.line
