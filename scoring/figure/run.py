@@ -19,7 +19,14 @@ from scoring.figure.rates import (
     work_at_printed_speed,
     work_over_time,
 )
-from scoring.figure.selection import nothing_left, refuse_marked_warm_up, select, steps_done_by_window, too_short
+from scoring.figure.selection import (
+    nothing_left,
+    refuse_marked_warm_up,
+    select,
+    steps_done_before_log,
+    steps_done_by_window,
+    too_short,
+)
 from scoring.importers.checks import AGREES_WITHIN, rows_with_clock_set_back
 from scoring.importers.text import total
 from scoring.record import InputError, Record, Window
@@ -270,16 +277,17 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
         protocol: The rules of the measurement. Only its name is used, for the error.
 
     Returns:
-        The rows in the order of the log, at least one. The steps are counted from the start of the run, warm-up
-        included.
+        The rows in the order of the log, at least one. The steps are counted from the start of the run, or from where
+        it was resumed, warm-up included.
 
     Raises:
         InputError: There is no such row. The message says whether the stamps or the steps are missing.
     """
     stamped = []
+    done_before_log = steps_done_before_log(record)
     for window, steps_done in zip(record.windows, steps_done_by_window(record), strict=True):
         if window.end_s is not None and steps_done is not None:
-            stamped.append(StampedRow(window, window.end_s, steps_done))
+            stamped.append(StampedRow(window, window.end_s, steps_done - done_before_log))
     if stamped:
         return stamped
     has_stamps = any(window.end_s is not None for window in record.windows)

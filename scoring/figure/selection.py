@@ -95,7 +95,8 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
 
     Args:
         record: The run as read from its log.
-        protocol: The rules of the measurement. `skip` is the number of warm-up steps, such as 20.
+        protocol: The rules of the measurement. `skip` is the number of warm-up steps, such as 20. A run that was
+            resumed warms up anew from there on.
 
     Returns:
         The windows, at least one. A window that does not say its steps is left out, because its beginning is not known.
@@ -105,14 +106,16 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
             every window how many steps were done at its end.
     """
     done_by_window = _known_steps_done(record, protocol)
+    done_before_log = steps_done_before_log(record)
     chosen = []
     for window, done_at_end in zip(record.windows, done_by_window, strict=True):
         if window.steps:
             done_at_begin = done_at_end - window.steps
-            if done_at_begin >= protocol.skip:
+            if done_at_begin - done_before_log >= protocol.skip:
                 chosen.append(window)
     if not chosen:
-        raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=f"{done_by_window[-1]} printed")
+        held = f"{done_by_window[-1] - done_before_log} printed"
+        raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=held)
     refuse_marked_warm_up(record, protocol, chosen, fix="give --skip N: N windows after the marked ones, or 0")
     return chosen
 
@@ -150,6 +153,18 @@ def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
         says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
         raise InputError(f"{record.file}: protocol {protocol.name} {says}")
     return known
+
+
+def steps_done_before_log(record: Record) -> int:
+    """Return how many steps a run of this project had done when it was resumed, by the first window of its log.
+
+    Args:
+        record: The run as read from its log. For any other run the result is 0.
+    """
+    first = record.windows[0] if record.windows else None
+    if not record.is_resumed or first is None or first.step is None or first.steps is None:
+        return 0
+    return max(0, first.step - first.steps)
 
 
 class _Progress(NamedTuple):

@@ -170,3 +170,13 @@ def test_logs_that_stay_in_step_may_be_of_ranks_of_one_run(tmp_path: Path, behin
 def _later(time_of_day: str, seconds: int) -> str:
     later = datetime.datetime.strptime(time_of_day, "%H:%M:%S") + datetime.timedelta(seconds=seconds)
     return f"{later:%H:%M:%S}"
+
+
+@pytest.mark.parametrize("protocol", ["window", "fleetx", "dlperf"])
+def test_a_resumed_run_warms_up_anew(tmp_path: Path, protocol: str) -> None:
+    """Its steps count from those before: at step 1001 no protocol's warm-up of 20 steps was over."""
+    text = samples.mllog(samples.run_of([2.0] * 20 + [0.5] * 100)).replace('"resumed": false', '"resumed": true')
+    text = re.sub(r'"step": (\d+)', lambda step: f'"step": {int(step[1]) + 1000}', text)
+    log = samples.write(tmp_path, "a.txt", text)
+    _, result, _ = samples.command("score", log, "--protocol", protocol, "--runs", 1)
+    assert result["value"] == pytest.approx(512, rel=1e-3)
