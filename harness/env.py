@@ -14,6 +14,7 @@ from harness import refusals
 from harness.job import PER_WORKLOAD, SETTINGS, Origins, Setting, ValueWithOrigin, job_of, names, prefix_of
 from harness.job import Job as Job  # for those who read the environment and name what they got
 from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, mkl_settings, of_network
+from runlog import workloads
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
@@ -50,12 +51,18 @@ def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWit
         environ: The environment of the job.
 
     Raises:
-        ValueError: The text in the environment is not of the setting's form.
+        ValueError: The text in the environment is not of the setting's form. Of a text of the system's config file it
+            names the file.
     """
     source = _source_of(setting, environ)
     if source is None:
         return {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
-    value = setting.parse(environ[source])
+    try:
+        value = setting.parse(environ[source])
+    except ValueError as reason:
+        if source in environ.get("JOB_FROM_CONFIG", "").split():
+            raise ValueError(f"{_config_file(environ)}: {reason}") from None
+        raise
     return {"value": value, "origin": _origin(setting, value, environ)}
 
 
@@ -116,10 +123,19 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
         if name in set_by_user:
             return "environment"
         if name in set_by_config:
-            return f"config_{environ.get('DGXSYSTEM', '')}.sh"
+            return _config_file(environ)
     if value != setting.default:  # the trial loop has set it, as the SEED of each trial
         return "launch/trials.sh"
     return ORIGIN_OF_DEFAULTS
+
+
+def _config_file(environ: Mapping[str, str]) -> str:
+    """Return the name of the config file of a job's system, as "config_DGX1.sh".
+
+    Args:
+        environ: The environment of the job, as `resolve` returns it.
+    """
+    return f"config_{environ.get('DGXSYSTEM', '')}.sh"
 
 
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -127,7 +143,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     The file is a bash script, `config_<DGXSYSTEM>.sh`, which is run in the given environment. A variable for one
     workload at one precision, such as RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job,
-    unless the user has set STRATEGY.
+    unless the user has set STRATEGY. A setting that the user has given a value keeps it, whatever the file exports.
 
     Args:
         environ: The user's environment. DGXSYSTEM in it names the system, such as "DGXA100"; if it is missing or empty,
@@ -145,7 +161,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     if is_resolved(environ):
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
-    after_config = _variables_after_config(system, environ)
+    after_config = _variables_after_config(system, environ) | _given_by_user(environ)
     name_for_this_job = _names_for_this_job(after_config, environ)  # {"STRATEGY": "RN50_AMP_O2_STRATEGY"}
     variables = after_config | {general: after_config[name] for general, name in name_for_this_job.items()}
 
@@ -165,6 +181,19 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     settings_of_user = [name for name in names() if name in set_by_user]
     who_set_them = {"JOB_FROM_USER": " ".join(settings_of_user), "JOB_FROM_CONFIG": " ".join(set_by_config)}
     return dict(environ) | job_has | who_set_them  # `job_has` has all of `environ` but a shell's own, as PWD
+
+
+def _given_by_user(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a job that the user has given a value, those for one workload and precision among them.
+
+    Args:
+        environ: The user's environment.
+    """
+    general_names = names()
+    prefixes = tuple(f"{workload.upper()}_" for workload in workloads.NAMES)  # as RN50_ of RN50_AMP_O2_STRATEGY
+    return {
+        name: value for name, value in environ.items() if value and (name in general_names or name.startswith(prefixes))
+    }
 
 
 def is_resolved(environ: Mapping[str, str]) -> bool:
@@ -192,22 +221,29 @@ def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]
     """Map general names of variables to those that give their values for this job's workload and precision alone.
 
     In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the result is {"STRATEGY": "RN50_AMP_O2_STRATEGY"} if the latter is
-    set and the user has set no STRATEGY.
+    set and the user has set no STRATEGY. It has {"BATCHSIZE": "RN50_BATCHSIZE"} if the user has set that name alone and
+    the config file another batch.
 
     Args:
         variables: The environment after the config file.
         environ: The user's environment. A general variable that is not empty in it is left out of the result.
     """
-    workload = variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
-    precision = variables.get("PRECISION") or SETTINGS["PRECISION"].default
-    prefix = prefix_of(str(workload), str(precision))
+    workload = str(variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default)
+    precision = str(variables.get("PRECISION") or SETTINGS["PRECISION"].default)
     by_general_name = {}
+    for general_name in PER_WORKLOAD:
+        name_of_workload = f"{workload.upper()}_{general_name}"
+        if environ.get(name_of_workload) and variables.get(general_name) and not environ.get(general_name):
+            by_general_name[general_name] = name_of_workload
+
+    prefix = prefix_of(workload, precision)
     for name in variables:
         if not name.startswith(prefix):
             continue
         general_name = name.removeprefix(prefix)  # as STRATEGY
-        user_gave_a_value = bool(environ.get(general_name))
-        if not user_gave_a_value:
+        user_gave_a_value = environ.get(general_name) or environ.get(f"{workload.upper()}_{general_name}")
+        is_users = environ.get(name) and not environ.get(general_name)
+        if is_users or not user_gave_a_value:
             by_general_name[general_name] = name
     return by_general_name
 

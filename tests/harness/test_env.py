@@ -197,6 +197,35 @@ def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         env.of_system(DGXSYSTEM="GOOD")
 
 
+@pytest.mark.parametrize(
+    ("exported", "given", "value", "origin"),
+    [
+        ("BATCHSIZE=256", {}, 256, "config_MINE.sh"),
+        ("BATCHSIZE=256", {"BATCHSIZE": "8"}, 8, "environment"),
+        ("BATCHSIZE=256", {"RN50_BATCHSIZE": "8"}, 8, "environment"),
+        ("BATCHSIZE=256", {"HRNET_BATCHSIZE": "8"}, 256, "config_MINE.sh"),
+        ("BATCHSIZE=256", {"BATCHSIZE": ""}, 256, "config_MINE.sh"),
+        ("RN50_BATCHSIZE=256", {"RN50_BATCHSIZE": "8"}, 8, "environment"),
+        ("RN50_FP32_BATCHSIZE=256", {"RN50_BATCHSIZE": "8"}, 8, "environment"),
+        ("RN50_FP32_BATCHSIZE=256", {"RN50_FP32_BATCHSIZE": "8"}, 8, "environment"),
+    ],
+)
+def test_the_users_value_counts_also_where_a_config_file_does_not_let_it_pass(
+    exported: str, given: dict[str, str], value: int, origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config_MINE.sh").write_text(f"export {exported}\n")
+    monkeypatch.setattr(env, "ROOT", tmp_path)
+    _, origins = env.read(env.resolve({"PATH": os.defpath, "DGXSYSTEM": "MINE", **given}))
+    assert origins["BATCHSIZE"] == {"value": value, "origin": origin}
+
+
+def test_a_wrong_value_of_a_config_file_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config_MINE.sh").write_text("export BATCHSIZE=8\r\n")
+    monkeypatch.setattr(env, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match=r"^config_MINE\.sh: BATCHSIZE='8\\r': must be a whole number"):
+        env.of_system(DGXSYSTEM="MINE")
+
+
 NETWORK = {"NCCL_SOCKET_IFNAME": "^lo,docker", "NCCL_IB_HCA": "mlx5_7", "NCCL_NET": "IB", "NCCL_COMM_ID": "10.0.0.1:7"}
 
 

@@ -103,7 +103,7 @@ def test_a_file_of_a_users_own_is_the_origin_of_what_it_gives(tmp_path: Path, mo
     (tmp_path / "config_OWN.sh").write_text('export BATCHSIZE="${BATCHSIZE:-32}" SEED="${SEED-}"\n')
     monkeypatch.setattr(env, "ROOT", tmp_path)
     _, origins = env.read(env.resolve({"PATH": os.defpath, "DGXSYSTEM": "OWN", "RN50_BATCHSIZE": "4"}))
-    assert origins["BATCHSIZE"] == {"value": 32, "origin": "config_OWN.sh"}
+    assert origins["BATCHSIZE"] == {"value": 4, "origin": "environment"}
     assert origins["SEED"] == {"value": -1, "origin": DEFAULT}
 
 
@@ -132,13 +132,13 @@ def test_a_value_that_is_not_utf_8_or_has_another_line_end_stays_as_it_is() -> N
     assert given.items() < env.resolve(given).items()
 
 
-def test_a_file_that_does_not_yield_is_the_origin_of_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_value_stays_where_a_file_does_not_yield(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config_OWN.sh").write_text("export BATCHSIZE=32 DGXSYSTEM=DGX1 RN50_FP32_STRATEGY=auto\n")
     monkeypatch.setattr(env, "ROOT", tmp_path)
     given = {"DGXSYSTEM": "OWN", "BATCHSIZE": "4", "RN50_FP32_STRATEGY": KNOB, "SEED": "3"}
     _, origins = env.read(env.resolve({"PATH": os.defpath, **given}))
-    assert origins["BATCHSIZE"] == {"value": 32, "origin": "config_OWN.sh"}
-    assert origins["STRATEGY"] == {"value": "auto", "origin": "config_OWN.sh"}
+    assert origins["BATCHSIZE"] == {"value": 4, "origin": "environment"}
+    assert origins["STRATEGY"] == {"value": KNOB, "origin": "environment"}
     assert origins["DGXSYSTEM"] == {"value": "OWN", "origin": "environment"}
     assert origins["SEED"] == {"value": 3, "origin": "environment"}
 
