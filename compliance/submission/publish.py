@@ -34,6 +34,8 @@ def command(options: argparse.Namespace) -> int:
     out: Path = options.out
     for folder in options.folders:
         _refuse_if_no_package(folder)
+        if out.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{out}: lies in the package {folder}, which is never altered: name another --out")
     failed_checks = _failed_checks(options.folders)
     if failed_checks:
         for line in failed_checks:

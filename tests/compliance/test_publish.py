@@ -159,6 +159,15 @@ def test_one_file_is_counted_as_one(tmp_path: Path) -> None:
     assert "1 file, not those that it lists" in [check["found"] for check in checks]
 
 
+def test_a_package_is_not_published_into_itself(built, tmp_path: Path, monkeypatch) -> None:
+    package_folder = built[0]
+    (tmp_path / "link").symlink_to(package_folder)
+    monkeypatch.chdir(package_folder)
+    for out in (package_folder / "site", tmp_path / "link" / "site", Path("site")):
+        refused(compliance("publish", package_folder, "--out", out), f"{out}: lies in the package")
+    assert not (package_folder / "site").exists()
+
+
 def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:
     copy = tmp_path / "Example"
     shutil.copytree(built[0], copy)
