@@ -25,6 +25,7 @@ from runlog.reader import Event, dataclass_of
 from runlog.text import printable
 
 _QUOTIENT_ERROR = 1e-6  # as a share; a log may write the quotient with seven digits
+_LEAST_EQUAL_LOSSES = 10  # that are no accident
 LOSSES_KEPT = 1000  # of a run, to compare it with others
 THROUGHPUT_RULE = "throughput-agrees"
 
@@ -187,7 +188,8 @@ class Measured:
     def check_losses_and_last_step(self, line: int) -> None:
         """Report a run of this project that succeeded, if losses are no numbers or the last step is not as planned.
 
-        Losses that are all 0 are reported too: the first ones of a run are above it. The last step is only checked in a
+        Losses that are all 0 are reported too: the first ones of a run are above it. So are many that are all equal, as
+        no two steps see the same images with the same weights. The last step is only checked in a
         run that measures throughput, because only its plan has one.
 
         Args:
@@ -200,6 +202,8 @@ class Measured:
             self.report_if_project_log(line, f"{missing_losses} of the losses {first} are no numbers")
         if losses and not any(losses) and not missing_losses:
             self.report_if_project_log(line, f"all losses {first} are 0")
+        elif len(losses) >= _LEAST_EQUAL_LOSSES and len(set(losses)) == 1 and not missing_losses:
+            self.report_if_project_log(line, f"all losses {first} are {losses[0]}")
         planned_last_step = self._plan.measured_end  # 0 in any other run
         if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
             self.report_if_project_log(line, f"the run ends with step {self._last_step}, not {planned_last_step}")

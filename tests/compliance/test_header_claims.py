@@ -94,6 +94,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "8 GPUs that train with 20 kW": (on_gpus, lambda log: _with_power(log, 20_000.0), "up to 20000 W, of 8 GPUs"),
     "losses that are all 0": (on_gpus, lambda log: by.each(
         log, "step_window", lambda fields: fields["value"].update(loss=0.0)), "step_windows are 0"),
+    "losses that are all 2.5": (on_gpus, lambda log: by.each(
+        log, "step_window", lambda fields: fields["value"].update(loss=2.5)), "step_windows are 2.5"),
     "memory below 0": (on_gpus, lambda log: log.inside("step_window", 3, gpu_memory_mib=-5.0), "held -5 MiB"),
     "a power below 0": (on_gpus, lambda log: log.inside("step_window", 3, power_w=-5.0), "a power of -5 W"),
     "a GPU of 5000 degrees": (on_gpus, lambda log: log.inside(
