@@ -27,6 +27,8 @@ _LEAST_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the ru
 _MOST_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
 _MOST_EXTRA_SAMPLES_PER_NODE = 10  # beyond that share, for short runs
 _LEAST_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators if passes fuse some
+_EQUAL_MIOUS = 3  # in a row, that are no accident
+_MOST_MIOU_OF_ONE_CLASS = 0.5  # where all pixels are said to be of one class: 1 over the number of classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,7 @@ class ProjectLog:
         yield from self._missing_evaluation()
         yield from self._wrong_number_of_telemetry_samples()
         yield from self._impossible_accuracies()
+        yield from self._repeated_mious()
         if does_header_fit:
             yield from self._missing_convolutions()
 
@@ -246,6 +249,21 @@ class ProjectLog:
             if not are_shares_of_samples([evaluation.value], samples):
                 count = evaluation.value * samples
                 yield Fault(evaluation.line, f"{evaluation.value!r} is {count:.3f} of {samples} samples")
+
+    def _repeated_mious(self) -> Iterator[Fault]:
+        """Yield a fault if several evaluations in a row of an HRNet run have exactly one mean IoU above a half.
+
+        It is a share of very many pixels, and weights that train change some of them. A network that calls all pixels
+        one class repeats its mean IoU, but that is no more than a half.
+        """
+        is_hrnet = self.benchmark is not None and self.benchmark.name == "hrnet"
+        evaluations = self.run.evaluations if is_hrnet else []
+        for index in range(_EQUAL_MIOUS - 1, len(evaluations)):
+            last = evaluations[index]
+            mious = {evaluation.value for evaluation in evaluations[index + 1 - _EQUAL_MIOUS : index + 1]}
+            if len(mious) == 1 and last.value > _MOST_MIOU_OF_ONE_CLASS:
+                yield Fault(last.line, f"{_EQUAL_MIOUS} evaluations in a row have a mean IoU of {last.value!r}")
+                return
 
     def _early_end(self) -> Iterator[Fault]:
         """Yield a fault if a run ended with success before its recipe's last epoch, and did not reach its target.

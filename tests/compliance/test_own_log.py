@@ -9,7 +9,7 @@ import pytest
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, clock, write
 from tests.compliance.test_check import check, errors, rules_broken
-from tests.make_log import closed_hrnet_run, closed_run, run
+from tests.make_log import closed_hrnet_run, closed_run, hrnet_run, run
 
 
 def _with_clock_set(log: Altered, *, by_s: float) -> Altered:
@@ -224,3 +224,17 @@ def test_an_open_run_has_hyperparameters_with_which_one_can_train(
     wanted = [("own-log", log.at(key) + 1)] if says else []
     assert (status, errors(file)) == (len(wanted), wanted)
     assert says in str(file)
+
+
+@pytest.mark.parametrize(
+    ("mious", "passes"),
+    [
+        ((0.8, 0.8, 0.8, 0.81), False),
+        ((0.6, 0.8, 0.8, 0.81), True),
+        ((0.05, 0.05, 0.05, 0.81), True),  # all pixels of one class
+    ],
+)
+def test_no_mean_iou_stands_still_while_weights_train(mious: tuple[float, ...], passes: bool, tmp_path: Path) -> None:
+    log = Altered(hrnet_run(epochs=4, accuracies=mious, target=0.81))
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == ([] if passes else [("own-log", log.at("eval_accuracy", 2) + 1)])
