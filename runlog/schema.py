@@ -376,7 +376,9 @@ WARMUP_EPOCHS = {
 LARS_EPSILON = Point("lars_epsilon", float, "added to the denominator of the trust ratio")
 
 _ALL = [value for value in globals().values() if isinstance(value, Point | Mark)]
-_ALL += [*WARMUP_EPOCHS.values(), *OPTIMIZER["sgd"].values(), *OPTIMIZER["lars"].values()]
+_ALL += WARMUP_EPOCHS.values()
+for points_of_kind in OPTIMIZER.values():
+    _ALL += points_of_kind.values()
 EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 
 

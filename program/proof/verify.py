@@ -16,6 +16,8 @@ from runlog.digits import six_digits
 
 # ---- the optimizer
 
+PROVED = ("momentum", "merged_momentum", "lars_momentum")  # updates whose settings are read below
+
 
 def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
     """Prove that a program updates its parameters by the optimizer that the recipe asks for.
@@ -54,6 +56,10 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
     prove(
         op.type in KINDS[config.kind].operators,
         f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
+    )
+    prove(
+        op.type in PROVED,
+        f"{parameters[0]} is updated by {op.type}, whose settings are not proved: add it to program/proof/verify.py",
     )
     _check_attributes(op, config)
     if op.type == "lars_momentum":

@@ -10,6 +10,7 @@ from paddle import static
 
 from program import capture, count
 from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, Refused, is_merge, operands
+from program.optimizers import KINDS, OptimizerConfig
 from program.passes import buckets, edit, resnet_unit
 from program.proof import kernels, verify
 from program.proof.gradients import check_gradients
@@ -317,6 +318,18 @@ def test_what_is_broken_is_refused(proof: str, of: str, reason: str, broken: Cal
 def test_another_optimizer_momentum_or_decay_is_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         verify.check_optimizer(programs.build().main, programs.replace(programs.SGD, **change))
+
+
+def test_an_optimizer_without_a_proof_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was refused by Paddle's words: "(NotFound) Attribute mu is not found"."""
+
+    def build(_config: OptimizerConfig, rate: Any, _program: Any, _merged: bool) -> Any:
+        return paddle.optimizer.AdamW(learning_rate=rate)
+
+    monkeypatch.setitem(KINDS, "adamw", programs.replace(KINDS["sgd"], build=build, operators=frozenset({"adamw"})))
+    asked = OptimizerConfig(kind="adamw", momentum=0.9, weight_decay=0.0)
+    with pytest.raises(Refused, match=r"is updated by adamw, whose settings are not proved: add it to"):
+        programs.fresh(recipe=programs.replace(programs.RECIPE, optimizer=asked))
 
 
 def test_another_device_or_communicator_is_refused() -> None:
