@@ -21,7 +21,7 @@ from compliance.strict.policy import Policy
 from compliance.strict.run_order import KEYS_OF_EVERY_RANK, RunOrder
 from runlog import schema
 from runlog.json_types import JsonObject
-from runlog.reader import Entry, Event, Header, Problem, has_old_events, read_log
+from runlog.reader import Entry, Event, Header, Problem, ends_with_line_end, has_old_events, read_log
 from runlog.text import as_json, printable, visible
 
 MOST_REFUSED_LINES = 10_000  # lines that the official parser refuses, until reading is given up
@@ -287,6 +287,11 @@ class Checker:
         actual = f"{event.key} is {visible(as_json(event.value), 160)}"
         self._collector.add_breach(rule, event.line, actual, f"{event.key} is {wanted.words}")
 
+    def take_open_end(self) -> None:
+        """Report a log whose last line has no end, as that of a log which was cut. Call it before `finish`."""
+        actual = "the last line has no end, as where a log was cut"
+        self._collector.add_breach(_DAMAGED, None, actual, "whole lines", severity="warning")
+
     def _check_metric(self, event: Event) -> None:
         """Report an evaluation of another benchmark than ours whose value its metric cannot have.
 
@@ -362,7 +367,8 @@ class Checker:
     def _finding_of_no_events(self) -> Finding:
         """Return the finding that the log has no events. It quotes the first problem of its text, if any."""
         actual = "none"
-        about_reading = [finding for finding in self._collector.findings if finding.rule in (_DAMAGED, _FORM)]
+        on_lines = [finding for finding in self._collector.findings if finding.line is not None]
+        about_reading = [finding for finding in on_lines if finding.rule in (_DAMAGED, _FORM)]
         if about_reading:
             first = about_reading[0]
             actual = f"none can be read; line {first.line}: {first.actual}"
@@ -392,8 +398,10 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
+    if not ends_with_line_end(path):
+        checker.take_open_end()
     findings, run = checker.finish(benchmark)
-    has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
+    has_damaged_lines = any(finding.rule == _DAMAGED and finding.line is not None for finding in findings)
     if has_damaged_lines:
         findings = _findings_on_damaged_log(path, findings, run, ruleset)  # reads the log a second time
         if run is not NOTHING:

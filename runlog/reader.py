@@ -192,6 +192,22 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
     return os.fdopen(handle, "rb", buffering=0)
 
 
+def ends_with_line_end(path: str | os.PathLike[str]) -> bool:
+    """Return whether the last line of a log has an end, which one that was cut seldom has; True if it is empty.
+
+    Args:
+        path: The path of the log.
+
+    Raises:
+        OSError: The log cannot be read.
+        ValueError: It is no regular file.
+    """
+    with open_log(path) as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(size - 1, 0))
+        return stream.read(1) in (b"", *_LINE_ENDS)
+
+
 def has_old_events(path: str | os.PathLike[str]) -> bool:
     """Return whether a log begins with events of MLPerf v0.5 or v0.6, whose forms are not read.
 

@@ -385,3 +385,12 @@ def test_it_equals_the_official_tools_on_every_published_submission(
     finally:
         logging.disable(logging.NOTSET)
     assert rows == {}
+
+
+def test_a_log_that_was_cut_within_its_last_line_is_told_from_a_whole_one(tmp_path: Path) -> None:
+    """It may still have all events of the run: its last lines are text."""
+    whole = foreign(make_log.closed_run()) + "ok: the job ended\n"
+    write(tmp_path / "v4.0/Example/results/SYSTEM/resnet", whole, whole[:-5])
+    [row] = answer("audit", tmp_path)["submissions"]
+    [question] = [question for question in row["questions"] if question["rule"] == "line-damaged"]
+    assert (question["logs"], question["severity"]) == (1, "warning") and "was cut" in question["actual"]
