@@ -39,6 +39,14 @@ def test_data_set_that_misses_a_file(tmp_path):
     assert [status for status, _ in looked_at(tmp_path / "nowhere")] == ["fatal"] * 2
 
 
+@pytest.mark.parametrize("workload", ["rn50", "hrnet"])
+def test_the_embedded_data_set_is_the_workloads_own(workload: str) -> None:
+    """Of HRNet, which trains on scenes, it said "the embedded digits"."""
+    facts = {"drop_caches": True, "data": None}
+    _, verdict = doctor_checks.judge_data(facts, job_of(workload=workload))
+    assert (verdict.status, verdict.found) == ("ok", f"the embedded data set of {workload}, made at the first start")
+
+
 def test_a_set_smaller_than_a_step_is_named(tmp_path: Path) -> None:
     job = job_of(datadir=str(small.data_set(tmp_path / "data")), batchsize=21, dgxngpu=2)
     facts = doctor_node.data_facts(job, has_packages=True)

@@ -329,7 +329,8 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """
     yield _judge_page_cache(facts["drop_caches"], job)
     if facts["data"] is None:
-        found = "synthetic" if job.data.is_synthetic else "the embedded digits, made at the first start"
+        embedded = f"the embedded data set of {job.model.workload}, made at the first start"
+        found = "synthetic" if job.data.is_synthetic else embedded
         yield judged("data.lists", True, found, "a data set")
         return
     for part in facts["data"].values():
