@@ -166,6 +166,12 @@ EXPECTED = {
 }
 
 
+def test_what_is_expected_of_each_system_and_workload_is_written_here() -> None:
+    assert {stem(config) for config in CONFIGS} == set(SYSTEMS), "name in SYSTEMS each config_<SYSTEM>.sh"
+    lacking = [name for name in workloads.NAMES if ("CPU", name) not in EXPECTED or ("DGX", name) not in EXPECTED]
+    assert lacking == [], "write in EXPECTED a workload's batch, recipe, precision and device, on CPUs and on GPUs"
+
+
 @pytest.mark.parametrize("workload", workloads.NAMES)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_system_has_its_nodes_and_the_batch_and_recipe_of_each_workload(system: str, workload: str) -> None:
@@ -176,7 +182,6 @@ def test_a_system_has_its_nodes_and_the_batch_and_recipe_of_each_workload(system
     if system.endswith("CPU"):
         kind = "CPU"
     assert (job.model.batchsize, job.model.recipe, job.model.precision, job.cluster.device) == EXPECTED[kind, workload]
-    assert {stem(config) for config in CONFIGS} == set(SYSTEMS)
 
 
 # ---- the shell that a job is started from

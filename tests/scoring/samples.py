@@ -314,6 +314,8 @@ keras = sample(
     end="{{'accuracy_top_1': 0.76, 'step_timestamp_log': [{listed}], 'train_finish_time': 1.0}}",
 )
 
+missing = sorted(set(FORMATS) - set(globals()))
+assert missing == [], f"write above what logs of {', '.join(missing)} look like, by the format's name"
 WRITERS: dict[str, Callable[[Run], str]] = {name: globals()[name] for name in FORMATS}  # each has its format's name
 
 # What a format does not say of the job and must be told.
