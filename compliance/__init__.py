@@ -1,5 +1,9 @@
 """Compliance: may this log be published, and as what package. Needs neither Paddle nor DALI nor MPI."""
 
+from runlog import interpreter
+
+interpreter.refuse_unfit("compliance")
+
 COMMANDS = {  # of `python -m compliance`, with what each does; `paddle-reference` has its own `score`
     "check": "may these logs be published: exit status 0 if all pass, 1 if one fails",
     "score": "minutes of a submission: olympic mean, scaled by the reference convergence points where they apply",

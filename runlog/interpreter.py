@@ -1,0 +1,33 @@
+"""Whether a Python can run `python -m scoring` and its like. An older Python, from 3.6 on, has to read this file."""
+
+import importlib.util
+import sys
+
+OLDEST = (3, 10)
+PACKAGES = ("yaml",)  # without which no command works
+DO = "use .venv/bin/python, which ./run_and_time.sh sets up, or `pip install .` into a venv of Python 3.10 or newer"
+
+
+def refuse_unfit(package: str) -> None:
+    """End this process with one line if it is `python -m PACKAGE` by a Python that is too old or lacks a package.
+
+    Call it in the package's `__init__.py`, which is read first. A program that imports the package is let pass.
+
+    Args:
+        package: The package, as "scoring".
+
+    Raises:
+        SystemExit: The Python is unfit, status 2.
+    """
+    is_started = sys.argv[:1] == ["-m"]  # stands there until Python has found the module to start
+    if not is_started:
+        return
+    reason = ""
+    if sys.version_info[:2] < OLDEST:
+        reason = f"is Python {sys.version_info[0]}.{sys.version_info[1]}"
+    for name in PACKAGES:
+        if not reason and importlib.util.find_spec(name) is None:
+            reason = f"lacks the package {name}"
+    if reason:
+        print(f"python -m {package}: {sys.executable} {reason}: {DO}", file=sys.stderr)
+        sys.exit(2)
