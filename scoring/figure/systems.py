@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +45,7 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
 
 
 def _logs_of(path: str, pattern: str = "*") -> list[Path]:
-    """Return the logs at a path, sorted.
+    """Return the logs at a path, sorted by the numbers in their names.
 
     Args:
         path: A folder, or a log.
@@ -57,7 +58,15 @@ def _logs_of(path: str, pattern: str = "*") -> list[Path]:
     folder = Path(path)
     if not folder.is_dir():
         return [folder]
-    return sorted(file for file in folder.glob(pattern) if file.suffix in (".txt", ".log") and file.is_file())
+    logs = [file for file in folder.glob(pattern) if file.suffix in (".txt", ".log") and file.is_file()]
+    return sorted(logs, key=_texts_and_numbers)
+
+
+def _texts_and_numbers(path: Path) -> list[str | int]:
+    """Return a sort key of a path that puts result_10.txt behind result_9.txt: its texts, each with a number behind."""
+    parts: list[str | int] = [*re.split(r"([0-9]+)", str(path))]
+    parts[1::2] = [int(number) for number in parts[1::2]]
+    return parts
 
 
 def _systems_of(path: str) -> list[str]:

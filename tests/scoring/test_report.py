@@ -14,6 +14,7 @@ from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.scoring import pages
 from tests.scoring.pages import Parsed, assert_self_contained, findings_of, page_of, report, values_of, write_log
+from tests.scoring.samples import folder_of
 
 # ------------------------------------------------------------------------------------------------ the page
 
@@ -93,6 +94,14 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
         columns = cells or (columns if line.startswith("|--") else 0)
     row = next(csv.DictReader(report(log, "--csv", "-").stdout.splitlines()))
     assert row["file"] == str(log)
+
+
+def test_a_folders_runs_are_numbered_as_its_logs_are(tmp_path: Path) -> None:
+    """Run 3 of eleven was result_10.txt, and other runs than in the report that the job itself makes."""
+    folder = folder_of(tmp_path, "runs", [1 + number / 1000 for number in range(11)])
+    rows = csv.DictReader(report(folder, "--csv", "-").stdout.splitlines())
+    files = [Path(row["file"]).name for row in rows]
+    assert files == [f"result_{number}.txt" for number in range(11)]
 
 
 def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(tmp_path: Path) -> None:
