@@ -19,6 +19,7 @@ from scoring.importers.evidence import Fact
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, field, integer
 
+_COUNTS_OF_LAUNCHER = ("trainers", "nodes", "replicas")
 TF32_CAPABILITY = 8  # CUDA's libraries compute FP32 products as TF32 from this compute capability on
 
 
@@ -41,6 +42,20 @@ class Launch(FormatReader):
         r"|train with paddle (?P<trained_with>\d[\w.+-]*)"
         r"|NVIDIA_TF32_OVERRIDE\W+(?P<tf32>[01])\b"
     )
+
+    def take_fact(self, name: str, value: object, line: int) -> None:
+        """Set a value that a line before the first row states; of different counts of the launcher the last counts.
+
+        A launch that failed may stand before the one that trained, with other nodes or devices.
+
+        Args:
+            name: Name of a group of a pattern, such as "replicas".
+            value: Text that the group matched.
+            line: Number of the line in the log.
+        """
+        if name in _COUNTS_OF_LAUNCHER and self.value(name) != value:
+            self.facts_by_name.pop(name, None)
+        super().take_fact(name, value, line)
 
     def finish_facts(self) -> None:
         """Set devices, software versions and the math mode by what Paddle's launcher and runtime print before training.

@@ -267,6 +267,20 @@ def test_steps_that_no_row_of_paddleclas_has_are_no_contradiction(tmp_path: Path
     assert [check.refused for check in slow.checks if check.what == "time"] == [True]  # the other rows are still held
 
 
+@pytest.mark.parametrize("name", ["paddleclas_static", "paddleclas_dygraph", "paddleseg"])
+def test_a_launch_that_failed_at_once_says_no_devices(tmp_path: Path, name: str) -> None:
+    """The second launch, on 4 of the 8 devices, trained; the trainers of the first one printed no banner."""
+    text = samples.WRITERS[name](samples.run_of(samples.steady(240), devices=4))
+    failed = samples.WRITERS[name](samples.run_of(samples.steady(240), devices=8))
+    launch = [line for line in failed.splitlines() if re.search("nnodes|replicas|TRAINERS_NUM", line)]
+    record = read(tmp_path, "\n".join([*launch, "ModuleNotFoundError: No module named 'ppcls'", text]))
+    assert (
+        launch
+        and record.devices == 4
+        and not [check for check in record.checks if check.what == "devices" and not check.agree]
+    )
+
+
 def test_an_empty_section_amp_states_no_precision(tmp_path: Path) -> None:
     """`AMP : None` is a section that the command line took away."""
     text = samples.paddleclas_dygraph(run())
