@@ -66,8 +66,9 @@ def marks(run: LoggedRun) -> list[Mark]:
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence that says that two logs are of one run, or "" if too little is equal to show this.
 
-    The sentence is such as "its times and accuracies are those of result_1.txt". Equal times or equal accuracies alone
-    are not enough, so this can be asked of any benchmark.
+    The sentence is such as "its times and accuracies are those of result_1.txt". Equal times alone are not enough, and
+    equal accuracies alone only with different seeds, as a program may repeat a run of one seed to the digit. So this
+    can be asked of any benchmark.
 
     Args:
         run: The facts of the one log.
@@ -79,7 +80,25 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
         return f"its start, end and accuracies are those of {name_of_other}"
     if _TIMES in equal_marks and _ACCURACIES in equal_marks:
         return f"its times and accuracies are those of {name_of_other}"
+    if _ACCURACIES in equal_marks and _are_seeds_different(run, other):
+        return f"its accuracies are those of {name_of_other}, which has another seed"
     return ""
+
+
+def _are_seeds_different(run: LoggedRun, other: LoggedRun) -> bool:
+    """Return whether both logs state seeds, and not the same ones.
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log.
+    """
+    seeds = _texts_of_seeds(run)
+    seeds_of_other = _texts_of_seeds(other)
+    return bool(seeds) and bool(seeds_of_other) and seeds != seeds_of_other
+
+
+def _texts_of_seeds(run: LoggedRun) -> set[str]:
+    return {_text_of_seed(seed.value) for seed in run.all_events[schema.SEED.key] if seed.value is not None}
 
 
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:

@@ -1,5 +1,6 @@
 """What strict says of logs of other benchmarks: of NaN, seeds and states that the official tools take, and of notes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from compliance.official.metrics import JoinedMetrics, join_metrics
 from compliance.submission.refusals import refusals_by_missed_target
 from runlog.reader import Event, read_log
 from tests import make_log
-from tests.compliance.altered import Altered, Writer, answer, compliance, each, foreign, write
+from tests.compliance.altered import TOKEN, Altered, Writer, answer, compliance, each, foreign, write
 from tests.compliance.test_check import check, rules_broken
 from tests.compliance.test_official import agreed
 
@@ -176,3 +177,18 @@ def test_what_is_no_number_reaches_no_target(value: object, tmp_path: Path) -> N
     log = Altered(Writer("4.0.0", "closed", "unet3d").text()).value("eval_accuracy", value)
     report = agreed(tmp_path, log.text)
     assert (report.passes_official, report.passes_strict) == (True, False)
+
+
+@pytest.mark.parametrize(("seed", "accuracies", "refused"), [(2, 5, True), (1, 5, False), (2, 4, False)])
+def test_a_copy_with_another_seed_and_another_time_is_told_by_its_accuracies(
+    seed: int, accuracies: int, refused: bool, tmp_path: Path
+) -> None:
+    """A program may repeat the run of a seed to the digit, and few accuracies may be equal by chance."""
+    log = _log()
+    for number in range(1, accuracies):
+        fields = log.fields(log.at("eval_accuracy"))
+        fields["value"] += number / 7
+        log.lines.insert(log.at("eval_accuracy"), TOKEN + json.dumps(fields))
+    copy = Altered(log.text).value("seed", seed).later("eval_stop", 1).later("run_start", -1)
+    found = answer("check", "--ruleset", "6.1.0", *write(tmp_path, log.text, copy.text))
+    assert ("runs-differ" in rules_broken(found["files"][1])) == refused
