@@ -106,10 +106,17 @@ if [[ "${1:-}" == --check ]]; then
   # A pipe would put mpirun below a shell of its own, which nothing ends if this one is killed.
   exec {errors}> >(without_banner >&2)
   filter=$!
-  setpriv --pdeathsig TERM "${command[@]}" </dev/null 2>&"${errors}" {errors}>&- || status=$?
+  setpriv --pdeathsig TERM "${command[@]}" </dev/null 2>&"${errors}" {errors}>&- &
+  doctor=$!
+  for name in INT TERM HUP; do
+    # shellcheck disable=SC2064 # the name as it is now
+    trap "signal=${name}; kill -TERM ${doctor} 2>/dev/null || true" "${name}"
+  done
+  await "${doctor}" || status=$?
   exec {errors}>&-
   wait "${filter}"
   rm -rf "${PRTE_MCA_prte_local_tmpdir_base}"
+  [[ -z "${signal}" ]] || { echo "error: stopped by signal ${signal}" >&2; exit $((128 + $(kill -l "${signal}"))); }
   exit "$((status == 2 ? 2 : status != 0))"
 fi
 

@@ -116,11 +116,12 @@ def test_a_job_in_a_container_is_told_of_the_signal_that_its_launcher_got(
     assert stderr == f"stopped by signal {sent.name.removeprefix('SIG')}\n"
 
 
-def makes_its_report(logdir: Path) -> bool:
-    """Whether the job that writes to `logdir` has come to tools.summarize."""
+def runs(module: str, logdir: Path) -> bool:
+    """Whether the job that writes to `logdir` has come to a Python of this module."""
     for process in jobs.processes(logdir):
         with contextlib.suppress(psutil.Error):
-            if "tools.summarize" in process.cmdline():
+            command = process.cmdline()
+            if command and command[0].endswith("python") and module in command:
                 return True
     return False
 
@@ -131,7 +132,7 @@ def test_a_signal_while_the_report_is_made_leaves_the_run_as_it_is(
 ) -> None:
     """The report comes all the same: who ends the job waits for a second."""
     job = jobs.run_and_time(start=jobs.begin, cwd=standing_in, **{**jobs.TINY, "LOGDIR": tmp_path})
-    jobs.until(lambda: makes_its_report(tmp_path), job, every_s=0.01)
+    jobs.until(lambda: runs("tools.summarize", tmp_path), job, every_s=0.01)
     job.send_signal(sent)
     _, stderr = job.communicate(timeout=jobs.LIMIT_S)
     assert (job.returncode, stderr) == (-9 if sent == signal.SIGKILL else 0, "")
@@ -140,6 +141,22 @@ def test_a_signal_while_the_report_is_made_leaves_the_run_as_it_is(
     assert jobs.mllog(folder / "result_0.txt")[-1]["metadata"]["status"] == "success"
     page = folder / "report.html"
     assert page.read_text().rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_check_ends_at_a_signal_and_leaves_nothing(standing_in: Path, tmp_path: Path, sent: signal.Signals) -> None:
+    """Ctrl-C was ignored until the doctor had ended by itself, which waits for a driver that hangs."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    settings = {"LOGDIR": tmp_path, "TMPDIR": folder, "DGXNGPU": 1}
+    job = jobs.run_and_time("--check", start=jobs.begin, cwd=standing_in, **settings)
+    jobs.until(lambda: runs("tools.doctor", tmp_path), job, every_s=0.01)
+    job.send_signal(sent)
+    _, stderr = job.communicate(timeout=jobs.LIMIT_S)
+    assert job.returncode == STATUS_AFTER[sent]
+    assert stderr.endswith(f"error: stopped by signal {sent.name.removeprefix('SIG')}\n")
+    jobs.until(lambda: not jobs.processes(tmp_path), why=lambda: jobs.processes(tmp_path))
+    assert not [*folder.iterdir()]
 
 
 @pytest.mark.parametrize(
