@@ -156,13 +156,15 @@ def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
 
 
 def steps_done_before_log(record: Record) -> int:
-    """Return how many steps a run of this project had done when it was resumed, by the first window of its log.
+    """Return how many steps a run had done when it was resumed, by the first window of its log.
 
     Args:
-        record: The run as read from its log. For any other run the result is 0.
+        record: The run as read from its log. Only logs of this project say that their run was resumed, and only rows of
+            Keras print the step at which they begin. For any other log the result is 0.
     """
     first = record.windows[0] if record.windows else None
-    if not record.is_resumed or first is None or first.step is None or first.steps is None:
+    says_where_it_begins = record.is_resumed or record.format == "keras"
+    if not says_where_it_begins or first is None or first.step is None or first.steps is None:
         return 0
     return max(0, first.step - first.steps)
 
