@@ -15,7 +15,7 @@ from compliance.check import Report
 from compliance.submission.runs import check_logs, logs_named_by
 from runlog import named_files
 from runlog.completion import complete
-from runlog.errors import RunError, drop_output, flush_output
+from runlog.errors import INTERRUPTED, INTERRUPTED_STATUS, RunError, drop_output, flush_output
 from runlog.options import Parser
 from runlog.text import called, printable
 
@@ -27,8 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The words of the command line; None takes sys.argv.
 
     Returns:
-        The status of the command. It is 2, with one line on stderr, for bad input, and 1 if the output is closed early,
-        as in `check ... | head`.
+        The status of the command. It is 2, with one line on stderr, for bad input, 1 if the output is closed early, as
+        in `check ... | head`, and 130 after Ctrl-C.
 
     Raises:
         SystemExit: The words are wrong (status 2), or ask for help (status 0).
@@ -48,6 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
         text = named_files.explain(error) if isinstance(error, OSError) else str(error)
         print(f"compliance {options.command}: {printable(text, 1000)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"compliance {options.command}: {INTERRUPTED}", file=sys.stderr)
+        return INTERRUPTED_STATUS
 
 
 def _run_command(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import io
 import sys
 
 from runlog import completion, named_files, text
-from runlog.errors import RunError, drop_output, flush_output
+from runlog.errors import INTERRUPTED, INTERRUPTED_STATUS, RunError, drop_output, flush_output
 from runlog.options import Parser
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
@@ -20,8 +20,8 @@ def main(argv: list[str] | None = None) -> int:
 
     Returns:
         The exit status: 2 for a file or a value that cannot be used, 1 for too few runs, 0 if a reader such as `head`
-        closes the pipe, and otherwise that of the command. Words that the parser rejects end the process at once, with
-        status 2, too.
+        closes the pipe, 130 after Ctrl-C, and otherwise that of the command. Words that the parser rejects end the
+        process at once, with status 2, too.
     """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
@@ -47,6 +47,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         _print_error(name, named_files.explain(error))
         return 2
+    except KeyboardInterrupt:
+        _print_error(name, INTERRUPTED)
+        return INTERRUPTED_STATUS
 
 
 def _print_error(command: str | None, error: str) -> None:
