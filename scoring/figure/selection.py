@@ -156,17 +156,20 @@ def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
 
 
 def steps_done_before_log(record: Record) -> int:
-    """Return how many steps a run had done when it was resumed, by the first window of its log.
+    """Return how many steps a run had done when it was resumed, by the first windows of its log.
 
     Args:
-        record: The run as read from its log. Only logs of this project say that their run was resumed, and only rows of
-            Keras print the step at which they begin. For any other log the result is 0.
+        record: The run as read from its log. Other formats than these may print no rows while they warm up, or count
+            steps anew in each epoch: for them the result is 0, unless the log says that the run was resumed.
     """
-    first = record.windows[0] if record.windows else None
-    says_where_it_begins = record.is_resumed or record.format == "keras"
-    if not says_where_it_begins or first is None or first.step is None or first.steps is None:
+    prints_rows_from_its_start = record.format in ("keras", "paddleseg", "mmseg")
+    if not record.windows or not (record.is_resumed or prints_rows_from_its_start):
         return 0
-    return max(0, first.step - first.steps)
+    first = record.windows[0]
+    steps_of_first = next((window.steps for window in record.windows[:2] if window.steps is not None), None)
+    if first.step is None or steps_of_first is None:
+        return 0
+    return max(0, first.step - steps_of_first)
 
 
 class _Progress(NamedTuple):

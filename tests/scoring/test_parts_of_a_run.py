@@ -182,12 +182,19 @@ def test_a_resumed_run_warms_up_anew(tmp_path: Path, protocol: str) -> None:
     assert result["value"] == pytest.approx(512, rel=1e-3)
 
 
-def test_a_resumed_run_of_keras_warms_up_anew(tmp_path: Path) -> None:
-    """Its rows print the step at which they begin: the first one, with what was compiled then, 1000."""
-    text = samples.keras(samples.run_of([2.0] * 20 + [0.5] * 100))
-    later = re.sub(
-        r"(?<=steps )(\d+) and (\d+)", lambda found: f"{int(found[1]) + 1000} and {int(found[2]) + 1000}", text
-    )
-    for name, printed in (("a.log", text), ("b.log", later)):
-        _, result, _ = samples.command("score", samples.write(tmp_path, name, printed), "--protocol", "window")
-        assert result["value"] == pytest.approx(512, rel=1e-3), name
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("keras", r"(?<=steps )\d+|(?<=\d and )\d+(?=\n)"),  # its rows print the step at which they begin, too
+        ("paddleseg", r"(?<=iter: )\d+|(?<=/)\d+(?=, loss)"),
+        ("mmseg", r"(?<=Iter \[)\d+|(?<=/)\d+(?=\])"),
+    ],
+)
+def test_a_resumed_run_of_other_programs_warms_up_anew(tmp_path: Path, name: str, number: str) -> None:
+    text = samples.WRITERS[name](samples.run_of([2.0] * 20 + [0.5] * 100))
+    later = re.sub(number, lambda found: str(int(found[0]) + 1000), text)
+    assert later != text
+    for printed in (text, later):
+        log = samples.write(tmp_path, "a.log", printed)
+        _, result, _ = samples.command("score", log, "--protocol", "window")
+        assert result["value"] == pytest.approx(512, rel=1e-3)
