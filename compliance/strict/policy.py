@@ -194,14 +194,21 @@ class Policy:
     # --- rules of the other benchmarks ---
 
     def _check_batch(self) -> None:
-        """Report a global_batch_size that is no whole number above 0. Only the first and the last one are looked at."""
+        """Report a global_batch_size that is no whole number above 0, or a last one that is not the first.
+
+        Some rule files of MLPerf take any number of them, and rcp_checker takes the last one.
+        """
         first = self.run.first_event(schema.GLOBAL_BATCH_SIZE)
         if first.line == 0:  # the log has none; the official rules say where one is needed
             return
-        for value in (first.value, self.run.as_tools_read.batch):
+        last_value = self.run.as_tools_read.batch
+        for value in (first.value, last_value):
             if not is_count(value):
                 self._add_breach("global-batch", first.line, f"global_batch_size is {visible(as_json(value), 160)}")
                 return
+        if first.value != last_value:
+            actual = f"global_batch_size is {first.value}, and later {last_value}"
+            self._add_breach("global-batch", first.line, actual)
 
     def _check_target_reached_in_time(self, benchmark: str, reached_ms: float | None) -> None:
         """Report a run whose clock stopped before any evaluation had reached the target.

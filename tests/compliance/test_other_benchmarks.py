@@ -192,3 +192,11 @@ def test_a_copy_with_another_seed_and_another_time_is_told_by_its_accuracies(
     copy = Altered(log.text).value("seed", seed).later("eval_stop", 1).later("run_start", -1)
     found = answer("check", "--ruleset", "6.1.0", *write(tmp_path, log.text, copy.text))
     assert ("runs-differ" in rules_broken(found["files"][1])) == refused
+
+
+def test_a_second_batch_which_is_the_one_that_the_reference_is_asked_for_is_refused(tmp_path: Path) -> None:
+    """The rules of flux1 in v5.1 take any number of them."""
+    log = Altered(Writer("5.1.0", "closed", "flux1").text()).repeat("global_batch_size")
+    assert agreed(tmp_path, log.text, "5.1.0").passes_strict
+    report = agreed(tmp_path, log.value("global_batch_size", 7, -1).text, "5.1.0")
+    assert report.passes_official and "global-batch" in rules_broken(report.as_dict())
