@@ -37,12 +37,13 @@ SlurmdLogFile={folder}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-SelectType=select/linear
+SelectType=select/cons_tres
 SlurmdParameters=config_overrides
+GresTypes=gpu
 ReturnToService=2
 KillWait=30
-NodeName=slurm1 NodeAddr=10.231.7.1 CPUs=2 State=UNKNOWN
-NodeName=slurm2 NodeAddr=10.231.7.2 CPUs=2 State=UNKNOWN
+NodeName=slurm1 NodeAddr=10.231.7.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
+NodeName=slurm2 NodeAddr=10.231.7.2 CPUs=2 Gres=gpu:2 State=UNKNOWN
 PartitionName=all Nodes=slurm[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 # A node has its own host name and its own /tmp, as nodes do; the checkout and what its .venv points to stay in sight.
@@ -120,6 +121,9 @@ def start(folder: Path) -> Iterator[Slurm]:
     for name in ("state", "spool.slurm1", "spool.slurm2"):
         (folder / name).mkdir(parents=True)
     slurm.config.write_text(CONFIG.format(folder=folder))
+    for gpu in ("gpu0", "gpu1"):
+        (folder / gpu).touch()  # the device file of a GPU that no node has
+    (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-1]\n")
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o400)
     for path in (folder, folder / "munge.key"):
@@ -219,6 +223,14 @@ def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, cont
     assert jobs.values(logs[0], "seed") != jobs.values(logs[1], "seed")
     assert key_and_ranks_left(results) == []
     containers.nothing_is_left()
+
+
+def test_the_nodes_gpus_are_asked_for(slurm: Slurm, results: Path) -> None:
+    """SLURM gives an exclusive job the GPUs of its nodes, and a step of it only those that it asks for."""
+    output = slurm.folder / "dry_run.txt"
+    options = ("--wait", "--nodes", "2", "--output", str(output))
+    slurm.command("sbatch", *options, "launch/slurm.sub", "--dry-run", DGXSYSTEM=SYSTEM, LOGDIR=str(results))
+    assert " --gres gpu:2 " in output.read_text()
 
 
 def until_trains(slurm: Slurm, number: str, log: Path) -> None:
