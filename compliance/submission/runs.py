@@ -235,7 +235,8 @@ def _comparable_names(run: LoggedRun) -> tuple[str, ...]:
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission also has.
 
-    A run may repeat its own seeds.
+    A run may repeat its own seeds, and one that went on from a checkpoint keeps the seed that it began with. That is
+    refused for having been resumed.
 
     Args:
         members: The reports on the logs of one submission.
@@ -246,7 +247,8 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
-    for report in members:
+    runs_from_their_start = [report for report in members if not report.run.is_resumed]
+    for report in runs_from_their_start:
         shared_seeds: list[tuple[Event, Report]] = []  # each with the earlier run that has it
         for seed in _seeds_that_must_differ(report.run, ruleset):
             first_run = first_run_by_seed.setdefault(seed.key, report)  # this run if no earlier one has the seed
@@ -434,7 +436,8 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
             continue
         rule = _rule_on_differences(differing, first.run, report.run, ruleset)
         shown = _differences_in_words(differing, actual, wanted, first.path.name)
-        line = report.run.first_lines.get(differing[0])  # None if no event has the first of them
+        key = differing[0].partition(".")[0]  # "run_summary" of "run_summary.devices"
+        line = report.run.first_lines.get(key)  # None if no event has the first of them
         yield BlamedRun(report, breach(rule, shown, line=line))
 
 
@@ -500,7 +503,7 @@ def _configuration(run: LoggedRun) -> JsonObject:
         if _is_hyperparameter(key):
             hyperparameters[key] = value
         elif key.startswith("submission_") or key in _KEYS_THAT_MUST_AGREE:
-            other_values[key] = value
+            other_values |= _flat(key, value)
     # In this order, because a message shows only the first differences.
     return hyperparameters | _sections_of_header(run) | _settings(run) | _variables(run) | other_values
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import make_log
+from tests.compliance import altered as by
 from tests.compliance.altered import write
 from tests.compliance.test_check import check
 
@@ -54,3 +55,15 @@ def test_the_field_of_a_header_that_differs_is_named(old: str, new: str, says: s
     warnings = [f["actual"] for f in file["findings"] if f["severity"] == "warning"]
     assert (status, len(warnings)) == (0, 1 if says else 0)
     assert not says or warnings[0].startswith(says)
+
+
+def test_a_run_that_went_on_keeps_its_seed_and_differs_by_that_alone(tmp_path: Path) -> None:
+    resumed = make_log.run(seed=1, summary={"resumed": True}).replace('"time_ms": 17', '"time_ms": 18')
+    first = by.settings(by.Altered(make_log.run(seed=1)), RESUME="auto").text
+    for order in ((first, resumed), (resumed, first)):
+        write(tmp_path, *order)
+        _, files = check(tmp_path)
+        findings = [found for file in files for found in file["findings"]]
+        assert "seeds-differ" not in {found["rule"] for found in findings}
+        [differs] = [found for found in findings if found["rule"] == "same-configuration"]
+        assert differs["actual"].startswith("run_summary.resumed is ") and differs["line"] is not None
