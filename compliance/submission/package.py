@@ -23,6 +23,7 @@ from compliance.submission.package_logs import FRAMEWORK_LOG, CopiedLogs, Placed
 from compliance.submission.refusals import (
     PackagedRun,
     Refusal,
+    refusals_by_code,
     refusals_by_description,
     refusals_by_findings,
     refusals_by_missed_target,
@@ -208,7 +209,11 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     if reasons:
         raise RefusedError(*reasons)
 
-    _write_code(stage / code_folder(submitted.benchmark.name), str(content.manifest["commit"]))
+    code = stage / code_folder(submitted.benchmark.name)
+    _write_code(code, str(content.manifest["commit"]))
+    reasons = [f"{refusal.file}: {refusal.text}" for refusal in refusals_by_code(submitted.placed.reports[0].run, code)]
+    if reasons:
+        raise RefusedError(*reasons)
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report_text, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")  # the last file, as it has the hashes of all others

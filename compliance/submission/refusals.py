@@ -2,17 +2,21 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from compliance.check import Report
 from compliance.logged_run import LoggedRun
 from compliance.rules import Finding, Ruleset
 from compliance.submission.description import compare_description
+from compliance.submission.runs import sha256
 from compliance.submission.score import RULES_ON_THE_TARGET
 from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.text import printable
+
+_LOCK = "locks/run.lock"  # in the code: the packages that a run installs
 
 
 class Refusal(NamedTuple):
@@ -150,3 +154,17 @@ def _refusals_by_commit(run: LoggedRun) -> Iterator[Refusal]:
         yield Refusal("logs", problem)
     elif source.get("dirty") is not False:  # None: not known, which is refused, too
         yield Refusal("logs", "the code differed from its commit when they were written: commit, and run again")
+
+
+def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
+    """Yield a reason to refuse a package if a run read another lock of its packages than the package's code has.
+
+    Args:
+        run: The run of the first log.
+        code: Folder of the code in the package. One without a lock is not compared.
+    """
+    lock = code / _LOCK
+    stated = run.header_section(schema.SOURCE).get("lock_sha256")
+    if lock.is_file() and stated != sha256(lock):
+        what = f"by source.lock_sha256 they ran with another {_LOCK} than their commit has"
+        yield Refusal("logs", f"{what}: {printable(stated)}")

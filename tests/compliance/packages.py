@@ -1,10 +1,12 @@
 """What the tests of packages build them from."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from compliance.submission.committed_code import REPOSITORY
 from compliance.submission.system import FIELDS
 from tests import make_log
 
@@ -20,12 +22,18 @@ def description(folder: Path, **changes: str) -> Path:
     return path
 
 
+def of_commit(log: str, commit: str) -> str:
+    """The text of a log of `make_log`, as by the code and the lock of a commit."""
+    lock_sha256 = hashlib.sha256((REPOSITORY / "locks/run.lock").read_bytes()).hexdigest()
+    return log.replace("0" * 40, commit).replace("1" * 64, lock_sha256)
+
+
 def five(folder: Path, commit: str, make: Callable[..., str] = make_log.run, **changes: Any) -> Path:
     """Five logs, which the trial loop numbered 3 to 7, the last of them written first."""
     logs = folder / "results"
     logs.mkdir()
     for index in range(5):
-        text = make(seed=100 + index, epoch_ms=36_000 + 500 * index, **changes).replace("0" * 40, commit)
+        text = of_commit(make(seed=100 + index, epoch_ms=36_000 + 500 * index, **changes), commit)
         text = text.replace('"time_ms": 17', f'"time_ms": {28 - index}')
         (logs / f"result_{index + 3}.txt").write_text(text)
     return logs

@@ -18,7 +18,7 @@ from compliance.submission.verify import verify
 from tests import jobs, make_log
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
 from tests.compliance.altered import Altered, answer, compliance, foreign
-from tests.compliance.packages import arguments, description, five, in_text
+from tests.compliance.packages import arguments, description, five, in_text, of_commit
 
 
 def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> None:
@@ -203,6 +203,7 @@ def _receipt_of_another(logs: Path) -> None:
         (_batch_of_64, "results/result_3.txt: the runs have different global_batch_size (32, 64)"),
         (_replaced('"dirty": false', '"dirty": true'), "the code differed from its commit"),
         (_replaced('^# {"source".*\n', ""), "do not say of which commit"),
+        (_replaced('"lock_sha256": "[0-9a-f]{8}', '"lock_sha256": "01234567'), "they ran with another locks/run.lock"),
         (_replaced(r'"gpus": \[\]', '"gpus": [{"name": "Null GPU (nothing is computed)"}]'), "run-mode line"),
         (_forge_source, "own-log"),
         (_receipt_of_another, "differs from what was checked (result_5.txt.checked)"),
@@ -331,6 +332,7 @@ LOG = "results/CPU/resnet/result_0.txt"
         (in_text(LOG, '"status": "success"', '"status": "aborted"'), "differs from what the logs say in: "),
         (in_text(LOG, '"key": "epoch_stop"', '"key": "epoch_stopp"'), "result_0.txt"),
         (in_text(LOG, '"dirty": false', '"dirty": true'), "the code differed from its commit"),
+        (in_text(LOG, '"lock_sha256": "', '"lock_sha256": "0'), "they ran with another locks/run.lock"),
         (lambda p: (p / "results/CPU/resnet/note").symlink_to("/etc/passwd"), "note is no regular file"),
         (lambda p: (p / "results/CPU/resnet/result_4.txt").unlink(), "result_4.txt is missing"),
         (lambda p: (p / CODE / "runlog/reader.py").write_text("# nothing\n"), "runlog/reader.py differs from commit"),
@@ -370,7 +372,7 @@ def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path) -> None:
 def test_of_more_runs_the_package_holds_those_that_are_scored(tmp_path: Path, commit: str) -> None:
     logs = five(tmp_path, commit)
     for index in (9, 10):
-        text = make_log.run(seed=100 + index, epoch_ms=50_000 + index).replace("0" * 40, commit)
+        text = of_commit(make_log.run(seed=100 + index, epoch_ms=50_000 + index), commit)
         (logs / f"result_{index}.txt").write_text(text.replace('"time_ms": 17', f'"time_ms": {30 + index}'))
     said = answer(*arguments(description(tmp_path), tmp_path / "out", logs))
     assert said["chosen"].startswith("runs 2 to 6 of 7 ") and len(said["runs"]) == 5
