@@ -47,7 +47,6 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
 
         DGXNNODES:   the number of nodes
         JOB_DEVICE:  "cpu" or "gpu"
-        JOB_FLUSHES: how many times the job flushes the page cache, which it does before each trial or never
         CONT_...:    settings of the container that the config file sets
         JOB_GIVEN:   names of the variables that the user has set and the launcher hands to the nodes
         JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
@@ -72,7 +71,6 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         **container_settings,
         "DGXNNODES": str(job.cluster.dgxnnodes),
         "JOB_DEVICE": job.cluster.device,
-        "JOB_FLUSHES": str(job.trials.nexp * job.data.clear_caches),
         "JOB_GIVEN": " ".join(sorted({*given_settings, *given_by_prefix})),
         "JOB_PATHS": _paths(job),
         "JOB_SECRETS": secrets(user_environ),

@@ -110,7 +110,7 @@ def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.Cach
     The first rank of each node does it.
 
     Args:
-        data: Settings of the data, with CLEAR_CACHES and the launcher that has flushed already, if any.
+        data: Settings of the data, with CLEAR_CACHES.
         ranks: This process among the ranks of the job.
 
     Returns:
@@ -119,7 +119,7 @@ def _flush_caches_of_nodes(data: DataSettings, ranks: Ranks) -> list[schema.Cach
     WATCHDOG.beat("flushing the page cache and building the programs")
     done = None
     if ranks.local_rank == 0:
-        done = provenance.clear_caches(bool(data.clear_caches), cleared_by=data.cache_cleared)
+        done = provenance.clear_caches(bool(data.clear_caches))
     done_by_rank = ranks.comm.allgather(done)  # None for a rank that is not the first of its node
     return [state for state in done_by_rank if state is not None]
 

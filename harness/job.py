@@ -215,11 +215,6 @@ class DataSettings:
         "CPU threads a rank for the input pipeline; 0: as many as `THREADS`", 0, variable="DATA_THREADS", least=0
     )
     clear_caches: int = _setting("1: flush the page cache before each trial (needs root)", 1, least=0, most=1)
-    cache_cleared: str = _setting(
-        "set by a launcher that flushed outside the container: the script that did it",
-        "",
-        choices=("", "launch/container_node.sh"),
-    )
 
     @property
     def is_synthetic(self) -> bool:

@@ -21,7 +21,8 @@ from runlog import schema
 if TYPE_CHECKING:  # launchers and tools that start no ranks must not start MPI
     from mpi4py import MPI
 
-DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+# Linux's file that flushes the page cache: as launch/container_node.sh mounts it for root, and outside a container.
+DROP_CACHES = (Path("/run/drop_caches"), Path("/proc/sys/vm/drop_caches"))
 REPOSITORY = env.ROOT
 UNKNOWN_COMMIT = "unknown"  # what the Dockerfile says of an image that is built without a commit
 CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
@@ -198,26 +199,29 @@ def _cpu_name() -> str:
     return model_name[1].strip()
 
 
-def clear_caches(wanted: bool, *, cleared_by: str) -> schema.CacheState:
+def drop_caches_file() -> Path:
+    """Return the file of Linux that flushes this node's page cache; this process need not be able to write to it."""
+    in_container, outside = DROP_CACHES
+    return in_container if in_container.exists() else outside
+
+
+def clear_caches(wanted: bool) -> schema.CacheState:
     """Flush this node's page cache if that is wanted, so that a first epoch reads from the disk; only root can.
 
     Args:
         wanted: Whether to flush it.
-        cleared_by: Name of the launcher that has flushed it already; empty: none. If there is one, nothing is flushed
-            here, and the result names it even if `wanted` is false.
 
     Returns:
         Whether it is done, and by whom or why not. To lack the right to do it is no error.
     """
     node_name = socket.gethostname()
-    if cleared_by:
-        return schema.CacheState(node=node_name, status="done", by=cleared_by)
     if not wanted:
         return schema.CacheState(node=node_name, status="skipped", reason="CLEAR_CACHES=0")
+    file = drop_caches_file()
     os.sync()
     try:
-        DROP_CACHES.write_text("3\n")  # files' contents (1), and folder entries and inodes (2)
+        file.write_text("3\n")  # files' contents (1), and folder entries and inodes (2)
     except OSError as error:
-        reason = "not root" if os.geteuid() else f"{DROP_CACHES}: {error.strerror}"
+        reason = "not root" if os.geteuid() else f"{file}: {error.strerror}"
         return schema.CacheState(node=node_name, status="skipped", reason=reason)
     return schema.CacheState(node=node_name, status="done", by="rank")

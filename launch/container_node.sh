@@ -27,7 +27,7 @@ environment=()
 load_job --launch
 load_paths
 for variable in ${JOB_GIVEN}; do
-  [[ -n ${path_of[${variable}]:-} || " CACHE_CLEARED IMAGE_DIGEST " == *" ${variable} "* ]] || environment+=("${variable}=${!variable}")
+  [[ -n ${path_of[${variable}]:-} || ${variable} == IMAGE_DIGEST ]] || environment+=("${variable}=${!variable}")
 done
 
 name=${CONT_NAME:-paddle-reference-$$-${NODE_RANK:-0}}
@@ -54,6 +54,8 @@ for variable in "${reads[@]}"; do
   path_of[${variable}]=${inside}
 done
 for variable in "${!path_of[@]}"; do environment+=("${variable}=${path_of[${variable}]}"); done
+# Root flushes the host's page cache before each trial; in a container /proc/sys is read-only.
+[[ ! -w /proc/sys/vm/drop_caches || ${ENGINE} == apptainer ]] || add_mount /proc/sys/vm/drop_caches /run/drop_caches ""
 
 if [[ ${ENGINE} == apptainer ]]; then
   run=(apptainer exec --cleanenv --no-home --pwd /workspace)
@@ -89,12 +91,6 @@ if [[ -z ${print} ]]; then
   need_engine
   [[ -n ${digest} ]] || refuse "${absent}"
   mkdir -p -- "${writes[@]}"
-  # The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
-  # An acceptance flushes nothing; --check is told what can be done, as it judges that.
-  if [[ ${JOB_FLUSHES} == 1 && ${instead[*]} != *--acceptance* && -w /proc/sys/vm/drop_caches ]]; then
-    [[ -n ${instead[*]} ]] || { sync && echo 3 >/proc/sys/vm/drop_caches; }
-    environment+=("CACHE_CLEARED=launch/container_node.sh")
-  fi
 fi
 case ${ENGINE} in
   apptainer) run+=("${CONT}" env "${environment[@]}") ;; # its own --env ends a value at a comma

@@ -17,7 +17,7 @@ from runlog.text import printable
 # Settings that are a node's own, or that only the first node reads.
 OF_ONE_NODE = frozenset(
     (
-        *("NODE_RANK", "HOSTS", "HOSTFILE", "JOB_KEY", "SSH_ADDRESS", "NODE_WAIT_S", "CACHE_CLEARED"),
+        *("NODE_RANK", "HOSTS", "HOSTFILE", "JOB_KEY", "SSH_ADDRESS", "NODE_WAIT_S"),
         *("LOGDIR", "RESULT_FILE", "PROGRESS", "SWITCH_GROUPS", "FLEET_BASELINE"),
     )
 )

@@ -79,7 +79,6 @@ def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
         "CONT_SHM_SIZE": "8g",
         "DGXNNODES": "2",
         "JOB_DEVICE": "gpu",
-        "JOB_FLUSHES": "1",
         "JOB_GIVEN": "BATCHSIZE DGXSYSTEM OMPI_MCA_btl",
         "JOB_PATHS": "LOGDIR=results",
         "JOB_SECRETS": "SECRET",

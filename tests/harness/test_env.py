@@ -47,7 +47,6 @@ TF32 = libraries.TF32_OVERRIDE
         ({"SSH_ADDRESS": "not an address!"}, "SSH_ADDRESS='not an address!': must be the name or the IP address"),
         ({"SOURCE_COMMIT": "zz zz"}, "SOURCE_COMMIT='zz zz': must be a git commit"),
         ({"IMAGE_DIGEST": "sha256:" + "0" * 63}, "IMAGE_DIGEST='sha256:0+': must be sha256: and 64 hexadecimal digits"),
-        ({"CACHE_CLEARED": "x"}, "CACHE_CLEARED='x': must be one of empty, launch/container_node.sh$"),
         ({"SUBMISSION_ORG": "a\nb"}, r"SUBMISSION_ORG='a\\nb': must be one line of printable text"),
         ({"SSH_PORT": "65536"}, "SSH_PORT=65536: must be at most 65535"),
         ({"KEEP_TRIALS": "2"}, "KEEP_TRIALS=2: must be at most 1"),
@@ -357,30 +356,38 @@ def test_every_command_has_the_harness_before_paddle() -> None:
             assert "paddle" not in top[: min(top.index(name) if name in top else len(top) for name in safe)], path
 
 
-@pytest.mark.parametrize(
-    ("asked", "cleared_by", "status", "by", "is_flushed"),
-    [
-        (True, "", "done", "rank", True),
-        (False, "", "skipped", None, False),
-        (True, "launch/container_node.sh", "done", "launch/container_node.sh", False),
-        (False, "launch/container_node.sh", "done", "launch/container_node.sh", False),
-    ],
-)
-def test_the_page_cache_is_flushed_once_and_where_it_is_asked_for(
-    asked: bool, cleared_by: str, status: str, by: str | None, is_flushed: bool, tmp_path: Path, monkeypatch
+@pytest.fixture
+def drop_caches(tmp_path: Path, monkeypatch) -> tuple[Path, Path]:
+    """The files that flush the page cache in and outside a container, as this process sees them; neither is there."""
+    files = (tmp_path / "in_container", tmp_path / "outside")
+    monkeypatch.setattr(provenance, "DROP_CACHES", files)
+    monkeypatch.setattr(os, "sync", lambda: None)
+    return files
+
+
+@pytest.mark.parametrize(("asked", "status", "by"), [(True, "done", "rank"), (False, "skipped", None)])
+def test_the_page_cache_is_flushed_where_it_is_asked_for(
+    asked: bool, status: str, by: str | None, drop_caches: tuple[Path, Path]
 ) -> None:
-    monkeypatch.setattr(provenance, "DROP_CACHES", tmp_path / "drop_caches")
-    monkeypatch.setattr(os, "sync", lambda: None)
-    state = provenance.clear_caches(asked, cleared_by=cleared_by)
-    assert (state.status, state.by, (tmp_path / "drop_caches").exists()) == (status, by, is_flushed)
+    state = provenance.clear_caches(asked)
+    assert (state.status, state.by, [file.exists() for file in drop_caches]) == (status, by, [False, asked])
 
 
-def test_a_page_cache_that_cannot_be_flushed_is_said_with_the_reason(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(provenance, "DROP_CACHES", tmp_path)
-    monkeypatch.setattr(os, "sync", lambda: None)
+def test_in_a_container_the_hosts_page_cache_is_flushed(drop_caches: tuple[Path, Path]) -> None:
+    in_container, outside = drop_caches
+    in_container.touch()
+    assert provenance.clear_caches(True).status == "done"
+    assert (in_container.read_text(), outside.exists()) == ("3\n", False)
+
+
+def test_a_page_cache_that_cannot_be_flushed_is_said_with_the_reason(
+    drop_caches: tuple[Path, Path], monkeypatch
+) -> None:
+    in_container, _ = drop_caches
+    in_container.mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    state = provenance.clear_caches(True, cleared_by="")
-    assert (state.status, state.reason) == ("skipped", f"{tmp_path}: Is a directory")
+    state = provenance.clear_caches(True)
+    assert (state.status, state.reason) == ("skipped", f"{in_container}: Is a directory")
 
 
 # ---- how a command ends

@@ -340,24 +340,16 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
     """Return the verdict on whether the page cache of Linux can be flushed before a timed run.
 
-    It is a warning if the job asks for a flush, the launcher has not flushed the cache already, and this user cannot.
+    It is a warning if the job asks for a flush and this user cannot do it.
 
     Args:
         can_be_flushed_here: Whether this user may write to the file of Linux that flushes the cache.
-        job: Settings of the training job: whether a flush is asked for (CLEAR_CACHES), and how the launcher flushed the
-            cache (empty: it did not).
+        job: Settings of the training job: whether a flush is asked for (CLEAR_CACHES).
     """
     is_asked_for = job.data.clear_caches
-    flushed_by = job.data.cache_cleared  # how the launcher flushed it, in words; empty if it did not
-    if flushed_by:
-        found = flushed_by
-    elif can_be_flushed_here:
-        found = "can be flushed"
-    else:
-        found = "cannot be flushed by this user"
+    found = "can be flushed" if can_be_flushed_here else "cannot be flushed by this user"
     wanted = "can be flushed before a timed run" if is_asked_for else "not asked for: CLEAR_CACHES=0"
-    is_or_can_be_flushed = bool(flushed_by) or can_be_flushed_here
-    status = ok_if(is_or_can_be_flushed or not is_asked_for, otherwise=WARNING)
+    status = ok_if(can_be_flushed_here or not is_asked_for, otherwise=WARNING)
     return judge_check(job, "data.page_cache", status, found=found, wanted=wanted)
 
 

@@ -147,7 +147,7 @@ def _resources(job: env.Job) -> JsonObject:
         "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "logs": _disk(Path(job.trials.logdir)),
         "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
-        "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),  # of Linux, for the page cache
+        "drop_caches": os.access(provenance.drop_caches_file(), os.W_OK),  # of Linux, for the page cache
     }
 
 
