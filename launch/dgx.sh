@@ -14,6 +14,11 @@ export HRNET_RECIPE="${HRNET_RECIPE:-cityscapes_80k}"
 export HRNET_BATCHSIZE="${HRNET_BATCHSIZE:-2}"
 export PRECISION="${PRECISION:-amp_o2}"
 
+## Steps: those of MODE=throughput are a minute on a DGX A100; a printed window waits for the GPUs
+export WARMUP_STEPS="${WARMUP_STEPS:-50}"
+export MEASURED_STEPS="${MEASURED_STEPS:-500}"
+export PRINT_STEPS="${PRINT_STEPS:-10}"
+
 ## cuDNN, by Paddle's own flags (a knob of STRATEGY wins over them); its workspace: harness/memory.py, by the card's memory
 export FLAGS_cudnn_exhaustive_search="${FLAGS_cudnn_exhaustive_search:-1}"        # all algorithms, on the first step
 export FLAGS_cudnn_batchnorm_spatial_persistent="${FLAGS_cudnn_batchnorm_spatial_persistent:-1}"
