@@ -213,6 +213,7 @@ CONTAINED = pytest.mark.parametrize(
 @CONTAINED
 def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, contained: bool) -> None:
     job = {**GOLDEN_JOB, "BATCHSIZE": "16", "NEXP": "2", "DGXSYSTEM": SYSTEM, "LOGDIR": str(results)}
+    job["CLEAR_CACHES"] = "1"
     if contained:
         job |= {"CONT": IMAGE, "CONT_NETWORK": nodes.network}
     number = slurm.submit(**job)
@@ -221,6 +222,8 @@ def test_two_trials_on_two_nodes(slurm: Slurm, nodes: Nodes, results: Path, cont
     assert [log.name for log in logs] == ["result_0.txt", "result_1.txt"]
     assert [containers.devices_and_nodes(log) for log in logs] == [(2, 2)] * 2
     assert jobs.values(logs[0], "seed") != jobs.values(logs[1], "seed")
+    may_flush = os.access("/proc/sys/vm/drop_caches", os.W_OK)
+    assert [jobs.values(log, "cache_clear") for log in logs] == [[may_flush] * 2] * 2  # each trial, on each node
     assert key_and_ranks_left(results) == []
     containers.nothing_is_left()
 
