@@ -34,8 +34,7 @@ class KeyResult:
         self.first_line: int | None = None  # of the first event
         self._first_value: Any = None  # of the first event
         self._has_other_values = False  # whether another event has another value
-        self.is_any_check_met = False  # whether an event met the rule's any_check
-        self.earliest_met_ms: float | None = None  # the time of the earliest event that did
+        self.earliest_met_ms: float | None = None  # the time of the earliest event that met the rule's any_check
         self._best: _Best | None = None
         self.failure_count = 0
         self._listed_failures: list[Finding] = []
@@ -79,7 +78,6 @@ class KeyResult:
         Args:
             event: The event, such as an eval_accuracy that reaches the target.
         """
-        self.is_any_check_met = True
         if self.earliest_met_ms is None or event.time_ms < self.earliest_met_ms:
             self.earliest_met_ms = event.time_ms
 
@@ -126,7 +124,7 @@ class KeyResult:
             if the key has no events at all.
         """
         check = self.rule.any_check
-        if check is None or self.event_count == 0 or self.is_any_check_met:
+        if check is None or self.event_count == 0 or self.earliest_met_ms is not None:
             return None
         if self._best is None:
             actual = "no number"
