@@ -5,6 +5,7 @@ work on a stream begins when what was issued before it on that stream is done, a
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,13 @@ def filter_elements(event: list[str]) -> int:
     return cases.padded(elements, cases.WIDTHS["half"])
 
 
+def early_waits(step: Step, computes_on: str) -> int:
+    """Return how often the computing stream waits for another one before the backward pass is over."""
+    waits = [i for i, event in enumerate(step.events) if event[0] == "wait" and event[1] == computes_on]
+    assert waits, "the updates wait for the all-reduces"
+    return sum(index < last_way_back(step) for index in waits)
+
+
 def elements_made(step: Step, start: int, end: int) -> int:
     """Return the elements of the filters' gradients that are issued between two events."""
     calls = [event for event in step.events[start:end] if event[:2] == ["cudnn", "cudnnConvolutionBackwardFilter"]]
@@ -103,9 +111,25 @@ def test_each_all_reduce_waits_for_the_gradients_of_its_bucket_alone(job: door.J
 
 
 def test_the_backward_pass_waits_for_no_all_reduce(job: door.Job) -> None:
+    """Where Paddle's thread that lays out the buffers keeps up: on a busy machine it may be late in a step."""
     for process in job.ranks:
-        step = process.training[1]
         computes_on = computing_stream(process)
-        waits = [i for i, event in enumerate(step.events) if event[0] == "wait" and event[1] == computes_on]
-        assert waits and min(waits) > last_way_back(step)
-        assert not step.of("sync"), "the host waits for nothing"
+        _, *steps = process.training
+        undisturbed = [step for step in steps if early_waits(step, computes_on) == 0]
+        assert len(undisturbed) > len(steps) / 2
+        assert not any(step.of("sync") for step in steps), "the host waits for nothing"
+
+
+def test_late_buffers_change_no_order_of_all_reduces(tmp_path: Path) -> None:
+    """Two ranks that issued them in two orders would wait for each other for ever."""
+    late = {"NULLGPU_NETWORK": "", "NULLGPU_LATE_BUFFERS_US": "40000"}
+    job = door.start(tmp_path, **CASE.variables(tmp_path) | late)
+    assert job.done.returncode == 0, job.explained
+    orders = set()
+    for process in job.ranks:
+        computes_on = computing_stream(process)
+        _, *steps = process.training
+        assert any(early_waits(step, computes_on) for step in steps), "they were late"
+        for step in steps:
+            orders.add(tuple((each.kind, each.elements) for each in all_reduces(step, computes_on)))
+    assert len(orders) == 1

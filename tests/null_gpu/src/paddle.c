@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define GPU(NAME) _ZN3phi8backends3gpu##NAME
 #define PLATFORM(NAME) _ZN6paddle8platform##NAME
@@ -24,6 +25,9 @@ enum { PLACE_PINNED = 3 };
 
 static __thread int device_now;
 int ng_current_device(void) { return device_now; }
+
+#define TEXT(NAME) #NAME
+#define NAME_OF(NAME) TEXT(NAME) /* of a macro: the text of what it stands for */
 
 /* A symbol of this name that lies behind ours, for the few that go on to Paddle's own. */
 static void *next(const char *name) {
@@ -236,6 +240,15 @@ LARS_KERNEL(_ZN3phi18LarsMomentumKernelIfNS_10GPUContextEEEvRKT0_RKSt6vectorIPKN
 LARS_KERNEL(_ZN3phi18LarsMomentumKernelIdNS_10GPUContextEEEvRKT0_RKSt6vectorIPKNS_11DenseTensorESaIS8_EESC_SC_SC_RKN6paddle8optionalISA_EERKS5_IfSaIfEEfffbfS5_IPS6_SaISM_EESO_SO_)
 LARS_KERNEL(_ZN3phi18LarsMomentumKernelINS_5dtype7float16ENS_10GPUContextEEEvRKT0_RKSt6vectorIPKNS_11DenseTensorESaISA_EESE_SE_SE_RKN6paddle8optionalISC_EERKS7_IfSaIfEEfffbfS7_IPS8_SaISO_EESQ_SQ_)
 
+/* ---- coalesce_tensor in half precision, which Paddle runs in a thread of its own: late by NULLGPU_LATE_BUFFERS_US */
+#define COALESCE \
+  _ZN3phi10KernelImplIPFvRKNS_10GPUContextERKSt6vectorIPKNS_11DenseTensorESaIS7_EENS_8DataTypeEbbbfbiiRKS4_IlSaIlEESG_S4_IPS5_SaISH_EESH_EXadL_ZNS_20CoalesceTensorKernelINS_5dtype7float16ES1_EEvRKT0_SB_SC_bbbfbiiSG_SG_SJ_SH_EEE7ComputeEPNS_13KernelContextE
+void COALESCE(void *context) {
+  void (*plain)(void *) = next(NAME_OF(COALESCE));
+  usleep((unsigned)ng_setting("NULLGPU_LATE_BUFFERS_US", 0));
+  plain(context);
+}
+
 /* ---- a block that another stream used too: free at once */
 void _ZN6paddle6memory10allocation24StreamSafeCUDAAllocation12RecordStreamEP11CUstream_st(void *self, void *stream) {
   ng_hit(ng_counter("event", "record, of a block"), 0);
@@ -325,8 +338,6 @@ __attribute__((aligned(16))) void GRAPH(5ResetEv)(struct graph *self) { self->is
 /* The workspace of a filter's gradient: while capturing, Paddle asks CUDA's runtime to be let ask cuDNN, whose answer is 0. */
 #define FILTER_WORKSPACE                                                                                          \
   _ZN3phi19SearchAlgorithmBaseILNS_8ConvKindE3EE16GetWorkspaceSizeERKNS_12ConvArgsBaseIP12cudnnContext15cudnnDataType_tEE31cudnnConvolutionBwdFilterAlgo_t
-#define TEXT(NAME) #NAME
-#define NAME_OF(NAME) TEXT(NAME)
 size_t FILTER_WORKSPACE(const void *arguments, int algorithm) {
   size_t (*plain)(const void *, int) = next(NAME_OF(FILTER_WORKSPACE));
   return ng_capturing ? 0 : plain(arguments, algorithm);
