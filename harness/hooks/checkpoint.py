@@ -31,7 +31,7 @@ from harness.progress import Timing
 from harness.ranks import Ranks
 from program.arrays import Array
 from runlog import schema
-from runlog.errors import RunError
+from runlog.errors import RunError, message_of
 from runlog.writer import RunLog
 
 MIB = 2**20
@@ -99,7 +99,7 @@ class Keeper(Hook):
 
         # Only rank 0 writes, in one thread at a time.
         self._writer: threading.Thread | None = None  # of the last checkpoint; None before the first
-        self._outcome: schema.Checkpoint | OSError | None = None  # the thread leaves it for `_report`, which logs it
+        self._outcome: schema.Checkpoint | Exception | None = None  # the thread leaves it for `_report`, which logs it
         # Checkpoints of this run, the oldest first: the one that it goes on from, and those before it.
         self._on_disk = not_newer(Path(start.path)) if start.is_from_checkpoint else []
         # Copies of the state, by name, which the thread writes. All checkpoints use the same memory for them, because
@@ -305,8 +305,8 @@ class Keeper(Hook):
     def _write(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> None:
         """Write a checkpoint in a thread of its own, and leave its outcome for the main thread.
 
-        This thread must not write the log. So `self._outcome` gets the event for the log, or the OSError that came, and
-        `_report` logs it later on the main thread.
+        This thread must not write the log. So `self._outcome` gets the event for the log, or the error that came, and
+        `_report` logs it later on the main thread. No error ends the run, which has lost no more than a checkpoint.
 
         Args:
             arrays: The state to write, by name.
@@ -315,7 +315,7 @@ class Keeper(Hook):
         """
         try:
             self._outcome = self._write_file(arrays, position, blocked_s)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread, behind which nobody would hear of it
             self._outcome = error
 
     def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> schema.Checkpoint:
@@ -375,7 +375,7 @@ class Keeper(Hook):
         if isinstance(outcome, schema.Checkpoint):
             self._log.event(schema.CHECKPOINT, outcome)
         elif outcome:
-            text = f"warning: checkpoint not written: {outcome}"
+            text = f"warning: checkpoint not written: {_in_words(outcome)}"
             print(text, file=sys.stderr, flush=True)
             self._log.text(text)
 
@@ -427,6 +427,18 @@ def _require_finite(arrays: dict[str, Array]) -> None:
         is_floating_point = value.dtype.kind == "f"
         if is_floating_point and not math.isfinite(np.sum(value, dtype=np.float64)):
             raise OSError(f"{name} is not finite")
+
+
+def _in_words(error: Exception) -> str:
+    """Return an error on one line, with its class unless it is of the disk, whose text tells the kind.
+
+    Args:
+        error: The error.
+    """
+    text = message_of(error)
+    kind = type(error).__name__
+    is_clear_without_kind = isinstance(error, OSError) or text == kind
+    return text if is_clear_without_kind else f"{kind}: {text}"
 
 
 def _mib(size_bytes: int) -> str:

@@ -358,6 +358,35 @@ def test_a_disk_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_path
     assert "warning: checkpoint not written: [Errno 28] No space left on device" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "MemoryError"),
+        (ValueError("of no type\nthat a file has"), "ValueError: of no type that a file has"),
+    ],
+)
+def test_any_error_of_the_writing_is_told_and_costs_no_run(
+    error: Exception,
+    said: str,
+    tmp_path: Path,
+    one_rank: Ranks,
+    built: programs.Built,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = tmp_path / "result_0.txt"
+    with keeper(one_rank, tmp_path / "kept", log) as made:
+        with monkeypatch.context() as broken:
+            broken.setattr(checkpoint, "write", mock.Mock(side_effect=error))
+            made.epoch_ended(built.main, 1)
+            assert made.last_good == "there is no checkpoint of this run"
+        assert made.window_ends(built.main, Timing(), step=11, epoch=2) == 0.0
+        warning = f"warning: checkpoint not written: {said}\n"
+        assert warning in log.read_text() and warning in capfd.readouterr().err
+        made.epoch_ended(built.main, 2)
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["step_000000020.safetensors"]
+
+
 def test_no_step_waits_for_the_disk(tmp_path, one_rank, built, monkeypatch):
     """On a disk that stands still training goes on, past the next checkpoint too, which is then left out."""
     goes, write = threading.Event(), checkpoint.write
