@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from harness.job import Job
 from harness.ranks import Ranks
 from program import build, stored
 from program.arrays import Array
+from runlog.errors import message_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class Start:
     position: Position
     path: str = ""  # of the checkpoint; empty for step 0
     arrays: dict[str, Array] = field(default_factory=dict)  # of the checkpoint; empty on all ranks but 0
-    notes: tuple[str, ...] = ()  # a sentence each on what differs from the checkpoint's run; empty on all ranks but 0
+    # A sentence each on skipped checkpoints, and on what differs from this one's run; empty on all ranks but 0.
+    notes: tuple[str, ...] = ()
 
     @property
     def is_from_checkpoint(self) -> bool:
@@ -69,8 +71,8 @@ def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
 def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
     """Return the start at the newest checkpoint that is not damaged, with arrays and notes; at step 0 if there is none.
 
-    Damaged checkpoints are skipped with a warning. If this run cannot go on from the newest good one, no older one is
-    tried.
+    Damaged checkpoints are skipped, and the notes say so. If this run cannot go on from the newest good one, no older
+    one is tried.
 
     Args:
         job: The settings of the job, which tell the folder.
@@ -82,24 +84,25 @@ def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
     """
     folder = folder_of(job)
     checkpoints = newest_first(folder)
+    skipped: list[str] = []  # a note of each
     for path in checkpoints:
         try:
             contents = read(path)
             position = Position(**contents.metadata["position"])
             saved_identity = contents.metadata["run"]
         except (ValueError, KeyError, TypeError, OSError) as error:
-            print(f"warning: {path}: damaged, {error}: skipped", file=sys.stderr, flush=True)
+            skipped.append(f"{path}: damaged, {message_of(error)}: skipped")
+            print(f"warning: {skipped[-1]}", file=sys.stderr, flush=True)  # at once: there may be no log to say it in
             continue
         differs = _differences_in_words(saved_identity, identity)
         if differs:
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         _require_same_course(path, position, job, ranks)
-        notes = _notes_on_training_files(path, saved_identity, identity)
+        notes = (*skipped, *_notes_on_training_files(path, saved_identity, identity))
         return Start(position=position, path=str(path), arrays=contents.arrays, notes=notes)
     if checkpoints:
         raise ValueError(f"{folder}: no checkpoint in it is whole: move them away to start at step 0")
-    print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
-    return FROM_STEP_0
+    return replace(FROM_STEP_0, notes=(f"RESUME=auto: {folder} has no good checkpoint: starting at step 0",))
 
 
 def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:

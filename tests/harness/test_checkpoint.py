@@ -124,7 +124,8 @@ def test_the_newest_good_one_is_taken(tmp_path, one_rank, capfd):
     (tmp_path / ".step_000000300.safetensors.tmp").write_bytes(b"half")
     start = resume.find(job(tmp_path), one_rank, RUN)
     assert start.path == str(old) and start.position == dataclasses.replace(POSITION, step=10)
-    assert f"warning: {damaged}: damaged, its checksum is wrong: skipped" in capfd.readouterr().err
+    skipped = f"{damaged}: damaged, its checksum is wrong: skipped"
+    assert start.notes == (skipped,) and f"warning: {skipped}" in capfd.readouterr().err
     assert damaged.exists(), "nothing is thrown away"
 
 
@@ -146,7 +147,7 @@ def test_a_trial_does_not_go_on_from_the_checkpoint_of_another(tmp_path, one_ran
     )
     saved = save(tmp_path / "result_0.checkpoints", 10)
     assert resume.find(of_first, one_rank, RUN).path == str(saved)
-    assert resume.find(of_second, one_rank, RUN) == resume.FROM_STEP_0
+    assert not resume.find(of_second, one_rank, RUN).is_from_checkpoint
     with pytest.raises(ValueError, match="checkpoints are never overwritten"):
         keeper_of(with_values(of_first, resume="no"), one_rank, tmp_path / "first.txt")
     keeper_of(with_values(of_second, resume="no"), one_rank, tmp_path / "second.txt")
@@ -172,9 +173,10 @@ def test_a_folder_is_of_one_run_at_a_time(tmp_path, one_rank):
     kept.close()
 
 
-def test_none_means_the_beginning(tmp_path, one_rank, capfd):
-    assert resume.find(job(tmp_path / "no"), one_rank, RUN) == resume.FROM_STEP_0
-    assert "has no good checkpoint: starting at step 0" in capfd.readouterr().err
+def test_none_means_the_beginning(tmp_path, one_rank):
+    start = resume.find(job(tmp_path / "no"), one_rank, RUN)
+    assert start.notes == (f"RESUME=auto: {tmp_path / 'no'} has no good checkpoint: starting at step 0",)
+    assert dataclasses.replace(start, notes=()) == resume.FROM_STEP_0
     save(tmp_path, 10)
     assert resume.find(with_values(job(tmp_path), resume="no"), one_rank, RUN) == resume.FROM_STEP_0
 

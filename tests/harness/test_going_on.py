@@ -78,7 +78,13 @@ def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
     assert jobs.values(first, "checkpoint")[0]["step"] == step
 
     resume = {"RESUME": "auto", "CHECKPOINT_DIR": str(saved.parent)}
-    assert small.train(second, data, **resume).returncode == 1
+    damaged = saved.with_name("step_000000021.safetensors")
+    damaged.write_bytes(saved.read_bytes()[:-1])
+    done = small.train(second, data, **resume)
+    assert done.returncode == 1
+    skipped = f"warning: {damaged}: damaged, its checksum is wrong: skipped\n"
+    assert skipped in done.stdout and skipped in second.read_text(), "who looks at the terminal or the log learns of it"
+    damaged.unlink()
     assert steps_of(second) == list(range(step + 1, 21))
     with Image.open(data / "train/07.jpeg") as image:
         image.save(data / "train/07.jpeg", quality=10)  # as of another data set, which is as large
