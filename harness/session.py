@@ -78,7 +78,9 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         memory.explain_exhaustion(job.model.batchsize),
         ranks.lost_peer(),
         Progress(progress_kind, total_steps) as progress,
-        checkpoint.Keeper(job, me, log, start=start, identity=identity, seed=seed, steps_per_epoch=steps) as keeper,
+        checkpoint.Keeper(
+            job, me, log, progress, start=start, identity=identity, seed=seed, steps_per_epoch=steps
+        ) as keeper,
         contextlib.ExitStack() as stack,
     ):
         hooks: list[Hook] = []

@@ -27,7 +27,7 @@ from harness.hooks.checkpoint_file import SUFFIX, Position, folder_of, hold, new
 from harness.hooks.resume import Start
 from harness.job import Job
 from harness.processes import STOPPED_BY
-from harness.progress import Timing
+from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from program.arrays import Array
 from runlog import schema
@@ -52,6 +52,7 @@ class Keeper(Hook):
         job: Job,
         ranks: Ranks,
         log: RunLog,
+        progress: Progress,
         *,
         start: Start,
         identity: dict[str, Any],
@@ -66,6 +67,7 @@ class Keeper(Hook):
             job: The settings of the job: how often to write, how many files to keep, and in which folder.
             ranks: This process among the ranks of the job.
             log: The log of the run.
+            progress: What the user sees of the run, also that a checkpoint was not written.
             start: Where the run goes on from: step 0 or a checkpoint.
             identity: What the run's state depends on, such as the recipe and the image size, by name. Each checkpoint
                 states it.
@@ -79,6 +81,7 @@ class Keeper(Hook):
         self._settings = job.checkpoints
         self._ranks = ranks
         self._log = log
+        self._progress = progress
         self._steps_per_epoch = steps_per_epoch
         # Each checkpoint says of which run it is.
         self._identity = identity
@@ -369,7 +372,7 @@ class Keeper(Hook):
             self._writer.join()
 
     def _report(self) -> None:
-        """Log the outcome of the last checkpoint, once; if it was not written, print a warning, too."""
+        """Log the outcome of the last checkpoint, once; if it was not written, show and print a warning, too."""
         outcome = self._outcome
         self._outcome = None
         if isinstance(outcome, schema.Checkpoint):
@@ -377,6 +380,7 @@ class Keeper(Hook):
         elif outcome:
             text = f"warning: checkpoint not written: {_in_words(outcome)}"
             print(text, file=sys.stderr, flush=True)
+            self._progress.say(text)
             self._log.text(text)
 
 

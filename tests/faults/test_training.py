@@ -214,7 +214,8 @@ def test_a_checkpoint_without_room_costs_no_run(tmp_path):
     done = on_a_disk_of("100m", logdir, "./run_and_time.sh", **settings)
     log = tmp_path / "logs.seen/CPU/rn50/result_0.txt"
     assert done.returncode == 1 and "below the target" in jobs.abort_reason(log), done.stderr
-    assert "warning: checkpoint not written: " in log.read_text()
+    warning = "warning: checkpoint not written: "
+    assert warning in log.read_text() and warning in done.stdout, "who looks at the terminal learns of it in time"
     assert "MiB left" in log.with_suffix(".stderr").read_text()
     assert not list(log.parent.rglob("*step_*"))
 

@@ -24,7 +24,7 @@ from harness import env, state
 from harness.hooks import checkpoint, checkpoint_file, resume
 from harness.hooks.checkpoint_file import Position
 from harness.job import job_of, with_values
-from harness.progress import Timing
+from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from runlog.errors import RunError
 from runlog.writer import RunLog
@@ -229,7 +229,10 @@ def keeper(
 def keeper_of(
     settings: env.Job, one_rank: Ranks, log: Path, start: resume.Start = resume.FROM_STEP_0
 ) -> checkpoint.Keeper:
-    return checkpoint.Keeper(settings, one_rank, RunLog(log), start=start, identity=RUN, seed=7, steps_per_epoch=10)
+    shown = Progress("plain", 100)
+    return checkpoint.Keeper(
+        settings, one_rank, RunLog(log), shown, start=start, identity=RUN, seed=7, steps_per_epoch=10
+    )
 
 
 def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):
@@ -384,7 +387,7 @@ def test_any_error_of_the_writing_is_told_and_costs_no_run(
             assert made.last_good == "there is no checkpoint of this run"
         assert made.window_ends(built.main, Timing(), step=11, epoch=2) == 0.0
         warning = f"warning: checkpoint not written: {said}\n"
-        assert warning in log.read_text() and warning in capfd.readouterr().err
+        assert capfd.readouterr() == (warning, warning) and warning in log.read_text()
         made.epoch_ended(built.main, 2)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["step_000000020.safetensors"]
 
