@@ -27,6 +27,8 @@ STORED_FROM = 100_000
 CHECKED = 2_000
 STORED_SIZE = np.dtype("<i8")  # of a size in that file: an integer of 8 bytes, little-endian on any machine
 SHOWN_EVERY_S = 5.0
+# Sizes in bytes tell files apart if there are at least so many different ones; those of bitmaps may all be equal.
+TELLING_SIZES = 4
 
 OnProgress = Callable[[int, int], None]  # called with how many of how many files were looked at
 
@@ -119,8 +121,8 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each oddity of a data set that a user should know of before a run.
 
     Odd are a file that a part names more than once, or with several labels, a label file of several images, a part of
-    one class alone, a class that is evaluated and not trained on, a class folder with another label in each part, and a
-    file that is in both parts.
+    one class alone, a class that is evaluated and not trained on, a class folder with another label in each part, a
+    file that is in both parts, and parts that are copies of each other.
 
     Args:
         train: Names, sizes and labels of the training files.
@@ -140,12 +142,35 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
             notes.append(f"the {part} set has one class alone, {labels[0]}: there is nothing to tell apart")
     notes += _note_on_untrained_classes(train, evaluation)
     notes += _note_on_renumbered_folders(train, evaluation)
-    if _are_record_numbers(train.names):  # both parts count their records from 0, so equal names mean nothing
-        return notes
     in_both = sorted(set(train_names) & set(eval_names))
+    if _are_record_numbers(train.names):  # both parts count their records from 0, so equal names mean nothing
+        in_both = []
     if in_both:
         notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
+    else:
+        notes += _note_on_copies(train, evaluation)
     return notes
+
+
+def _note_on_copies(train: Contents, evaluation: Contents) -> list[str]:
+    """Return a sentence if both parts seem to hold the same images: as many, of the same sizes in bytes, in any order.
+
+    Such are found where one part was copied or linked as the other.
+
+    Args:
+        train: The training files with their sizes.
+        evaluation: The evaluation files with their sizes.
+
+    Returns:
+        One sentence in a list. An empty list if the sizes differ, or are too few different ones to tell.
+    """
+    sizes = np.sort(train.sizes)
+    if len(np.unique(sizes)) < TELLING_SIZES or not np.array_equal(sizes, np.sort(evaluation.sizes)):
+        return []
+    return [
+        f"the {len(sizes)} evaluation images have the sizes in bytes of the training images: they seem to be these "
+        "again, on which accuracy means nothing: see that each part has its own"
+    ]
 
 
 class _Again(NamedTuple):

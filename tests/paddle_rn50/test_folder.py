@@ -266,6 +266,35 @@ def test_what_is_odd_is_noted(root: Path, again: str) -> None:
         surveyed(root)
 
 
+def said_of_copies(root: Path) -> list[str]:
+    return [note for note in surveyed(root).notes if "images have the sizes in bytes of the training" in note]
+
+
+def test_a_part_that_is_the_other_again_is_noted(root: Path, tmp_path: Path) -> None:
+    """Each passed in silence: class folders that were linked or copied, and equal records."""
+    by_class(root)
+    assert said_of_copies(root) == []
+    shutil.rmtree(root / "val")
+    (root / "val").symlink_to("train")
+    assert len(said_of_copies(root)) == 1
+    pack.pack(root, tmp_path / "packed", "train")
+    for end in (".rec", ".idx"):
+        shutil.copy(tmp_path / f"packed/train{end}", tmp_path / f"packed/val{end}")
+    assert said_of_copies(tmp_path / "packed") == [
+        "the 40 evaluation images have the sizes in bytes of the training images: they seem to be these again, on which "
+        "accuracy means nothing: see that each part has its own"
+    ]
+
+
+def test_bitmaps_of_one_size_are_not_taken_for_copies(root: Path) -> None:
+    by_class(root)
+    shutil.rmtree(root / "val")
+    shutil.copytree(root / "train", root / "val")
+    for path in root.glob("*/*/*.jpeg"):
+        Image.open(path).save(path, "BMP")
+    assert said_of_copies(root) == []
+
+
 def test_a_file_with_two_labels_is_noted(root: Path) -> None:
     with (root / "train_list.txt").open("a") as listing:
         listing.write("train/02.jpeg 2\n./train/03.jpeg 4\n")
