@@ -281,8 +281,8 @@ def test_a_part_that_is_the_other_again_is_noted(root: Path, tmp_path: Path) -> 
     for end in (".rec", ".idx"):
         shutil.copy(tmp_path / f"packed/train{end}", tmp_path / f"packed/val{end}")
     assert said_of_copies(tmp_path / "packed") == [
-        "the 40 evaluation images have the sizes in bytes of the training images: they seem to be these again, on which "
-        "accuracy means nothing: see that each part has its own"
+        "the 40 evaluation images have the sizes in bytes of the training images: they seem to be these again, on "
+        "which accuracy means nothing: see that each part has its own"
     ]
 
 
