@@ -324,14 +324,35 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
                     if entry.name.startswith("."):
                         continue
                     if entry.is_dir():  # or a link to one
+                        _require_no_circle(root, current, entry)
                         folders_to_read.append(path)
                     elif entry.name.lower().endswith(IMAGE_ENDS) and not _is_pipe_or_device(entry):
                         images.append(path)
                     else:
                         others.append(path)
-        except OSError as error:  # links that lead in a circle end so, too, after some 40 rounds
+        except OSError as error:
             raise ValueError(named_files.explain(error)) from error
     return sorted(images), sorted(others)
+
+
+def _require_no_circle(root: Path, current: str, entry: os.DirEntry[str]) -> None:
+    """Raise ValueError if a link leads back to a folder that was passed on the way to it: it would be read for ever.
+
+    Args:
+        root: Folder of the data set.
+        current: Path of the folder with the entry, relative to `root`.
+        entry: Entry of that folder that is a folder or a link to one.
+
+    Raises:
+        ValueError: The entry is such a link. The message names it and where it leads.
+    """
+    if not entry.is_symlink():
+        return
+    target = Path(entry.path).resolve()
+    folder = root / current
+    passed = {path.resolve() for path in (folder, *folder.parents)}  # each, as a link may have been passed, too
+    if target in passed:
+        raise ValueError(f"{entry.path}: is a link back to {target}, in which it lies: remove the link")
 
 
 def _is_pipe_or_device(entry: os.DirEntry[str]) -> bool:

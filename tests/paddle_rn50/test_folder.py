@@ -150,6 +150,17 @@ def test_a_link_that_leads_to_itself_is_named(root: Path) -> None:
         data.find(root, "train", 10)
 
 
+@pytest.mark.parametrize(("link", "to"), [("up", "."), ("up", ".."), ("up", "../.."), ("a", "../n04")])
+def test_a_link_back_to_its_folder_is_named_once(root: Path, link: str, to: str) -> None:
+    """It was named by the path of 40 rounds."""
+    by_class(root)
+    (root / "train/n03" / link).symlink_to(to)
+    (root / "train/n04/back").symlink_to("../n03" if link == "a" else "../n05")
+    with pytest.raises(ValueError, match=r": is a link back to \S+, in which it lies: remove the link$") as caught:
+        data.find(root, "train", 10)
+    assert f"{root}/train/n03/{'a/back' if link == 'a' else 'up'}: is a link back" in str(caught.value)
+
+
 def test_a_flat_val_needs_its_labels(root: Path, tmp_path: Path) -> None:
     labels = tmp_path / "val.txt"
     labels.write_text((root / "val_list.txt").read_text().replace("val/", ""))
