@@ -56,7 +56,8 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
     Raises:
         ValueError: The data set is smaller than a global batch, the log exists or cannot be created, the checkpoints in
-            the run's folder are all damaged or do not fit this run or its settings, or the run is done already.
+            the run's folder are all damaged or do not fit this run or its settings, the run is done already, or
+            CHECKPOINT_DIR cannot be written.
         RunError: Memory ran out, another rank was lost, or the ranks could not be connected.
     """
     samples = task.dataset.train_samples
@@ -65,6 +66,8 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     if start.position.epoch > task.epochs:
         fix = "set RESUME=no, and move it and the log away or set LOGDIR"
         raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: {fix}")
+    if me.is_first:
+        checkpoint.require_writable(job)
     seed = start.position.seed if start.is_from_checkpoint else me.comm.bcast(_seed(job.course.seed))
     steps = sampling.steps_per_epoch(samples, job.global_batch)
     total_steps = task.epochs * steps if job.course.trains else job.course.throughput_steps

@@ -8,9 +8,11 @@ All randomness of a run is a function of (seed, epoch, sample): the seed and the
 
 import contextlib
 import math
+import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import asdict
@@ -30,7 +32,7 @@ from harness.processes import STOPPED_BY
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 from runlog.errors import RunError, message_of
 from runlog.writer import RunLog
 
@@ -88,7 +90,7 @@ class Keeper(Hook):
         self._seed = seed
         self._global_batch = job.global_batch
         self._folder = folder_of(job)
-        self._writes_checkpoints = job.course.trains and bool(job.checkpoints.epochs or job.checkpoints.minutes)
+        self._writes_checkpoints = _writes_checkpoints(job)
         self._lock: TextIO | None = None  # held on CHECKPOINT_DIR; a folder next to a log is of that log's run alone
         if self._writes_checkpoints and ranks.is_first:
             if job.checkpoints.folder:
@@ -382,6 +384,34 @@ class Keeper(Hook):
             print(text, file=sys.stderr, flush=True)
             self._progress.say(text)
             self._log.text(text)
+
+
+def require_writable(job: Job) -> None:
+    """Make CHECKPOINT_DIR if a job writes checkpoints there, and make sure that files can be made in it.
+
+    This is asked before a log is begun, and not of a folder next to the log, which is writable if the log is.
+
+    Args:
+        job: The settings of the job.
+
+    Raises:
+        ValueError: The folder cannot be made or written; the message says why.
+    """
+    if not (_writes_checkpoints(job) and job.checkpoints.folder):
+        return
+    folder = folder_of(job)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            with tempfile.TemporaryFile(dir=folder):  # for its error, which says why
+                pass
+    except OSError as error:
+        reason = OSError(error.errno, error.strerror, str(folder))
+        raise ValueError(f"CHECKPOINT_DIR={named_files.explain(reason)}") from error
+
+
+def _writes_checkpoints(job: Job) -> bool:
+    return job.course.trains and bool(job.checkpoints.epochs or job.checkpoints.minutes)
 
 
 def _prepare_folder(folder: Path, start: Start) -> None:

@@ -282,6 +282,20 @@ def test_a_read_only_log_folder_is_wrong_use(tmp_path, made):
 
 
 @RANKS
+@pytest.mark.parametrize("made", [False, True], ids=["no-folder", "with-folder"])
+def test_a_read_only_checkpoint_folder_is_wrong_use(tmp_path: Path, made: bool) -> None:
+    """Before a night's training of which nothing would be kept; for root too."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    folder = disk if made else disk / "new"
+    settings = {**small.TRAINING, "DGXNGPU": 1, "DATADIR": small.data_set(tmp_path / "data"), "CHECKPOINT_DIR": folder}
+    script = f"mount -o remount,ro {disk} && ./run_and_time.sh"
+    done = on_a_disk_of("1m", disk, "bash", "-c", script, **settings, LOGDIR=tmp_path / "logs")
+    said = f"error: CHECKPOINT_DIR={folder}: its file system cannot be written: name another path"
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+@RANKS
 def test_a_path_that_the_system_refuses_to_look_at(tmp_path: Path) -> None:
     """As root, whom no permission stops: a name that is too long for a folder."""
     data = small.data_set(tmp_path / "data")
