@@ -23,6 +23,7 @@ KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for on
 # The label is what stands behind the last blank, or behind the comma or semicolon of a spreadsheet.
 LINE = re.compile(r'(?P<path>.*[^\s,;])[\s,;]+"?(?P<label>[0-9]{1,18})"?')
 IMAGE_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+TABLE_ENDS = (".parquet", ".arrow")  # of Hugging Face's files, which are not read
 Size = tuple[int, int]  # width and height in pixels
 
 
@@ -108,17 +109,43 @@ def find(root: Path, part: str, classes: int) -> ImageList:
         classes: Number of classes that the labels may have, such as 1000.
 
     Raises:
-        ValueError: There is neither a list nor a folder, or the list or the class folders have a fault.
+        ValueError: There is neither a list nor a folder, or the list or the class folders have a fault, or there are
+            tables alone.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
         return read_list(root, part, classes)
-    if (root / part).is_dir():
+    is_folder = (root / part).is_dir()
+    has_class_folders = is_folder and bool(folder_names(root / part))
+    if not has_class_folders:  # beside class folders, a table is no matter
+        _require_no_table(root, part)
+    if is_folder:
         return by_class_folders(root, part, classes)
     raise ValueError(
         f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
         f"or class folders {part}/<class>/, or packed images under a name of docs/data.md"
     )
+
+
+def _require_no_table(root: Path, part: str) -> None:
+    """Raise ValueError if a part has Parquet or Arrow files, as Hugging Face's sets have them.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+
+    Raises:
+        ValueError: There is such a file: in `root` or `root`/data, of the part's name, or in the part's own folder.
+    """
+    start_of_name = "train" if part == "train" else "val"  # and validation
+    for pattern in (f"{start_of_name}*", f"data/{start_of_name}*", f"{start_of_name}*/*"):
+        for end in TABLE_ENDS:
+            table = min(root.glob(pattern + end), default=None)
+            if table is not None:
+                raise ValueError(
+                    f"{table}: is a file of Hugging Face's datasets, and {end[1:]} is not read: save its images into "
+                    f"class folders {part}/<class>/, or set DATADIR to a folder in a form of docs/data.md"
+                )
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:

@@ -13,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from google.protobuf.message import DecodeError
 
 from harness.passport import Contents
+from paddle_rn50.folder import TABLE_ENDS
 from paddle_rn50.records import SIZE_COLUMN, Form, Parsed, Records, read_index
 from program.arrays import Array
 from runlog import named_files
@@ -23,6 +24,7 @@ PATTERNS = {
     "train": ("train-*-of-*", "train*.tfrecord", "train/train-*-of-*"),
     "val": ("validation-*-of-*", "val*.tfrecord", "validation/validation-*-of-*"),
 }
+OTHER_ENDS = (".idx", *TABLE_ENDS)  # of files that may have such names and are no TFRecord
 NUMBERED = re.compile(r".*-(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(\.tfrecord)?")  # by TensorFlow's scripts
 GZIP_HEAD_BYTES = 10
 # Its magic, method and last two fields. The magic alone may be the length of a first record: 35,615 + 65,536 n bytes.
@@ -68,7 +70,7 @@ def files_of(root: Path, part: str) -> tuple[Path, ...]:
             set.
     """
     for pattern in PATTERNS[part]:
-        files = tuple(sorted(path for path in root.glob(pattern) if path.suffix != ".idx"))
+        files = tuple(sorted(path for path in root.glob(pattern) if path.suffix not in OTHER_ENDS))
         if files:
             _require_whole_set(root, pattern, files)
             return files

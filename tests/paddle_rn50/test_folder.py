@@ -245,6 +245,35 @@ def test_images_and_classes_that_a_flat_vals_labels_lack(
     assert (root / "val_list.txt").read_text() == "val/c.JPEG 1\n"
 
 
+# ---- forms that are not read
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "validation-00000-of-00001.parquet",
+        "data/validation-00000-of-00014-0d3c.parquet",
+        "val/0000.parquet",
+        "validation/data-00000-of-00001.arrow",
+    ],
+)
+def test_a_table_of_hugging_face_is_said_not_to_be_read(root: Path, name: str, tmp_path: Path) -> None:
+    """A name of TFRecord brought the advice to make its index."""
+    by_class(root)
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).write_bytes(b"PAR1")
+    assert len(data.find(root, "val", 10)) == 10, "beside class folders it is passed over"
+    other = tmp_path / "other"
+    (other / name).parent.mkdir(parents=True)
+    (root / name).rename(other / name)
+    end = Path(name).suffix[1:]
+    said = f"{other / name}: is a file of Hugging Face's datasets, and {end} is not read: save its images into class f"
+    with pytest.raises(ValueError, match=said):
+        data.find(other, "val", 10)
+    with pytest.raises(ValueError, match=said):
+        pack._files_of_part(other, "val")
+
+
 # ---- the passport
 
 
