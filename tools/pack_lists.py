@@ -79,8 +79,8 @@ def _flat_list(source: Path, labels: Path) -> bytes:
         labels: File with a line `name label` for each image. The result has its order.
 
     Raises:
-        ValueError: The file is missing, or a line has no label, a label that no class folder of train/ has, or an image
-            that val/ does not have.
+        ValueError: The file is missing, or a line has no label, a label that no class folder of train/ has, an image
+            that val/ does not have, or one that an earlier line names.
     """
     image_folder = source / "val"
     if not labels.is_file():
@@ -91,6 +91,7 @@ def _flat_list(source: Path, labels: Path) -> bytes:
         name for name in folder.file_names(image_folder) if name.lower().endswith(folder.IMAGE_ENDS)
     }  # all images at first; each line takes its image out
     lines = []
+    places: dict[str, str] = {}  # by file name: the line that names it
     for where, text in list_lines(labels):  # `where` is the line's place, "labels.txt:7", for messages
         image = _labelled_image(where, text)
         fault = existing_files.fault(image.file_name)  # why the file cannot be used, or ""
@@ -101,6 +102,9 @@ def _flat_list(source: Path, labels: Path) -> bytes:
                 f"{where}: label {int(image.label)} is out of range: {source / 'train'} has {classes} class folders, "
                 "which are numbered from 0"
             )
+        place = places.setdefault(image.file_name, where)
+        if place != where:
+            raise ValueError(f"{where}: names {image.file_name} again, after {place}: remove the line that is wrong")
         images_without_line.discard(image.file_name)
         lines.append(f"{image_folder.name}/{image.file_name} {int(image.label)}\n")
     if images_without_line:

@@ -238,6 +238,10 @@ def test_images_and_classes_that_a_flat_vals_labels_lack(
     labels.write_text("a.JPEG 1\nb.JPEG 10\n")
     with pytest.raises(ValueError, match=r"labels\.txt:2: label 10 is out of range: \S+/train has 10 class folders"):
         pack_lists.write_lists(root, labels)
+    labels.write_text("a.JPEG 1\nb.JPEG 2\nval/a.JPEG 3\n")  # of which both lines were written
+    with pytest.raises(ValueError, match=rf"{labels}:3: names a\.JPEG again, after {labels}:1: remove the line that "):
+        pack_lists.write_lists(root, labels)
+    assert not (root / "val_list.txt").exists()
     labels.write_text("c.JPEG 1\n")
     pack_lists.write_lists(root, labels)
     said = f"{labels}: does not name 2 images of {root}/val: left out of the list, the first is a.JPEG"
