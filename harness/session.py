@@ -117,8 +117,8 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         task: The model, the data set and the schedule.
 
     Returns:
-        Workload, recipe, image size, precision, number of training samples and of epochs, by name, and the digest of
-        the training files or of those that they were packed from; None if the data are synthetic.
+        Workload, recipe, image size, precision, kind of data, number of training samples and of epochs, by name, and
+        the digest of the training files or of those that they were packed from; None if the data are synthetic.
     """
     recipe = task.workload.recipe
     files = task.dataset.train_source or task.dataset.train
@@ -127,6 +127,7 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         "recipe": recipe.name,
         "image_size": recipe.image_size,
         "precision": model.precision,
+        "data": "synthetic" if task.dataset.synthetic else "real",  # as DATA names them
         "train_samples": task.dataset.train_samples,
         "epochs": task.epochs,
         resume.TRAIN_SHA256: files.sha256 if files else None,

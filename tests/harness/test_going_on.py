@@ -86,6 +86,8 @@ def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
     assert skipped in done.stdout and skipped in second.read_text(), "who looks at the terminal or the log learns of it"
     damaged.unlink()
     assert steps_of(second) == list(range(step + 1, 21))
+    done = small.train(third, data, **resume, DATA="synthetic")
+    assert done.returncode == 2 and "of another run (data 'real' there, 'synthetic' here)" in done.stderr, done.stderr
     with Image.open(data / "train/07.jpeg") as image:
         image.save(data / "train/07.jpeg", quality=10)  # as of another data set, which is as large
     done = small.train(third, data, ranks=1, **resume)
