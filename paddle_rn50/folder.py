@@ -23,6 +23,7 @@ KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for on
 # The label is what stands behind the last blank, or behind the comma or semicolon of a spreadsheet.
 LINE = re.compile(r'(?P<path>.*[^\s,;])[\s,;]+"?(?P<label>[0-9]{1,18})"?')
 IMAGE_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+KAGGLES_FOLDERS = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")  # of ImageNet's images in Kaggle's archive
 TABLE_ENDS = (".parquet", ".arrow")  # of Hugging Face's files, which are not read
 Size = tuple[int, int]  # width and height in pixels
 
@@ -123,8 +124,23 @@ def find(root: Path, part: str, classes: int) -> ImageList:
         return by_class_folders(root, part, classes)
     raise ValueError(
         f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
-        f"or class folders {part}/<class>/, or packed images under a name of docs/data.md"
+        f"or class folders {part}/<class>/, or packed images under a name of docs/data.md{_hint_at_near(root, part)}"
     )
+
+
+def _hint_at_near(root: Path, part: str) -> str:
+    """Return words for a message on the folder that may be meant where a part is absent from a data set's folder.
+
+    Args:
+        root: The folder that DATADIR names.
+        part: "train" or "val".
+
+    Returns:
+        The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if no folder within `root` has the part.
+    """
+    near = sorted(path.parent for path in root.glob(f"*/{part}") if path.is_dir())
+    near += [root / below for below in KAGGLES_FOLDERS if (root / below / part).is_dir()]
+    return f"; is {near[0]} meant, which has {part}/?" if near else ""
 
 
 def _require_no_table(root: Path, part: str) -> None:

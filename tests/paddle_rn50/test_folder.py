@@ -249,6 +249,20 @@ def test_images_and_classes_that_a_flat_vals_labels_lack(
     assert (root / "val_list.txt").read_text() == "val/c.JPEG 1\n"
 
 
+@pytest.mark.parametrize("below", ["CLS-LOC", "ILSVRC/Data/CLS-LOC"])
+def test_a_folder_within_datadir_that_has_the_part_is_named(root: Path, tmp_path: Path, below: str) -> None:
+    """The advice was to write a list."""
+    by_class(root)
+    meant = tmp_path / "imagenet" / below
+    meant.parent.mkdir(parents=True)
+    root.rename(meant)
+    with pytest.raises(ValueError, match=rf"; is {meant} meant, which has val/\?$"):
+        data.find(tmp_path / "imagenet", "val", 10)
+    shutil.rmtree(meant)
+    with pytest.raises(ValueError, match=r"under a name of docs/data\.md$"):
+        data.find(tmp_path / "imagenet", "val", 10)
+
+
 # ---- forms that are not read
 
 
