@@ -26,6 +26,7 @@ from paddle_hrnet.config import Recipe
 from program.arrays import Array
 from program.layers import Layers
 from runlog import named_files
+from runlog.digits import counted
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
 STEM = 64
@@ -252,6 +253,7 @@ def _module(branches: list[static.Variable], stage: int, number: int, layers: La
 
 ERRORS_OF_PICKLE = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError)
 BACKBONE = "backbone."  # begins the names of all layers but the head's
+CLASSIFIER_WEIGHT = "head.cls.weight"  # [classes, channels, 1, 1]
 # The last two parts of a variable's name, our layer and value, and those that PaddleSeg has in their place. What stands
 # before them is the same.
 PADDLESEG_LAYERS = {"conv": "_conv", "bn": "_batch_norm", "cls": "cls"}
@@ -361,7 +363,7 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     loaded = read_pdparams(path)
     is_whole_model = any(name.startswith(BACKBONE) for name in loaded)
     values = {}
-    misfits = []
+    misfits = {}  # by the name in the file
     for variable in program.list_vars():
         name_in_model = paddleseg_name(variable.name)
         name_in_file = name_in_model if is_whole_model else _name_in_backbone(name_in_model)
@@ -371,13 +373,17 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
             continue
         misfit = _misfit(name_in_file, loaded.get(name_in_file), variable)
         if misfit:
-            misfits.append(misfit)
+            misfits[name_in_file] = misfit
         else:
             values[variable.name] = loaded[name_in_file]
     if misfits:
-        raise ValueError(
-            f"{path}: {len(misfits)} layers do not fit: {_first_of(misfits)}: set PRETRAINED to weights of HRNet-W18"
-        )
+        fix = "set PRETRAINED to weights of HRNet-W18"
+        classifier = loaded.get(CLASSIFIER_WEIGHT)
+        only_classifier = CLASSIFIER_WEIGHT in misfits and all(name.startswith("head.cls.") for name in misfits)
+        if only_classifier and classifier is not None and classifier.ndim > 0:
+            fix = f"it is for {len(classifier)} classes: set PRETRAINED to weights of the backbone alone"
+        found = _first_of(list(misfits.values()))
+        raise ValueError(f"{path}: does not fit in {counted(len(misfits), 'layer')}: {found}: {fix}")
     return values
 
 

@@ -176,7 +176,17 @@ def test_a_mismatch_names_the_layers(tmp_path: Path) -> None:
     state["head.cls.weight"] = np.zeros([21, 270, 1, 1], dtype=np.float32)
     absent = "backbone.la1.bb_layer2_1.conv1._conv.weight is absent; "
     other = r"head.cls.weight is \[21, 270, 1, 1\] there and \[19, 270, 1, 1\] here: set PRETRAINED"
-    with pytest.raises(ValueError, match=f"2 layers do not fit: {absent}{other}"):
+    with pytest.raises(ValueError, match=f"does not fit in 2 layers: {absent}{other}"):
+        pretrained_weights(saved(tmp_path, state), main)
+
+
+def test_weights_for_other_classes_are_told_as_such(tmp_path: Path) -> None:
+    """They are of HRNet-W18, and the advice to take such would lead nowhere."""
+    main = build()
+    state = zeros(main)
+    state["head.cls.weight"] = np.zeros([21, 270, 1, 1], dtype=np.float32)
+    fix = "it is for 21 classes: set PRETRAINED to weights of the backbone alone"
+    with pytest.raises(ValueError, match=f"does not fit in 1 layer: .*: {fix}"):
         pretrained_weights(saved(tmp_path, state), main)
 
 
