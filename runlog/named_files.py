@@ -83,10 +83,12 @@ def is_file(path: Path) -> bool:
         False if nothing is there, for /dev/null, and for a stream of this process, such as /dev/stdin, that is no file.
 
     Raises:
-        UnusableError: The path leads to something else, such as a folder or a pipe, or is a link that leads back to
-            itself.
+        UnusableError: The path leads to something else, such as a folder or a pipe, or is a link that leads nowhere or
+            back to itself.
     """
     require_file_if_present(path)
+    if path.is_symlink() and not path.exists():  # it was meant to be there
+        raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")
     return path.is_file()
 
 

@@ -193,6 +193,15 @@ def test_a_class_whose_link_is_dead_renumbers_no_other(root: Path) -> None:
         data.find(root, "train", 10)
 
 
+@pytest.mark.parametrize("name", ["train_list.txt", "train.rec", "train-00000-of-00001"])
+def test_a_dead_link_is_not_passed_over_for_class_folders(root: Path, name: str) -> None:
+    """All class folders were trained on where a list of fewer images was meant."""
+    by_class(root)
+    (root / name).symlink_to("/absent/disk")
+    with pytest.raises(ValueError, match=rf"/{name}: is a link to a file that is absent: restore the file or remove"):
+        data.find(root, "train", 10)
+
+
 @pytest.mark.parametrize("listed", ["train", "val"])
 def test_a_list_and_class_folders_number_the_classes_alike(root: Path, listed: str) -> None:
     by_class(root)

@@ -220,7 +220,7 @@ def test_compressed_records_are_named_as_such(tmp_path: Path) -> None:
         data._packed(tmp_path, "train", 10)
     file.unlink()
     file.symlink_to(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"train-00000-of-00001: no such file: restore it"):
+    with pytest.raises(ValueError, match=r"train-00000-of-00001: is a link to a file that is absent: restore"):
         data._packed(tmp_path, "train", 10)
 
 
