@@ -98,7 +98,9 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
         largest = (int(content["width"]), int(content["height"]))
         passport = content.get("source")
         source = schema.Passport(**passport) if passport else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if min(largest) < 1:
+            raise ValueError("an image has a pixel at least")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(
             f"{sizes_file}: is damaged or of another version: remove it, then tools.pack --sizes writes it"
         ) from error

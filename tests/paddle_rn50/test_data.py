@@ -285,7 +285,12 @@ def test_the_decoder_is_told_of_the_largest_image(tmp_path: Path) -> None:
             with closing(data.Loader(images, iter([]), reader(4, data.ImageFormat(size=64)), **options)) as source:
                 found = source._pipeline.serialize()
             assert [name.encode() in found for name in hints] == [bool(largest)] * 4
-    (tmp_path / "train.sizes.json").write_text('{"width": 5}')
+
+
+@pytest.mark.parametrize("text", ['{"width": 5}', '{"width": 5, "height": 1e999}', '{"width": 5, "height": 0}', "[]"])
+def test_damaged_sizes_are_named(tmp_path: Path, text: str) -> None:
+    write(tmp_path, [np.zeros((64, 64, 3), dtype=np.uint8)])
+    (tmp_path / "train.sizes.json").write_text(text)
     with pytest.raises(ValueError, match=r"train\.sizes\.json: is damaged or of another version: remove it"):
         data.find(tmp_path, "train", 10)
 
