@@ -136,9 +136,11 @@ def _hint_at_near(root: Path, part: str) -> str:
         part: "train" or "val".
 
     Returns:
-        The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if no folder within `root` has the part.
+        The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if no folder within or above `root` has the
+        part.
     """
-    near = sorted(path.parent for path in root.glob(f"*/{part}") if path.is_dir())
+    near = [root.parent] if root.name in ("train", "val") and (root.parent / part).is_dir() else []
+    near += sorted(path.parent for path in root.glob(f"*/{part}") if path.is_dir())
     near += [root / below for below in KAGGLES_FOLDERS if (root / below / part).is_dir()]
     return f"; is {near[0]} meant, which has {part}/?" if near else ""
 

@@ -272,6 +272,12 @@ def test_a_folder_within_datadir_that_has_the_part_is_named(root: Path, tmp_path
         data.find(tmp_path / "imagenet", "val", 10)
 
 
+def test_the_folder_above_is_named_where_datadir_is_a_part(root: Path) -> None:
+    by_class(root)
+    with pytest.raises(ValueError, match=rf"; is {root} meant, which has val/\?$"):
+        data.find(root / "train", "val", 10)
+
+
 # ---- forms that are not read
 
 
