@@ -192,7 +192,9 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
             raise ValueError(f"{where}: {text!r} has no label: write 'path label', the label a number from 0")
         label = int(line["label"])
         if label >= classes:
-            raise ValueError(f"{where}: label {label} is out of range: the recipe has {classes} classes")
+            raise ValueError(
+                f"{where}: label {label} is out of range: the recipe has {classes} classes, numbered from 0"
+            )
         path = folders.relative(unquoted(line["path"]))
         fault = folders.fault(path)
         if fault:
