@@ -118,7 +118,7 @@ def find(root: Path, part: str, classes: int) -> ImageList:
         return read_list(root, part, classes)
     is_folder = (root / part).is_dir()
     has_class_folders = is_folder and bool(folder_names(root / part))
-    if not has_class_folders:  # beside class folders, a table is no matter
+    if not has_class_folders:  # with class folders there, a table is not used
         _require_no_table(root, part)
     if is_folder:
         return by_class_folders(root, part, classes)
