@@ -142,9 +142,9 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
             notes.append(f"the {part} set has one class alone, {labels[0]}: there is nothing to tell apart")
     notes += _note_on_untrained_classes(train, evaluation)
     notes += _note_on_renumbered_folders(train, evaluation)
-    in_both = sorted(set(train_names) & set(eval_names))
-    if _are_record_numbers(train.names):  # both parts count their records from 0, so equal names mean nothing
-        in_both = []
+    in_both: list[str] = []
+    if not _are_record_numbers(train.names):  # else both parts count their records from 0: equal names mean nothing
+        in_both = sorted(set(train_names) & set(eval_names))
     if in_both:
         notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
     else:
@@ -164,6 +164,8 @@ def _note_on_copies(train: Contents, evaluation: Contents) -> list[str]:
     Returns:
         One sentence in a list. An empty list if the sizes differ, or are too few different ones to tell.
     """
+    if len(train.sizes) != len(evaluation.sizes):  # as nearly always; a million sizes are not sorted for that
+        return []
     sizes = np.sort(train.sizes)
     if len(np.unique(sizes)) < TELLING_SIZES or not np.array_equal(sizes, np.sort(evaluation.sizes)):
         return []
