@@ -18,14 +18,23 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 import numpy as np
 from paddle import static
 
 from harness import state
 from harness.hooks import Hook
-from harness.hooks.checkpoint_file import SUFFIX, Position, folder_of, hold, newest_first, not_newer, write
+from harness.hooks.checkpoint_file import (
+    SUFFIX,
+    Position,
+    flush_folder,
+    folder_of,
+    hold,
+    newest_first,
+    not_newer,
+    write,
+)
 from harness.hooks.resume import Start
 from harness.job import Job
 from harness.processes import STOPPED_BY
@@ -40,6 +49,13 @@ MIB = 2**20
 SPARE = 64 * MIB  # left on the disk by a checkpoint, as the log's next line must find room there
 PATIENCE_S = 120.0  # NFS keeps the lock of a node that was lost for up to 90 s, and a run goes on elsewhere at once
 NO_SIGNAL = 0  # below the number of any signal
+
+
+class _Written(NamedTuple):
+    """The outcome of a checkpoint that was written."""
+
+    event: schema.Checkpoint
+    left_undone: str  # why older checkpoints were not removed, or the file may be lost; empty: all is done
 
 
 class Keeper(Hook):
@@ -104,7 +120,7 @@ class Keeper(Hook):
 
         # Only rank 0 writes, in one thread at a time.
         self._writer: threading.Thread | None = None  # of the last checkpoint; None before the first
-        self._outcome: schema.Checkpoint | Exception | None = None  # the thread leaves it for `_report`, which logs it
+        self._outcome: _Written | Exception | None = None  # the thread leaves it for `_report`, which logs it
         # Checkpoints of this run, the oldest first: the one that it goes on from, and those before it.
         self._on_disk = not_newer(Path(start.path)) if start.is_from_checkpoint else []
         # Copies of the state, by name, which the thread writes. All checkpoints use the same memory for them, because
@@ -255,7 +271,8 @@ class Keeper(Hook):
     def _save(self, main: Any, position: Position) -> None:
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
-        If rank 0 is still writing the checkpoint before, it leaves this one out, and says so in the log.
+        If rank 0 is still writing the checkpoint before, it leaves this one out, and says so in the log. Without memory
+        for the copy, or if no thread can be started, it warns that the checkpoint is not written.
 
         Args:
             main: The training program.
@@ -271,10 +288,16 @@ class Keeper(Hook):
             return
 
         self._report()  # before the new thread replaces the outcome of the checkpoint before
-        arrays = self._copy_shared(main) | statistics
-        blocked_s = time.monotonic() - started_s
-        self._writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
-        self._writer.start()
+        try:
+            arrays = self._copy_shared(main) | statistics
+            blocked_s = time.monotonic() - started_s
+            writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
+            writer.start()
+        except (MemoryError, RuntimeError) as error:  # the latter where the system gives no further thread
+            self._outcome = error
+            self._report()
+        else:
+            self._writer = writer
 
     def _gather_statistics(self, main: static.Program) -> dict[str, Array] | None:
         """Collect the BN statistics of all ranks on rank 0; every rank must call this.
@@ -323,7 +346,7 @@ class Keeper(Hook):
         except Exception as error:  # noqa: BLE001 - the boundary of the thread, behind which nobody would hear of it
             self._outcome = error
 
-    def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> schema.Checkpoint:
+    def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> _Written:
         """Write the file of a checkpoint, and remove the oldest files so that CHECKPOINT_KEEP are left.
 
         Args:
@@ -332,26 +355,41 @@ class Keeper(Hook):
             blocked_s: Seconds that the training waited for the copy of its state, for the event.
 
         Returns:
-            The event for the log: step, file, size and times.
+            The event for the log (step, file, size and times), and what failed once the file was complete.
 
         Raises:
-            OSError: The state is not finite, or the disk is full or fails.
+            OSError: The state is not finite, or the disk is full or fails, so that there is no new file.
         """
         started_s = time.monotonic()
         _require_finite(arrays)
         self._require_room(arrays)
         path = self._folder / f"step_{position.step:09d}{SUFFIX}"
-        write(path, arrays, {"position": asdict(position), "run": self._identity})
+        size_bytes = write(path, arrays, {"position": asdict(position), "run": self._identity})
         self._on_disk.append(path)
-        while len(self._on_disk) > self._settings.keep:
-            self._on_disk.pop(0).unlink(missing_ok=True)
-        return schema.Checkpoint(
+        left_undone = ""
+        try:
+            flush_folder(self._folder)
+            self._remove_oldest()
+        except OSError as error:
+            left_undone = _in_words(error)
+        event = schema.Checkpoint(
             step=position.step,
             file=path.name,
-            mib=round(path.stat().st_size / MIB, 1),
+            mib=round(size_bytes / MIB, 1),
             blocked_s=round(blocked_s, 4),
             write_s=round(time.monotonic() - started_s, 4),
         )
+        return _Written(event, left_undone)
+
+    def _remove_oldest(self) -> None:
+        """Remove the oldest checkpoints, so that CHECKPOINT_KEEP are left.
+
+        Raises:
+            OSError: One cannot be removed. The next call tries it again.
+        """
+        while len(self._on_disk) > self._settings.keep:
+            self._on_disk[0].unlink(missing_ok=True)
+            self._on_disk.pop(0)
 
     def _require_room(self, arrays: dict[str, Array]) -> None:
         """Create the folder of the checkpoints, and make sure that its disk has room for a further one.
@@ -374,16 +412,26 @@ class Keeper(Hook):
             self._writer.join()
 
     def _report(self) -> None:
-        """Log the outcome of the last checkpoint, once; if it was not written, show and print a warning, too."""
+        """Log the outcome of the last checkpoint, once; if anything failed, show and print a warning, too."""
         outcome = self._outcome
         self._outcome = None
-        if isinstance(outcome, schema.Checkpoint):
-            self._log.event(schema.CHECKPOINT, outcome)
+        if isinstance(outcome, Exception):
+            self._warn(f"checkpoint not written: {_in_words(outcome)}")
         elif outcome:
-            text = f"warning: checkpoint not written: {_in_words(outcome)}"
-            print(text, file=sys.stderr, flush=True)
-            self._progress.say(text)
-            self._log.text(text)
+            self._log.event(schema.CHECKPOINT, outcome.event)
+            if outcome.left_undone:
+                self._warn(f"{outcome.event.file} is written, but older checkpoints may be left: {outcome.left_undone}")
+
+    def _warn(self, note: str) -> None:
+        """Show a warning, print it on stderr and log it; again for each checkpoint, as each is one more that is lost.
+
+        Args:
+            note: The warning, one line.
+        """
+        text = f"warning: {note}"
+        print(text, file=sys.stderr, flush=True)
+        self._progress.say(text)
+        self._log.text(text)
 
 
 def require_writable(job: Job) -> None:

@@ -5,6 +5,7 @@ holds the SHA-256 of header and arrays. A file is written under a temporary name
 that has a checkpoint's name is complete.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -25,6 +26,7 @@ from program.arrays import Array
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}
 SUFFIX = ".safetensors"
 LOCK = ".lock"  # the file of a folder that its run holds; it is empty
+CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP)  # what some network file systems answer
 LENGTH_BYTES = 8  # at the file's start: the header's length, little-endian
 _NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
@@ -38,12 +40,12 @@ def _canonical(header: dict[str, Any]) -> bytes:
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
 
 
-def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
-    """Write arrays and metadata to a checkpoint file in safetensors format, atomically.
+def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> int:
+    """Write arrays and metadata to a checkpoint file in safetensors format, atomically; return its size in bytes.
 
     The data go to a hidden temporary file in the same folder, are flushed to disk, and replace `path` only then. A
     crash thus never leaves a partial file under the checkpoint's name. The header holds a SHA-256 checksum of the
-    header and the arrays.
+    header and the arrays. Until `flush_folder` has returned, a crash of the machine may lose the file's new name.
 
     Args:
         path: The file to write, such as "step_000000100.safetensors". An existing file is replaced.
@@ -65,8 +67,9 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
             file.writelines(contents)
             file.flush()
             os.fsync(file.fileno())
+            size_bytes = file.tell()
         temporary.replace(path)
-        _flush_folder(path.parent)
+        return size_bytes
     finally:
         temporary.unlink(missing_ok=True)  # left over by an error alone, as it was renamed otherwise
 
@@ -117,15 +120,21 @@ def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
     return header_text + b" " * bytes_to_fill
 
 
-def _flush_folder(folder: Path) -> None:
-    """Wait until the names of a folder's files are on the disk.
+def flush_folder(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk; do nothing on a file system that cannot be asked to.
 
     Args:
         folder: The folder.
+
+    Raises:
+        OSError: The disk fails, or the folder may not be read.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in CANNOT_FLUSH_FOLDERS:
+            raise
     finally:
         os.close(descriptor)
 
