@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from runlog.errors import RunError
 from runlog.schema import as_json
 
 SAMPLED = 16  # samples of each part that are decoded
+COMPARED = 32  # training images of one size in bytes that an evaluation image is compared with
 PARTS = ("train", "val")
 Facts = dict[str, Any]
 
@@ -35,11 +36,12 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
 
     Returns:
         {part: its description}. A part that a run could not read has {"error": "why"} alone. If both parts can be read,
-        the "notes" of "train" also say what is odd about the two.
+        the "notes" of "train" also say what is odd about the two, and which evaluation images are trained on.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
     by_part: dict[str, Facts] = {}
+    samples_of: dict[str, Any] = {}
     contents: dict[str, Contents] = {}  # of the parts that can be read
     for part in PARTS:
         try:
@@ -47,6 +49,7 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
             if part == "train":
                 steps_per_epoch(len(samples), job.global_batch)  # refuses a set that is too small for a step
             contents[part] = contents_of(samples, f"files of {part}", _show_on_stderr)
+            samples_of[part] = samples
         except OSError as error:
             by_part[part] = {"error": named_files.explain(error)}
         except ValueError as error:
@@ -55,7 +58,10 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
             by_part[part] = _describe_part(part, data_module, samples, contents[part], seed)
     has_both_parts = len(contents) == len(PARTS)
     if has_both_parts:
-        by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
+        notes = by_part["train"]["notes"]
+        notes += notes_on(contents["train"], contents["val"])
+        chosen = _choose_samples(len(samples_of["val"]), seed)
+        notes += _notes_on_copies(samples_of, contents, chosen)
     return by_part
 
 
@@ -92,6 +98,67 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
         "label_fault": label_fault,
         "notes": notes,
     }
+
+
+def _notes_on_copies(samples_of: dict[str, Any], contents: dict[str, Contents], chosen: list[int]) -> list[str]:
+    """Return a sentence if some evaluation images are training images, byte for byte; else no sentence.
+
+    Such are found where images were copied or linked into the evaluation part and left in the training part. A run does
+    not look for them, because it may read no image before its clock starts.
+
+    Args:
+        samples_of: The samples of "train" and "val".
+        contents: Names and sizes of the files of both.
+        chosen: Numbers of the evaluation samples to look at.
+    """
+    if contents["train"].is_exact != contents["val"].is_exact:  # the sizes of one are those of whole records
+        return []
+    copies: list[tuple[str, str]] = []  # an evaluation image, and the training image that it is
+    for number in chosen:
+        image = _first_file(samples_of["val"], number)
+        for candidate in _trained_of_equal_size(contents, number):
+            trained = _first_file(samples_of["train"], candidate)
+            if image is not None and trained is not None and image.content == trained.content:
+                copies.append((image.name, trained.name))
+                break
+    if not copies:
+        return []
+    name, trained_name = copies[0]
+    return [
+        f"{len(copies)} of the {len(chosen)} evaluation images that were looked at are training images, the first is "
+        f"{name}, the same bytes as {trained_name}: accuracy on them means nothing: give each part its own images"
+    ]
+
+
+def _trained_of_equal_size(contents: dict[str, Contents], number: int) -> list[int]:
+    """Return the numbers of up to COMPARED training samples with the size in bytes of an evaluation sample.
+
+    Those whose file has the same name, in any folder, come first.
+
+    Args:
+        contents: Names and sizes of the files of "train" and "val".
+        number: Which evaluation sample.
+    """
+    train = contents["train"]
+    _, _, name = contents["val"].names[number].rpartition("/")
+    candidates: list[int] = np.flatnonzero(train.sizes == contents["val"].sizes[number]).tolist()
+    candidates.sort(key=lambda candidate: train.names[candidate].rpartition("/")[2] != name)
+    return candidates[:COMPARED]
+
+
+class _File(NamedTuple):
+    """A file of a sample."""
+
+    name: str
+    content: bytes
+
+
+def _first_file(samples: Any, number: int) -> _File | None:
+    """Return the name and the bytes of a sample's image, the first of its files; None if it cannot be read."""
+    try:
+        return _File(*samples.encoded(number)[0])
+    except (OSError, RunError):
+        return None
 
 
 def _show_on_stderr(line: str) -> None:

@@ -1,6 +1,7 @@
 """What the doctor says of a data set."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from PIL import Image, PngImagePlugin
 
 from harness import data_check
 from harness.job import job_of
+from paddle_rn50 import data
 from runlog.verdict import Verdict
 from tests.harness import small
+from tools import pack, pack_lists
 from tools.doctor import checks as doctor_checks
 from tools.doctor import node as doctor_node
 
@@ -74,7 +77,7 @@ def verdicts_on_labels(folder: Path, kind: str, **pictures: Image.Image) -> list
     for part, picture in pictures.items():
         (folder / part).mkdir()
         image, label = f"{part}/a_leftImg8bit.png", f"{part}/a_gtFine_{kind}.png"
-        Image.new("RGB", picture.size).save(folder / image)
+        Image.new("RGB", picture.size, {"train": "red", "val": "blue"}[part]).save(folder / image)
         picture.save(folder / label)
         (folder / f"{part}.txt").write_text(f"{image} {label}\n")
     data = doctor_node.data_facts(
@@ -130,3 +133,44 @@ def test_of_a_small_set_all_samples_are_decoded(count: int, chosen: int) -> None
     numbers = data_check._choose_samples(count, 7)
     assert len(set(numbers)) == len(numbers) == chosen
     assert numbers[0] == 0 and numbers[-1] == count - 1
+
+
+COPIES = "evaluation images that were looked at are training images, the first is "
+
+
+@pytest.mark.parametrize("form", ["files", "bitmaps", "recordio"])
+def test_evaluation_images_that_are_trained_on_are_found_by_their_bytes(tmp_path: Path, form: str) -> None:
+    """Some were copied where they should have been moved, in silence: the parts have other numbers of files."""
+    root = small.data_set(tmp_path / "data")
+    if form == "bitmaps":
+        for path in root.glob("*/*.jpeg"):
+            Image.open(path).save(path, "BMP")
+    if form == "recordio":
+        for part in pack_lists.PARTS:
+            pack.pack(root, tmp_path / "packed", part)
+        assert copies_in(tmp_path / "packed") == []
+    assert copies_in(root) == []
+    for number in (2, 5):
+        shutil.copy(root / f"train/{number + 20}.jpeg", root / f"val/{number:02d}.jpeg")
+    shown = f"{root}/val/02.jpeg, the same bytes as {root}/train/22.jpeg: accuracy"
+    if form == "recordio":
+        root = tmp_path / "again"
+        for part in pack_lists.PARTS:
+            pack.pack(tmp_path / "data", root, part)
+        shown = f"{root}/val.rec, record 2 at byte "
+    (note,) = copies_in(root)
+    assert note.startswith(f"2 of the 8 {COPIES}{shown}")
+
+
+def copies_in(root: Path) -> list[str]:
+    return [found for status, found in looked_at(root) if status == "warning" and COPIES in found]
+
+
+def test_a_training_image_that_cannot_be_read_is_no_copy(tmp_path: Path) -> None:
+    root = small.data_set(tmp_path / "data")
+    for path in root.glob("*/*.jpeg"):
+        path.write_bytes(b"x" * 99)
+    samples = {part: data.find(root, part, 10) for part in ("train", "val")}
+    contents = {part: found.contents(lambda *_: None) for part, found in samples.items()}
+    shutil.rmtree(root / "train")
+    assert data_check._notes_on_copies(samples, contents, [0, 1]) == []
