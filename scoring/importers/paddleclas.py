@@ -10,7 +10,8 @@ old      Y-M-D h:m:s INFO: epoch:0   train step:10   loss: .. elapse: 0.096s ips
          Steps count from 0. The averages start with the epoch; the rate has the digits that `elapse` lacks.
 dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): .., loss: .., batch_cost: ..s,
          reader_cost: .., ips: .. samples/s, eta: ..   (ppcls/engine/train/utils.py)
-         The costs are those of the window; the meters are reset at iteration 5 of the epoch too.
+         The costs are averages since iteration 5 of the epoch, where the meters are reset, and so on into the next
+         epoch. Releases after 2.5 reset them after each row, too. Iterations count from 0.
 `ips` is that of rank 0 alone in all of them. Averages are differenced here.
 """
 
@@ -21,8 +22,10 @@ from typing import NamedTuple
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.paddle import Launch
+from scoring.importers.running_averages import PrintedMean, run_on
 from scoring.importers.table import Columns, RowPosition, RowTime
 from scoring.importers.text import RowPattern, field, integer, number, plausible, plausible_wait_s, positive
+from scoring.record import Window
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
 _COSTS = (field(" (?:batch_cost|elapse): ", r" ?s\b"), field(" ips: ", r" \w+/s"))
@@ -140,9 +143,9 @@ class Dygraph(Launch):
     row_marker = "[Train][Epoch "
     tool_marker = "INFO: "
     row_pattern = RowPattern(
-        re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\]"), _COSTS, _OTHERS
+        re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/(\d{1,9})\]"), _COSTS, _OTHERS
     )
-    columns = "stamp epoch step time rate wait loss old unit"
+    columns = "stamp epoch step epoch_steps time rate wait loss old unit"
     required_column = "time"
     first_step = 0
     prints_mean_times = True
@@ -161,6 +164,22 @@ class Dygraph(Launch):
         self._config_path: list[Key] = []  # the keys from the root to the line that is read
         self._precision_switches: dict[str, Fact] = {}  # by their names
         self._ended_epochs: set[int] = set()  # epochs whose training ended
+        self._steps_of_epoch: int | None = None  # as the first row prints them
+        self._release_runs_on: bool | None = None  # by the first row: whether averages go on from row to row
+
+    def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
+        """Keep how many steps an epoch has, and learn from the words of the row how its release averages, if they say.
+
+        Args:
+            text: The row as it is printed.
+            position: Epoch and step of the row.
+            row: Values of the row by column, as printed.
+        """
+        self._steps_of_epoch = integer(row["epoch_steps"])
+        if "max_mem_reserved: " in text:
+            self._release_runs_on = False
+        elif row["unit"] == "images/s":  # the beginning of `images/sec`, which releases up to 2.3 print
+            self._release_runs_on = True
 
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row of training figures, also as a line of PaddleClas's printed configuration.
@@ -204,11 +223,120 @@ class Dygraph(Launch):
             self._ended_epochs.add(int(match[1] or match[2]))
 
     def finish_facts(self) -> None:
-        """Set the precision and whether the log is truncated, and convert what the log states to numbers and names."""
+        """Set the precision and whether the log is truncated, and convert what the log states to numbers and names.
+
+        Rows of running averages become rows of their own steps.
+        """
+        if not self.cumulative:  # else each row was differenced as it was read
+            self._difference_if_averages_run_on()
         first_line = min((fact.line for fact in self._precision_switches.values()), default=0)
         self.set_if_unset("precision", self._precision(), first_line)
         super().finish_facts()
         self.truncated = self._is_truncated()
+
+    def _difference_if_averages_run_on(self) -> None:
+        """Set the steps, seconds and wait of each row to those since the last row, if the printed averages run on."""
+        averaged_steps = self._averaged_steps_if_they_run_on()
+        epochs = self._means_since_resets(averaged_steps)
+        if not run_on(epochs, release_says=self._release_runs_on):
+            return
+
+        self.cumulative = True
+        last: Window | None = None
+        last_totals: Totals | None = NO_TOTALS
+        for window, steps in zip(self.windows, averaged_steps, strict=True):
+            totals = self._totals_of_window(window, steps)
+            before = NO_TOTALS if last is None or self._was_reset_between(last, window) else last_totals
+            if totals is None or before is None:
+                window.seconds = window.data_wait_s = None
+            else:
+                window.steps, window.seconds, window.data_wait_s = totals.since(before)
+            last = window
+            last_totals = totals
+
+    def _averaged_steps_if_they_run_on(self) -> list[int | None]:
+        """Return how many steps each row averages if the averages run on; None where rows before it are missing."""
+        all_steps: list[int | None] = []
+        last: Window | None = None
+        last_steps: int | None = None
+        for window in self.windows:
+            last_steps = self._averaged_steps_after(last, last_steps, window)
+            all_steps.append(last_steps)
+            last = window
+        return all_steps
+
+    def _averaged_steps_after(self, last: Window | None, last_steps: int | None, window: Window) -> int | None:
+        """Return how many steps a row averages if the averages run on, also from one epoch into the next.
+
+        Args:
+            last: The row before, or None for the first row.
+            last_steps: How many steps the row before averages, if that is known.
+            window: The row.
+        """
+        assert window.step is not None  # the pattern needs it
+        assert self.meters.reset_step is not None
+        is_after_reset = window.step >= self.meters.reset_step
+        if last is None or is_after_reset:
+            return self.meters.averaged_steps(window.step)
+        if last_steps is None or last.step is None:
+            return None
+        if window.epoch == last.epoch:
+            return last_steps + window.step - last.step
+        is_next_epoch = (window.epoch or 0) == (last.epoch or 0) + 1
+        if not is_next_epoch or self._steps_of_epoch is None or last.step >= self._steps_of_epoch:
+            return None
+        return last_steps + self._steps_of_epoch - last.step + window.step
+
+    def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
+        """Return the printed means of each epoch from the reset of its averages on.
+
+        Args:
+            averaged_steps: How many steps each row averages if the averages run on.
+        """
+        epochs: list[list[PrintedMean]] = []
+        last: Window | None = None
+        for window, steps in zip(self.windows, averaged_steps, strict=True):
+            mean_s = self._mean_of_window_s(window)
+            is_after_reset = (window.step or 0) >= (self.meters.reset_step or 0)
+            if last is None or self._was_reset_between(last, window):
+                epochs.append([])
+            if is_after_reset and steps and window.steps and mean_s:
+                epochs[-1].append(PrintedMean(mean_s, window.steps, steps, window.end_s))
+            last = window
+        return epochs
+
+    def _was_reset_between(self, last: Window, window: Window) -> bool:
+        """Return whether averages that run on were reset between two successive rows.
+
+        Args:
+            last: The first of the two rows.
+            window: The second.
+        """
+        reset_step = self.meters.reset_step or 0
+        is_after_reset = (window.step or 0) >= reset_step
+        was_before_reset = window.epoch != last.epoch or (last.step or 0) < reset_step
+        return is_after_reset and was_before_reset
+
+    def _totals_of_window(self, window: Window, steps: int | None) -> "Totals | None":
+        """Return the totals of the steps that a row averages, or None if they are not known.
+
+        Args:
+            window: The row, as it was read: its wait is that of its own steps at the printed mean.
+            steps: How many steps it averages, or None.
+        """
+        mean_s = self._mean_of_window_s(window)
+        if steps is None or mean_s is None:
+            return None
+        wait_s = None
+        if window.data_wait_s is not None and window.steps:
+            wait_s = window.data_wait_s / window.steps * steps
+        return Totals(steps, mean_s * steps, wait_s)
+
+    def _mean_of_window_s(self, window: Window) -> float | None:
+        """Return the mean step time that a row prints; by the rate, whose digits are more, if the batch is known."""
+        if self.row_batch.batch and window.printed_rate:
+            return self.row_batch.batch / window.printed_rate
+        return window.printed_step_time_s
 
     def _precision(self) -> str | None:
         """Return the precision as a record names it, by the switches in the configuration that PaddleClas prints.
@@ -303,6 +431,7 @@ class Static(Dygraph):
     row_pattern = RowPattern(
         re.compile(_STAMP + r"epoch:(\d{1,9})\s*(?:, |\s)\s*train step:(\d{1,9})"), _COSTS, _OTHERS
     )
+    columns = "stamp epoch step time rate wait loss old unit"
     first_step = 1
     first_epoch = 0
     cumulative = True

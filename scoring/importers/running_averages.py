@@ -1,0 +1,125 @@
+"""Tells whether the printed averages of a log go on from row to row, or begin anew with each row.
+
+Releases 2.1 to 2.5 of PaddleClas's dynamic graph print averages since a reset early in the epoch, later ones averages
+since the last row, both in the same words.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MOST_STAMP_ERROR_S = 1.0  # of the time between two stamps of whole seconds
+CLEARLY_NEARER = 2.0  # one reading is right if it lies nearer to the stamps by this factor
+LEAST_CHANGES = 40  # with fewer, how they shrink may be chance
+RUNNING_SLOPE = -0.5  # halfway between the slopes of the two readings, which are -1 and 0
+_DIGIT_S = 1e-5  # the last printed digit of a step time
+
+
+class PrintedMean(NamedTuple):
+    """The mean step time that a row prints, and what it may be the mean of."""
+
+    mean_s: float
+    steps_since_row: int  # steps since the last row
+    steps_since_reset: int  # steps since the averages were reset in this epoch
+    end_s: float | None  # time stamp of the row
+
+    @property
+    def total_since_reset_s(self) -> float:
+        """The time since the reset, if the row averages all steps since then."""
+        return self.mean_s * self.steps_since_reset
+
+
+def run_on(epochs: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
+    """Return whether the printed averages cover all steps since the reset, rather than those since the last row.
+
+    The time stamps decide if the two readings lie apart by more than stamps can tell. Otherwise the release does, or
+    else the changes from row to row: those of running averages shrink as 1 / steps.
+
+    Args:
+        epochs: The rows of each epoch, from the reset on.
+        release_says: Whether they do in the release that prints such rows. None: releases of both kinds print them.
+
+    Returns:
+        False also if too few rows show it.
+    """
+    if any(_has_total_that_falls(rows) for rows in epochs):
+        return False
+    by_stamps = _run_on_by_stamps(epochs)
+    if by_stamps is not None:
+        return by_stamps
+    if release_says is not None:
+        return release_says
+    return _changes_shrink(epochs)
+
+
+def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
+    """Return whether the time since the reset would fall from one row to the next, which no time can do.
+
+    Args:
+        rows: Rows of one epoch, from the reset on.
+    """
+    for before, row in itertools.pairwise(rows):
+        rounding_s = _DIGIT_S * row.steps_since_reset
+        if row.total_since_reset_s < before.total_since_reset_s - rounding_s:
+            return True
+    return False
+
+
+def _run_on_by_stamps(epochs: Sequence[Sequence[PrintedMean]]) -> bool | None:
+    """Return whether the averages run on, by how far each reading lies from the rows' time stamps.
+
+    Args:
+        epochs: The rows of each epoch, from the reset on.
+
+    Returns:
+        None if both readings are about as far from the stamps, or if there are no stamps.
+    """
+    errors_if_run_on: list[float] = []
+    errors_if_of_rows: list[float] = []
+    for rows in epochs:
+        by_rows_s = 0.0
+        for row in rows[1:]:
+            by_rows_s += row.mean_s * row.steps_since_row
+            if row.end_s is None or rows[0].end_s is None:
+                continue
+            by_stamps_s = row.end_s - rows[0].end_s
+            run_on_s = row.total_since_reset_s - rows[0].total_since_reset_s
+            errors_if_run_on.append(abs(by_stamps_s - run_on_s))
+            errors_if_of_rows.append(abs(by_stamps_s - by_rows_s))
+    if not errors_if_run_on:
+        return None
+
+    error_if_run_on = statistics.fmean(errors_if_run_on)
+    error_if_of_rows = statistics.fmean(errors_if_of_rows)
+    nearer, farther = sorted((error_if_run_on, error_if_of_rows))
+    if farther <= MOST_STAMP_ERROR_S or farther < CLEARLY_NEARER * nearer:
+        return None
+    return error_if_run_on == nearer
+
+
+def _changes_shrink(epochs: Sequence[Sequence[PrintedMean]]) -> bool:
+    """Return whether the printed averages change the less from row to row, the more steps they would cover.
+
+    A line is fitted to log(change) over log(steps since the reset). Its slope is -1 for running averages and 0 for
+    averages of rows. The change is that of the difference between rows, so that a drift counts as none.
+
+    Args:
+        epochs: The rows of each epoch, from the reset on.
+
+    Returns:
+        False also if there are fewer than LEAST_CHANGES changes, or if all are at one number of steps.
+    """
+    steps: list[float] = []
+    changes: list[float] = []
+    for rows in epochs:
+        for before, row, after in zip(rows, rows[1:], rows[2:], strict=False):
+            change_s = abs(after.mean_s - 2 * row.mean_s + before.mean_s)
+            if change_s > 0:
+                steps.append(math.log(row.steps_since_reset))
+                changes.append(math.log(change_s))
+    if len(changes) < LEAST_CHANGES or len(set(steps)) < 2:
+        return False
+    slope, _ = statistics.linear_regression(steps, changes)
+    return slope < RUNNING_SLOPE

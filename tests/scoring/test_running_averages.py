@@ -1,0 +1,116 @@
+"""PaddleClas's dynamic graph: releases whose averages run on from row to row, and those that begin anew at each row."""
+
+import datetime
+import itertools
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from scoring.importers import read_record
+from scoring.importers.running_averages import PrintedMean, run_on
+from scoring.record import Record
+from tests.scoring import samples
+
+BATCH = 64
+EPOCH_STEPS = 304  # not a multiple of 10: steps after an epoch's last row are averaged in the next epoch's first one
+START = datetime.datetime(2022, 3, 1, 10)
+
+
+def epoch_times(seed: int, *, slow: float = 1.5) -> list[float]:
+    """Step times of an epoch whose first 50 steps are slow."""
+    drawn = random.Random(seed)
+    return [0.35 * drawn.gauss(1, 0.02) * (slow if step < 50 else 1) for step in range(EPOCH_STEPS)]
+
+
+def log(epochs: list[list[float]], *, anew_at_rows: bool, unit: str = "samples/s", stamps: bool = True) -> str:
+    """A log as ppcls/engine/train/train.py and utils.py `log_info` print it: a row every 10 steps.
+
+    The meters are reset at step 5 of an epoch and, in releases after 2.5, after each row; never between epochs.
+    """
+    lines = ["GPUs used: 4"]
+    metered: list[float] = []
+    elapsed = 0.0
+    for epoch, times in enumerate(epochs, 1):
+        for step, time in enumerate(times):
+            metered = [time] if step == 5 else [*metered, time]
+            elapsed += time
+            if step % 10:
+                continue
+            mean = sum(metered) / len(metered)
+            stamp = f"[{START + datetime.timedelta(seconds=int(elapsed)):%Y/%m/%d %H:%M:%S}] ppcls " if stamps else ""
+            lines.append(
+                f"{stamp}INFO: [Train][Epoch {epoch}/{len(epochs)}][Iter: {step}/{len(times)}]lr(Cosine): 0.10000000, "
+                f"top1: 0.00391, CELoss: 6.99, loss: 6.99, batch_cost: {mean:.5f}s, reader_cost: {mean / 50:.5f}, "
+                f"ips: {BATCH / mean:.5f} {unit}, eta: 0:04:20"
+            )
+            metered = [] if anew_at_rows else metered
+        elapsed += 20  # an evaluation
+    return "\n".join(lines) + "\n"
+
+
+def read(folder: Path, text: str) -> Record:
+    return read_record(samples.write(folder, "train.log", text))
+
+
+@pytest.mark.parametrize(
+    ("unit", "stamps", "seeds"), [("samples/s", True, 1), ("images/sec", False, 1), ("samples/s", False, 3)]
+)
+def test_averages_that_run_on_are_differenced(tmp_path: Path, unit: str, stamps: bool, seeds: int) -> None:
+    """The stamps show it, or the release that printed `images/sec`, or else how the changes shrink."""
+    epochs = [epoch_times(seed) for seed in range(seeds)]
+    record = read(tmp_path, log(epochs, anew_at_rows=False, unit=unit, stamps=stamps))
+    assert record.cumulative
+    eleventh = record.windows[11]
+    times = epochs[0][101:111]
+    assert (eleventh.step, eleventh.steps) == (110, 10)
+    assert eleventh.seconds == pytest.approx(sum(times), rel=1e-4)
+    assert eleventh.data_wait_s == pytest.approx(sum(times) / 50, rel=0.05)
+
+
+def test_the_first_row_of_an_epoch_has_the_end_of_the_epoch_before(tmp_path: Path) -> None:
+    epochs = [epoch_times(seed) for seed in range(2)]
+    record = read(tmp_path, log(epochs, anew_at_rows=False))
+    [first] = [window for window in record.windows if (window.epoch, window.step) == (2, 0)]
+    times = [*epochs[0][301:], epochs[1][0]]
+    assert first.steps == 4 and first.seconds == pytest.approx(sum(times), rel=1e-3)
+
+
+@pytest.mark.parametrize("stamps", [True, False])
+def test_averages_of_rows_are_taken_as_they_are(tmp_path: Path, stamps: bool) -> None:
+    epochs = [epoch_times(seed) for seed in range(3)]
+    record = read(tmp_path, log(epochs, anew_at_rows=True, stamps=stamps))
+    assert not record.cumulative
+    assert record.windows[11].seconds == pytest.approx(sum(epochs[0][101:111]), rel=1e-4)
+
+
+def test_score_of_averages_that_run_on(tmp_path: Path) -> None:
+    """The mean of the running averages is 12 % lower than images over time, and its stamps contradict it."""
+    times = epoch_times(1)
+    text = log([times], anew_at_rows=False)
+    status, score, error = samples.command("score", samples.write(tmp_path, "a.log", text), "--protocol", "window")
+    truth = 4 * BATCH * 280 / sum(times[21:301])
+    assert (status, error) == (0, "") and score["value"] == pytest.approx(truth, rel=1e-3)
+    assert not {"ways_disagree", "cumulative_windows"} & {found["rule"] for found in score["warnings"]}
+
+
+def test_a_log_without_its_first_rows(tmp_path: Path) -> None:
+    """The averages before the first row are not in the log; those after it are differenced."""
+    epochs = [epoch_times(seed) for seed in range(2)]
+    text = re.sub(r".*\[Epoch 1/2\]\[Iter: (?:\d|[1-6]\d)/.*\n", "", log(epochs, anew_at_rows=False))
+    record = read(tmp_path, text)
+    first, second = record.windows[:2]
+    assert (first.step, second.step, second.steps) == (70, 80, 10)
+    assert second.seconds == pytest.approx(sum(epochs[0][71:81]), rel=1e-4)
+
+
+def test_rows_that_decide_nothing() -> None:
+    """Few rows of one mean without stamps: the release decides, or none does."""
+    rows = [PrintedMean(0.35, 10, 6 + 10 * row, None) for row in range(5)]
+    assert not run_on([rows], release_says=None)
+    assert run_on([rows], release_says=True)
+    short_epochs = [[PrintedMean(0.35 + 0.01 * row * row, 10, 6 + 10 * row, None) for row in range(3)]] * 50
+    assert not run_on(short_epochs, release_says=None)  # all changes are at one number of steps
+    falling = [*itertools.chain(rows, [PrintedMean(0.1, 10, 56, None)])]  # 56 steps cannot take less than 46 did
+    assert not run_on([falling], release_says=True)
