@@ -480,5 +480,7 @@ def with_values(job: Job, **values: Any) -> Job:
     Raises:
         KeyError: No setting has that name.
     """
-    unchanged = {variable: job.value(variable) for variable in SETTINGS}
-    return job_of(**unchanged | {name.upper(): value for name, value in values.items()})
+    settings = {variable: job.value(variable) for variable in SETTINGS}
+    for name, value in values.items():
+        settings[name.upper()] = value
+    return job_of(**settings)

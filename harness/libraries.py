@@ -51,17 +51,17 @@ def of_network(environ: Mapping[str, str]) -> list[str]:
 
 
 def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
-    """Return a variable that lists the names which a shell is to unset for a job, as {"JOB_DROPPED": "NCCL_IB_HCA"}.
+    """Return {"JOB_DROPPED": names of the variables that a shell is to unset for a job}, as "NCCL_IB_HCA NCCL_NET".
 
-    They are the variables of NCCL's network between nodes, for a job of one node. `load_job` of launch/common.sh unsets
-    them.
+    A job of one node needs no settings of NCCL's network between nodes, so those are unset. `load_job` of
+    launch/common.sh does it.
 
     Args:
         environ: Environment variables.
         nodes: Number of nodes of the job.
 
     Returns:
-        The variable. {} if the job has several nodes, or there is no such name.
+        JOB_DROPPED with the names, separated by blanks. {} if the job has several nodes, or nothing is to be unset.
     """
     names = of_network(environ)
     if nodes > 1 or not names:

@@ -117,8 +117,9 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         task: The model, the data set and the schedule.
 
     Returns:
-        Workload, recipe, image size, precision, kind of data, number of training samples and of epochs, by name, and
-        the digest of the training files or of those that they were packed from; None if the data are synthetic.
+        Workload, recipe, image size, precision, kind of data, number of training samples and of epochs, and the SHA-256
+        of the training files, by name. The SHA-256 is that of the files from which records were packed, if the records
+        say so, and None if the data are synthetic.
     """
     recipe = task.workload.recipe
     files = task.dataset.train_source or task.dataset.train

@@ -86,9 +86,9 @@ def _set_flags(knobs: Strategy) -> None:
     Args:
         knobs: The strategy with every knob decided.
     """
-    # A variable has as many gradients as readers. Up to this number of them, Paddle adds two at a time, which
-    # `enable_addto` needs. A larger number is added by one `sum`. Our networks have fewer than 8 gradients for each
-    # variable.
+    # Paddle sums the gradients that a variable gets, one from each operator that reads it. It adds them one after the
+    # other if they are at most as many as this flag says, and otherwise by one operator `sum`. `enable_addto` works on
+    # the former only. No variable of our networks is read 8 times.
     most_added_in_pairs = 8 if knobs.enable_addto else 0
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
 

@@ -5,7 +5,9 @@ import sys
 
 OLDEST = (3, 10)
 PACKAGES = ("yaml",)  # without which no command works
-DO = "use .venv/bin/python, which ./run_and_time.sh sets up, or `pip install .` into a venv of Python 3.10 or newer"
+WHAT_TO_DO = (
+    "use .venv/bin/python, which ./run_and_time.sh sets up, or `pip install .` into a venv of Python 3.10 or newer"
+)
 
 
 def refuse_unfit(package: str) -> None:
@@ -19,7 +21,9 @@ def refuse_unfit(package: str) -> None:
     Raises:
         SystemExit: The Python is unfit, status 2.
     """
-    is_started = sys.argv[:1] == ["-m"]  # stands there until Python has found the module to start
+    # Python puts "-m" there while it looks for the module to start, and the path of the module when it has found it. So
+    # it stands there only while the package that was named after -m is imported.
+    is_started = sys.argv[:1] == ["-m"]
     if not is_started:
         return
     reason = ""
@@ -29,5 +33,5 @@ def refuse_unfit(package: str) -> None:
         if not reason and importlib.util.find_spec(name) is None:
             reason = f"lacks the package {name}"
     if reason:
-        print(f"python -m {package}: {sys.executable} {reason}: {DO}", file=sys.stderr)
+        print(f"python -m {package}: {sys.executable} {reason}: {WHAT_TO_DO}", file=sys.stderr)
         sys.exit(2)

@@ -272,11 +272,12 @@ class Policy:
     def _check_evaluations_of_resnet(self, data: StatedData, benchmark: Benchmark, *, is_closed: bool) -> None:
         """Report what is wrong with the evaluations of a ResNet run.
 
-        A closed run on the benchmark's data set is checked in full. The accuracies of other runs can only be checked in
-        a log of this project, by the eval_samples that it states.
+        A closed run on the benchmark's data set is checked in full. Of any other run the accuracies alone are checked,
+        by the eval_samples that the log states. Only a log of this project is sure to state them, so nothing is checked
+        in the logs of others.
 
         Args:
-            data: Whether the run is on the benchmark's data set, by the numbers that its log states.
+            data: Which data set the run is on, by the numbers that its log states.
             benchmark: The benchmark, with its number of evaluation samples and its target.
             is_closed: Whether the run is of the closed division.
         """

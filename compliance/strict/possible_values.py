@@ -91,8 +91,8 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float) -> str:
     """Return how the ranks' times contradict the window of steps that they are of; empty if they do not.
 
-    A window states how long rank 0 waited for data, so the ranks' least and most lie around it. No rank computes for
-    much longer than passed.
+    The window states how long rank 0 waited for data. Rank 0 is one of the ranks, so its wait lies between the least
+    and the most of them. No rank can compute for much longer than the time that passed.
 
     Args:
         times: The ranks' least, median and most times in the window.
@@ -104,7 +104,8 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
     if not least_s <= window.data_wait_s <= most_s:
         ranks = f"the ranks' rank_times have {times.data_wait_least_s} to {times.data_wait_most_s}"
         return f"a window in which rank 0 waited {window.data_wait_s} s for data; {ranks}"
-    most_compute_s = max(window.time_s, passed_s) * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
+    available_s = max(window.time_s, passed_s)
+    most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:
         return f"a window of {window.time_s} s; by its rank_times a rank computed for {times.compute_most_s} s"
     return ""

@@ -117,7 +117,7 @@ def judge_differences(
 
 
 def _problem_of_file(wanted_hash: str | None, present_hash: str | None, problems: Problems) -> str:
-    """Return the words for what is wrong with a file; empty if it is as wanted.
+    """Return the words for what is wrong with a file that is wanted, present or both; empty if nothing is.
 
     Args:
         wanted_hash: Hash that the file should have; None if there should be no such file.
@@ -128,5 +128,6 @@ def _problem_of_file(wanted_hash: str | None, present_hash: str | None, problems
         return problems.unwanted
     if present_hash is None:
         return problems.missing
-    is_as_wanted = present_hash == wanted_hash
-    return "" if is_as_wanted else problems.altered
+    if present_hash != wanted_hash:
+        return problems.altered
+    return ""

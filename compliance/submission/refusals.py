@@ -73,7 +73,8 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
 def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset) -> list[Finding]:
     """Return the findings on a run alone, then those in comparison with other runs and with the system description.
 
-    Those on the run alone are left out if its only errors are that it missed the target.
+    Those on the run alone are left out if its only errors are that it missed the target: a submission may hold some
+    such runs, and `refusals_by_missed_target` counts them.
 
     Args:
         run: A run of a package, with the findings on it.

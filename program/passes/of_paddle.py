@@ -22,12 +22,13 @@ FUSION_PASSES = {
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
     """Return a context in which fleet, Paddle's distributed library, applies only the fusion passes of `knobs`.
 
-    While the context lasts, fleet calls a function of this project in place of its own `apply_build_strategy`: after it
-    has added the optimizer's update, and before it adds the all-reduces.
+    Fleet applies its passes by a function `apply_build_strategy`, which would apply others as well. While the context
+    lasts, a function of this project stands in its place. Fleet calls it when the program has the optimizer's update,
+    but no all-reduces yet.
 
     Args:
-        knobs: The strategy with every knob decided, such as `fuse_bn_act_ops`, which stands for "fuse_bn_act_pass".
-            FUSION_PASSES has all pairs.
+        knobs: The strategy with every knob decided. FUSION_PASSES names the pass of each knob that fuses, for example
+            "fuse_bn_act_pass" for `fuse_bn_act_ops`.
     """
     chosen_passes = [pass_name for knob, pass_name in FUSION_PASSES.items() if getattr(knobs, knob)]
 

@@ -117,19 +117,23 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
     """Return the gaps between printed rows in which no pause happened, such as an evaluation or a checkpoint.
 
-    A gap has a pause if it takes over PAUSE_RATIO times as long as expected, beyond the rounding of time stamps. The
-    expected time is the row's own time x the ratio of clock to row that is usual in the log, but at least the row's own
-    time.
+    Each gap has two durations: `clock_s` between two time stamps, and `row_s` as the row itself states it. In many logs
+    the clock always shows somewhat more, by a ratio that is usual for the log. A pause is a clock that shows over
+    PAUSE_RATIO times what the row and the usual ratio lead to expect.
 
     Args:
         gaps: The gaps, at least one.
         stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
     """
-    # At least 1: a gap that is no longer by the clock than by its row has no pause.
-    usual_ratio = max(1.0, _usual_ratio(gaps, stamp_resolution_s))
-    longest_ratio = PAUSE_RATIO * usual_ratio
+    usual_ratio = _usual_ratio(gaps, stamp_resolution_s)
+    usual_ratio = max(usual_ratio, 1.0)  # a clock that shows no more than the row is no sign of a pause
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
-    return [gap for gap in gaps if gap.clock_s <= longest_ratio * gap.row_s + rounding_s]
+    kept = []
+    for gap in gaps:
+        expected_s = usual_ratio * gap.row_s
+        if gap.clock_s <= PAUSE_RATIO * expected_s + rounding_s:
+            kept.append(gap)
+    return kept
 
 
 def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:

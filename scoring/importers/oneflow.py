@@ -66,4 +66,6 @@ class OneFlow(EpochFormatReader):
         """
         if last is None:
             return None
-        return super().steps_of_row(last, position) or self.usual_steps_per_row
+        steps = super().steps_of_row(last, position)
+        is_at_step_0 = steps == 0 or steps is None
+        return self.usual_steps_per_row if is_at_step_0 else steps

@@ -449,12 +449,12 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
     """Return the options that tell the command `score` what a group's logs do not say, such as ["--devices", "16"].
 
-    These options are not copied from the report's command line, because they may have a number for each of several
-    systems there.
+    The number of devices may come from the log, from the report's own --devices, or from the description of a
+    submission's system. `score` needs the option in the latter two cases. The batch comes from the log or from --batch.
+    Neither option is copied from the report's command line, which may have a number for each of several systems.
 
     Args:
-        record: First run of the group. The description of a submission's system, or the report's own --devices and
-            --batch, may have given it its number of devices and its batch.
+        record: First run of the group.
     """
     options: list[str] = []
     are_described = bool(record.described_by)

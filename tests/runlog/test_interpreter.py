@@ -14,7 +14,7 @@ LOG = "results/CPU/rn50/result_0.txt"
 def test_a_python_without_the_packages_is_told_which_one_has_them(words: list[str]) -> None:
     """Who typed the README's lines by the system's Python got a traceback, "No module named 'yaml'"."""
     done = jobs.run([sys.executable, "-S", "-m", *words])  # -S: without site-packages
-    expected = f"python -m {words[0]}: {sys.executable} lacks the package yaml: {interpreter.DO}\n"
+    expected = f"python -m {words[0]}: {sys.executable} lacks the package yaml: {interpreter.WHAT_TO_DO}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
@@ -25,5 +25,5 @@ def test_an_old_python_is_told_its_version(monkeypatch: pytest.MonkeyPatch, caps
     with pytest.raises(SystemExit) as end:
         interpreter.refuse_unfit("scoring")
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    expected = f"python -m scoring: {sys.executable} is Python {version}: {interpreter.DO}\n"
+    expected = f"python -m scoring: {sys.executable} is Python {version}: {interpreter.WHAT_TO_DO}\n"
     assert (end.value.code, capsys.readouterr().err) == (2, expected)
