@@ -45,6 +45,23 @@ class Log:
         write(mark.key, None, metadata=as_json(where), time_ms=int(self.now_ms))
         self.now_ms += self._tick_ms
 
+    def rank_times(self, window: schema.StepWindow, *, step: int) -> None:
+        """Those of the ranks of a CPU in this window, of which rank 0 waited least for data, and computed most."""
+        waited_s, computed_s = window.data_wait_s, window.time_s - window.data_wait_s
+        times = schema.RankTimes(
+            data_wait_least_s=waited_s,
+            data_wait_median_s=waited_s,
+            data_wait_most_s=1.5 * waited_s,
+            data_wait_rank=1,
+            data_wait_host="node0",
+            compute_least_s=0.9 * computed_s,
+            compute_median_s=0.9 * computed_s,
+            compute_most_s=computed_s,
+            compute_rank=0,
+            compute_host="node0",
+        )
+        self.event(schema.RANK_TIMES, times, schema.AtStep(step=step))
+
     def window(self, window: schema.StepWindow, *, step: int, epoch: int, phase: str = "train") -> None:
         self.event(schema.STEP_WINDOW, window, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
 
@@ -199,7 +216,16 @@ def run(
         block, evaluated = InBlock(first_epoch_num=first, epoch_count=last - first + 1), InEpoch(epoch_num=last)
         log.mark(schema.BLOCK_START, block)
         for epoch in range(first, last + 1):
-            _epoch(log, epoch, steps=steps, print_steps=print_steps, batch=global_batch, epoch_ms=epoch_ms, seed=seed)
+            _epoch(
+                log,
+                epoch,
+                steps=steps,
+                print_steps=print_steps,
+                batch=global_batch,
+                ranks=devices,
+                epoch_ms=epoch_ms,
+                seed=seed,
+            )
         if last % eval_every == 0:
             log.mark(schema.EVAL_START, evaluated)
             log.now_ms += 2_000
@@ -230,7 +256,9 @@ def _recipe(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _epoch(log: Log, epoch: int, *, steps: int, print_steps: int, batch: int, epoch_ms: int, seed: int) -> None:
+def _epoch(
+    log: Log, epoch: int, *, steps: int, print_steps: int, batch: int, ranks: int, epoch_ms: int, seed: int
+) -> None:
     log.mark(schema.EPOCH_START, InEpoch(epoch_num=epoch))
     counts = [min(print_steps, steps - done) for done in range(0, steps, print_steps)]
     step, time_s = (epoch - 1) * steps, epoch_ms / 1000 / len(counts)
@@ -238,7 +266,10 @@ def _epoch(log: Log, epoch: int, *, steps: int, print_steps: int, batch: int, ep
         step += count
         log.now_ms += epoch_ms // len(counts)
         loss = 1.5 + seed / 1000 + 1 / step
-        log.window(window(steps=count, images=count * batch, time_s=time_s, loss=loss), step=step, epoch=epoch)
+        done = window(steps=count, images=count * batch, time_s=time_s, loss=loss)
+        if ranks > 1:
+            log.rank_times(done, step=step)
+        log.window(done, step=step, epoch=epoch)
         log.say(f"epoch {epoch} step {step} loss {loss:.4f}")
     rate = schema.EpochThroughput(
         images=steps * batch,

@@ -95,7 +95,8 @@ class Measured:
         self._run = run
         self._collector = collector
         self._plan = Plan()
-        self._rank_times: tuple[int, schema.RankTimes] | None = None  # their step; None: none since the last window
+        self._rank_times_seen = 0  # events rank_times since the last window, also malformed ones
+        self._rank_times: tuple[int, schema.RankTimes] | None = None  # of the last of them: their step and the times
         self._window_began_ms = 0.0  # by the log's clock: the time of the last window, or of the start of its epoch
         self._epoch_sums = _WindowSums()
         self._windows_seen = 0  # events step_window, also malformed ones
@@ -305,7 +306,7 @@ class Measured:
         self._last_step = None
         self.all_images = None
         self._epoch_sums.are_complete = False
-        self._rank_times = None  # they were of that window
+        self._take_rank_times()  # they were of that window
 
     def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
         """Keep a window's loss and time for the comparison with other runs, up to LOSSES_KEPT windows.
@@ -396,7 +397,7 @@ class Measured:
         """Keep an event rank_times for the window that follows. Report, in a log of this project, an impossible one.
 
         It must fit the schema, and the ranks that it names must exist in a run of as many devices as run_summary
-        states.
+        states. A window has one.
 
         Args:
             event: The event rank_times. Without a valid run_summary above it, it is reported, too.
@@ -404,13 +405,30 @@ class Measured:
         times = dataclass_of(schema.RankTimes, event.value)  # None if it does not fit the schema
         position = dataclass_of(schema.AtStep, event.metadata)  # None if it does not fit the schema
         summary = self._run.summary
-        if times is None or summary is None or not are_possible_rank_times(times, ranks=summary.devices):
+        self._rank_times_seen += 1
+        if self._rank_times_seen > 1:
+            self.report_if_project_log(event.line, "a second rank_times of one window")
+        elif times is None or summary is None or not are_possible_rank_times(times, ranks=summary.devices):
             self.report_if_project_log(event.line, f"no rank_times of this run: {printable(event.value)}")
-        elif position is not None:
+        elif position is None:
+            self.report_if_project_log(event.line, "a rank_times that states no step")
+        else:
             self._rank_times = (position.step, times)
+
+    def _take_rank_times(self) -> tuple[int, schema.RankTimes] | None:
+        """Return the step and the ranks' times that were logged for the window that ends here, and forget them.
+
+        They are None if there are none, or if what there is has been reported.
+        """
+        rank_times = self._rank_times
+        self._rank_times_seen = 0
+        self._rank_times = None
+        return rank_times
 
     def _compare_with_ranks(self, event: Event, window: schema.StepWindow, step: int) -> None:
         """Report, in a log of this project, a window that contradicts the ranks' times logged just before it.
+
+        A run of several ranks logs these times before each window.
 
         Args:
             event: The event step_window.
@@ -419,10 +437,14 @@ class Measured:
         """
         passed_s = (event.time_ms - self._window_began_ms) / 1000
         self._window_began_ms = event.time_ms
-        if self._rank_times is None:
+        are_missing = self._rank_times_seen == 0
+        rank_times = self._take_rank_times()
+        summary = self._run.summary
+        if are_missing and summary is not None and summary.devices > 1:
+            self.report_if_project_log(event.line, f"a window without the rank_times of its {summary.devices} ranks")
+        if rank_times is None:
             return
-        step_of_times, times = self._rank_times
-        self._rank_times = None  # they are of this window alone
+        step_of_times, times = rank_times
         if step_of_times != step:
             self.report_if_project_log(
                 event.line, f"a window to step {step} after the rank_times of step {step_of_times}"

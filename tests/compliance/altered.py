@@ -107,7 +107,7 @@ class Altered:
 def foreign(text: str) -> str:
     """The log without what only this project writes."""
     log = Altered("\n".join(line for line in text.splitlines() if not line.startswith("# {")))
-    return log.drop_all("run_summary", "step_window", "epoch_throughput", "telemetry_summary").text
+    return log.drop_all("run_summary", "rank_times", "step_window", "epoch_throughput", "telemetry_summary").text
 
 
 def write(folder: Path, *texts: str) -> list[Path]:
@@ -158,6 +158,8 @@ def rates(log: Altered, factor: float) -> Altered:
         value = fields["value"]
         if fields["key"] == "throughput":
             fields["value"] /= factor
+        if fields["key"] == "rank_times":
+            fields["value"] |= {name: value[name] * factor for name in value if name.endswith("_s")}
         slower = {"time_s": factor, "data_wait_s": factor, "images_per_s": 1 / factor, "imgs_sec": 1 / factor}
         for name in slower.keys() & (value if isinstance(value, dict) else {}):
             value[name] *= slower[name]
@@ -300,6 +302,8 @@ def restarted(log: Altered, number: int) -> Altered:
 
 def waiting(log: Altered) -> Altered:
     """Half of each epoch is called waiting for a checkpoint, so its images/s are twice as many."""
+    by_half = {f"compute_{name}_s": 8.0 for name in ("least", "median", "most")}
+    each(log, "rank_times", lambda fields: fields["value"].update(by_half))
     for epoch in range(3):
         for window in (2 * epoch, 2 * epoch + 1):
             log.inside("step_window", window, time_s=9.0)
@@ -312,15 +316,8 @@ def waiting(log: Altered) -> Altered:
 
 
 def rank_times(log: Altered, *, step: int = 22, **changes: Any) -> Altered:
-    """The ranks' times of the first window, as a run of two ranks logs them."""
-    value: Fields = {}
-    for kind in ("data_wait", "compute"):
-        value |= {f"{kind}_least_s": 0.01, f"{kind}_median_s": 0.02, f"{kind}_most_s": 0.03}
-        value |= {f"{kind}_rank": 1, f"{kind}_host": "node0"}
-    fields = log.fields(index := log.at("step_window"))
-    fields |= {"key": "rank_times", "value": value | changes, "metadata": {"step": step}}
-    log.lines.insert(index, TOKEN + json.dumps(fields))
-    return log
+    """Other times of the ranks in the first window."""
+    return log.inside("rank_times", **changes).metadata("rank_times", step=step)
 
 
 def padded(log: Altered) -> Altered:

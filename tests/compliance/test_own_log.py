@@ -128,7 +128,7 @@ def _resumed(make: Callable[..., str], *, blocks: int) -> Altered:
     """A run that went on within the epoch after so many blocks: of that epoch the log has the last window alone."""
     log = Altered(make(summary={"resumed": True}))
     del log.lines[log.at("block_start") : log.at("block_stop", blocks - 1) + 1]
-    log.drop("step_window")
+    log.drop("rank_times").drop("step_window")
     window = log.fields(log.at("step_window"))["value"]
     images, time_s, wait_s = window["images"], window["time_s"], window["data_wait_s"]
     log.later("epoch_start", 1000 * time_s)

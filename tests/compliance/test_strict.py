@@ -93,7 +93,7 @@ OWN: dict[str, Forgery] = {
         log, "step_window", lambda fields: fields["value"].update(loss=None)), "own-log"),
     "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),
     "times of a rank of a negative number": (lambda log, _: by.rank_times(log, compute_rank=-1), "own-log"),
-    "the ranks' least above the median": (lambda log, _: by.rank_times(log, compute_least_s=0.5), "own-log"),
+    "the ranks' least above the median": (lambda log, _: by.rank_times(log, compute_least_s=17.0), "own-log"),
     "made-up times of the ranks, on which no figure rests": (lambda log, _: by.rank_times(log), ""),
     "less waiting for data than any rank's": (lambda log, _: by.rank_times(log, data_wait_least_s=0.011), "own-log"),
     "more waiting for data than any rank's": (lambda log, _: by.rank_times(
@@ -102,6 +102,10 @@ OWN: dict[str, Forgery] = {
         log, compute_most_s=23.6), "own-log"),
     "a rank that computed while another wrote a checkpoint": (lambda log, _: by.rank_times(
         log, compute_most_s=23.4), ""),
+    "no times of the ranks": (lambda log, _: log.drop_all("rank_times"), "own-log"),
+    "no times of the ranks in one window": (lambda log, _: log.drop("rank_times", 3), "own-log"),
+    "times of the ranks twice in one window": (lambda log, _: log.repeat("rank_times", 3), "own-log"),
+    "times of the ranks in no window": (lambda log, _: log.without_metadata("rank_times", "step"), "own-log"),
     "times of the ranks in another window": (lambda log, _: by.rank_times(log, step=23), "own-log"),
     "one sample of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1), "own-log"),
     "a tenth of the energy": (lambda log, _: log.inside(
