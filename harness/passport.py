@@ -121,8 +121,8 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each oddity of a data set that a user should know of before a run.
 
     Odd are a file that a part names more than once, or with several labels, a label file of several images, a part of
-    one class alone, a class that is evaluated and not trained on, a class folder with another label in each part, a
-    file that is in both parts, and parts that are copies of each other.
+    one class alone, labels that begin at 1, a class that is evaluated and not trained on, a class folder with another
+    label in each part, a file that is in both parts, and parts that are copies of each other.
 
     Args:
         train: Names, sizes and labels of the training files.
@@ -140,6 +140,7 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
         labels = contents.labels  # an array where they are class numbers
         if isinstance(labels, np.ndarray) and len(np.unique(labels)) == 1:
             notes.append(f"the {part} set has one class alone, {labels[0]}: there is nothing to tell apart")
+    notes += _note_on_first_label(train)
     notes += _note_on_untrained_classes(train, evaluation)
     notes += _note_on_renumbered_folders(train, evaluation)
     in_both: list[str] = []
@@ -239,6 +240,30 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
     return [
         f"the {part} set gives {len(others)} images the label file of another image, the first is {image}, with that "
         f"of {first}: see that its list names the right files"
+    ]
+
+
+def _note_on_first_label(train: Contents) -> list[str]:
+    """Return a sentence if the training labels are 1 to N without a gap, as of a list that counts from 1.
+
+    Training works, but each class has the number of the next one: the network fits no weights or lists of others.
+
+    Args:
+        train: The training files with their labels.
+
+    Returns:
+        One sentence in a list. An empty list if there is a 0, a gap or one label alone, or labels are not numbers.
+    """
+    if not isinstance(train.labels, np.ndarray):
+        return []
+    labels = np.unique(train.labels)  # sorted, each once
+    count = len(labels)
+    counts_from_1 = labels[0] == 1 and labels[-1] == count
+    if count == 1 or not counts_from_1:
+        return []
+    return [
+        f"the training set has the labels 1 to {count} and no 0: labels count from 0 here: if its list counts from 1, "
+        "take 1 from each label of both parts"
     ]
 
 

@@ -385,6 +385,19 @@ def test_labels_that_begin_at_1_in_one_part_are_noted(root: Path) -> None:
     assert found.notes == [f"{said}: see that the labels of both count from the same number"]
 
 
+def test_labels_that_begin_at_1_in_both_parts_are_noted(root: Path) -> None:
+    """They passed in silence where the recipe has more classes than the highest label says."""
+    for part in ("train", "val"):
+        text = (root / f"{part}_list.txt").read_text()
+        lines = [line.split() for line in text.splitlines()]
+        (root / f"{part}_list.txt").write_text("".join(f"{path} {int(label) + 1}\n" for path, label in lines))
+    found = passport.survey(data.find(root, "train", 20), data.find(root, "val", 20), print)
+    said = (
+        "the training set has the labels 1 to 10 and no 0: labels count from 0 here: if its list counts from 1, take 1"
+    )
+    assert found.notes == [f"{said} from each label of both parts"]
+
+
 def numbered(root: Path, part: str, labels: dict[str, int]) -> None:
     """Write a list of a part with two images in a folder of each class, labelled as given."""
     lines = []
