@@ -17,12 +17,15 @@ from harness.lists import Folders, lines, unquoted
 from harness.passport import Contents, OnProgress, file_sizes
 from program.arrays import Array
 from runlog import named_files, schema
+from runlog.digits import counted
 
 LIST = "{}_list.txt"
 KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for once
 # The label is what stands behind the last blank, or behind the comma or semicolon of a spreadsheet.
 LINE = re.compile(r'(?P<path>.*[^\s,;])[\s,;]+"?(?P<label>[0-9]{1,18})"?')
 IMAGE_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+CLASS_ARCHIVE = re.compile(r"(?P<name>n[0-9]{8})\.tar")  # of a class, within ImageNet's archive of the training images
+NAMES_OF_VAL = ("validation", "valid")  # that other tools give the folder of the evaluation images
 KAGGLES_FOLDERS = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")  # of ImageNet's images in Kaggle's archive
 TABLE_ENDS = (".parquet", ".arrow")  # of Hugging Face's files, which are not read
 Size = tuple[int, int]  # width and height in pixels
@@ -137,8 +140,11 @@ def _hint_at_near(root: Path, part: str) -> str:
 
     Returns:
         The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if no folder within or above `root` has the
-        part.
+        part, and none in it has another name for the part.
     """
+    for name in NAMES_OF_VAL if part == "val" else ():
+        if (root / name).is_dir():
+            return f"; is {root / name}/ meant? rename it {part}/"
     near = [root.parent] if root.name in ("train", "val") and (root.parent / part).is_dir() else []
     near += sorted(path.parent for path in root.glob(f"*/{part}") if path.is_dir())
     near += [root / below for below in KAGGLES_FOLDERS if (root / below / part).is_dir()]
@@ -292,10 +298,11 @@ def class_folders(root: Path, part: str) -> ClassFolders:
         part: "train" or "val".
 
     Raises:
-        ValueError: There is no class folder, one has no image, one is a link that leads nowhere, or a folder cannot be
-            read.
+        ValueError: There is no class folder, one has no image, one is a link that leads nowhere, a class of ImageNet is
+            not unpacked, or a folder cannot be read.
     """
     names = folder_names(root / part)
+    _require_unpacked(root / part, names)
     if not names:
         raise ValueError(
             f"{root / part}: has no class folders and no {LIST.format(part)} tells its labels: put the images into a "
@@ -314,6 +321,27 @@ def class_folders(root: Path, part: str) -> ClassFolders:
         paths += images
         labels += [label] * len(images)
     return ClassFolders(names, paths, labels, others)
+
+
+def _require_unpacked(folder: Path, names: Sequence[str]) -> None:
+    """Raise ValueError if a part has an archive of a class of ImageNet, as n01440764.tar, without that class folder.
+
+    Without the folder the classes behind it would have other numbers.
+
+    Args:
+        folder: Folder of the part.
+        names: Names of its class folders.
+
+    Raises:
+        ValueError: There is such an archive.
+    """
+    archives = [CLASS_ARCHIVE.fullmatch(name) for name in file_names(folder)]
+    packed = [archive["name"] for archive in archives if archive and archive["name"] not in names]
+    if packed:
+        raise ValueError(
+            f"{folder}: has {counted(len(packed), 'archive')} of classes without their folder, the first is "
+            f"{packed[0]}.tar: unpack each into a folder of its name, as {packed[0]}/, or move it elsewhere"
+        )
 
 
 def folder_names(folder: Path) -> list[str]:

@@ -202,6 +202,28 @@ def test_a_dead_link_is_not_passed_over_for_class_folders(root: Path, name: str)
         data.find(root, "train", 10)
 
 
+@pytest.mark.parametrize("unpacked", [["n01440764", "n01484850"], []])
+def test_a_class_of_imagenet_that_is_not_unpacked_renumbers_no_other(root: Path, unpacked: list[str]) -> None:
+    """The archives were passed over with a note, and the classes behind them had numbers that are not theirs."""
+    shutil.rmtree(root / "train")
+    (root / "train_list.txt").unlink()
+    for name in unpacked:
+        (root / "train" / name).mkdir(parents=True)
+        shutil.copy(root / "val/00.jpeg", root / "train" / name / "a.JPEG")
+    (root / "train").mkdir(exist_ok=True)
+    for name in ("n01440764", "n01443537"):  # the first is the archive of a folder that is there, or may be
+        (root / "train" / f"{name}.tar").write_bytes(b"archive")
+    first = "n01443537" if unpacked else "n01440764"
+    with pytest.raises(
+        ValueError, match=rf"/train: has {2 - bool(unpacked)} archives? of .* the first is {first}\.tar: un"
+    ):
+        data.find(root, "train", 1000)
+    (root / "train/n01443537").mkdir()
+    shutil.copy(root / "val/00.jpeg", root / "train/n01443537")
+    if unpacked:
+        assert data.find(root, "train", 1000).labels.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("listed", ["train", "val"])
 def test_a_list_and_class_folders_number_the_classes_alike(root: Path, listed: str) -> None:
     by_class(root)
@@ -276,6 +298,14 @@ def test_the_folder_above_is_named_where_datadir_is_a_part(root: Path) -> None:
     by_class(root)
     with pytest.raises(ValueError, match=rf"; is {root} meant, which has val/\?$"):
         data.find(root / "train", "val", 10)
+
+
+@pytest.mark.parametrize("name", ["validation", "valid"])
+def test_a_part_under_the_name_of_other_tools_is_named(root: Path, name: str) -> None:
+    by_class(root)
+    (root / "val").rename(root / name)
+    with pytest.raises(ValueError, match=rf"; is {root}/{name}/ meant\? rename it val/$"):
+        data.find(root, "val", 10)
 
 
 # ---- forms that are not read
