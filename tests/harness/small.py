@@ -5,6 +5,7 @@ Its ResNet has one block in each stage, of the same operators: a job takes half 
 
 import functools
 import re
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ def data_set(folder: Path) -> Path:
             lines.append(f"{path} {number % 10}\n")
         (folder / f"{part}_list.txt").write_text("".join(lines))
     return folder
+
+
+def by_class(root: Path) -> Path:
+    """Lay the set out in class folders, whose sorted names are the labels."""
+    for part in ("train", "val"):
+        for line in (root / f"{part}_list.txt").read_text().splitlines():
+            path, label = line.split()
+            place = root / part / f"n{int(label):02d}"
+            place.mkdir(exist_ok=True)
+            (root / path).rename(place / Path(path).name)
+        (root / f"{part}_list.txt").unlink()
+    for number in (8, 9):  # classes of which val has no image
+        (root / f"val/n{number:02d}").mkdir()
+        shutil.copy(root / f"train/n{number:02d}/{number:02d}.jpeg", root / f"val/n{number:02d}/x.JPEG")
+    return root
 
 
 def train(log: Path, data: Path, *, ranks: int = 2, cwd: Path | None = None, **options: Any) -> Any:
