@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from isal import isal_zlib
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
 from harness import encoded
 
@@ -96,9 +96,10 @@ def _jpeg_size(name: str, content: bytes) -> Size:
         raise ValueError(f"{name}: is a JPEG file that does not state its size: replace it or remove it from the list")
     if b"Exif\0" in content[:HEAD_BYTES]:
         try:
-            with Image.open(io.BytesIO(content)) as opened:
+            # Not by Image.open, which refuses more than 179 million pixels: DALI takes them.
+            with JpegImagePlugin.JpegImageFile(io.BytesIO(content)) as opened:
                 orientation = opened.getexif().get(ORIENTATION, UPRIGHT)
-        except UnidentifiedImageError as error:  # its text names an object in memory
+        except (OSError, SyntaxError) as error:
             raise ValueError(f"{name}: is a JPEG file whose head cannot be read: {FIX}") from error
         if orientation != UPRIGHT:  # the label, a PNG without EXIF, need not be turned in the same way
             raise ValueError(

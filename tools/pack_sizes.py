@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, PngImagePlugin
 from rich import progress
 
+from harness import encoded
 from paddle_rn50 import data, folder, recordio
 from paddle_rn50.records import Records
 from program.arrays import Array
@@ -40,17 +41,28 @@ def read_sizes(sizes: Path) -> JsonObject:
 def size_of(name: str, content: bytes) -> folder.Size:
     """Return the width and height of an image in pixels, by its header.
 
+    JPEG and PNG may have any number of pixels, as DALI takes them. Of the other kinds Pillow refuses more than 179
+    million, and so does a run.
+
     Args:
         name: Name of the image file, for the message.
         content: Bytes of the file.
 
     Raises:
-        ValueError: It is not an image.
+        ValueError: It is not an image, or Pillow refuses its number of pixels.
     """
+    is_png = content.startswith(encoded.PNG_START)
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        jpeg_size = encoded.jpeg_size(content) if content.startswith(encoded.JPEG_START) else None
+        if jpeg_size is not None:
+            height, width = jpeg_size
+            return width, height
+        open_image = PngImagePlugin.PngImageFile if is_png else Image.open
+        with open_image(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size
             return size
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{name}: {error} Make it smaller or remove it from the list") from error
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
 

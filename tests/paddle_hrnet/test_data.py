@@ -317,6 +317,16 @@ def test_jpeg_images_are_read_and_one_that_is_stored_turned_is_refused(root: Pat
         taken(training(root, augment=PLAIN, height=64, width=96))
 
 
+def test_a_jpeg_with_exif_of_more_pixels_than_pillow_opens_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended a run with a traceback."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
+    exif = Image.Exif()
+    exif[pictures.ORIENTATION] = pictures.UPRIGHT
+    content = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(content, "JPEG", exif=exif)
+    assert pictures.image_size("a.jpg", content.getvalue()) == (10, 20)
+
+
 @pytest.mark.parametrize(
     ("picture", "said"),
     [

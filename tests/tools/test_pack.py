@@ -256,6 +256,24 @@ def test_sizes_that_are_found_again_are_those_of_the_images_now(source: Path) ->
     assert data.find(source, "train", 10).largest == (300, 200)
 
 
+def test_images_of_more_pixels_than_pillow_opens_are_packed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run takes them; the pack of hours ended with a traceback."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40 * 40)
+    Image.new("RGB", (90, 50)).save(source / "train/00.jpeg", "JPEG")
+    Image.new("RGB", (50, 91)).save(source / "train/01.jpeg", "PNG")
+    pack.pack(source, tmp_path / "packed", "train")
+    pack.find_sizes(source, "train")
+    for place in (source, tmp_path / "packed"):
+        assert data.find(place, "train", 10).largest == (50, 91)
+    Image.new("RGB", (90, 50)).save(source / "train/02.jpeg", "BMP")  # which a run refuses, too
+    with pytest.raises(
+        ValueError, match=r"train/02\.jpeg: Image size \(4500 pixels\) exceeds limit .* Make it smaller"
+    ):
+        pack.find_sizes(source, "train")
+
+
 def test_sizes_that_cannot_be_written_are_not_looked_for(source: Path) -> None:
     (source / "train/00.jpeg").write_bytes(b"no image")  # which is told once it is read
     read_only = f"mount --bind {source} {source} && mount -o remount,bind,ro {source} && exec "
