@@ -45,11 +45,13 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
         classes: Number of classes that the labels may have.
 
     Raises:
-        ValueError: The index is absent or damaged, or cannot be this file's.
+        ValueError: The file is empty, or the index is absent or damaged, or cannot be this file's.
     """
+    file_bytes = packed.stat().st_size
+    if file_bytes == 0:
+        raise ValueError(f"{packed}: is empty: {MAKE}")
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
-    file_bytes = packed.stat().st_size
     sizes = np.diff(offsets, append=file_bytes)  # the last record ends with the file
     begins_with_file = offsets[0] == 0
     has_room_for_heads = (sizes >= HEAD.size).all()

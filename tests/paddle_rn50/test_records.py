@@ -127,6 +127,15 @@ def test_a_wrong_index_is_named_before_a_record_is_read(tmp_path: Path, index: s
         data._packed(tmp_path, "train", 10)
 
 
+@pytest.mark.parametrize("index", ["", "0\t0\n1\t36\n"])
+def test_an_empty_file_of_records_is_called_empty(tmp_path: Path, index: str) -> None:
+    """Its index was blamed."""
+    (tmp_path / "train.rec").touch()
+    (tmp_path / "train.idx").write_text(index)
+    with pytest.raises(ValueError, match=r"train\.rec: is empty: restore it, or make both by tools\.pack"):
+        data._packed(tmp_path, "train", 10)
+
+
 NO_PART = "no whole part at its byte 0"
 
 
