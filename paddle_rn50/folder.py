@@ -195,7 +195,7 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
     for where, text in lines(list_file):
         line = LINE.fullmatch(text)  # blanks, a comma or a semicolon stand between path and label
         if line is None:
-            raise ValueError(f"{where}: {text!r} has no label: write 'path label', the label a number from 0")
+            raise ValueError(without_label(where, text, "path label"))
         label = int(line["label"])
         if label >= classes:
             raise ValueError(
@@ -208,6 +208,22 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
         paths.append(path)
         labels.append(label)
     return ImageList(root=root, part=part, paths=tuple(paths), labels=np.array(labels, dtype=np.int64))
+
+
+def without_label(where: str, text: str, expected: str) -> str:
+    """Return the message that a line of a list states no label.
+
+    Args:
+        where: The line's place, as "val_list.txt:7".
+        text: The line.
+        expected: What a line has, as "path label".
+    """
+    if text.isdecimal():  # as the lines of ILSVRC2012_validation_ground_truth.txt, by the order of the images
+        return (
+            f"{where}: {text!r} is only a number: write '{expected}'; ImageNet's devkit numbers the classes in another "
+            "order than class folders are: take val.txt of Caffe's caffe_ilsvrc12.tar.gz"
+        )
+    return f"{where}: {text!r} has no label: write '{expected}', the label a number from 0"
 
 
 # ---- class folders

@@ -127,7 +127,7 @@ def _labelled_image(where: str, line: str) -> _LabelledImage:
     """
     parts = folder.LINE.fullmatch(line)
     if parts is None:
-        raise ValueError(f"{where}: {line!r} has no label: write 'name label', the label a number from 0")
+        raise ValueError(folder.without_label(where, line, "name label"))
     _, _, file_name = parts["path"].rpartition("/")
     return _LabelledImage(file_name, parts["label"])
 

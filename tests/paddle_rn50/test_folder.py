@@ -241,6 +241,20 @@ def test_a_label_of_very_many_digits_is_named(root: Path) -> None:
         data.find(root, "train", 10)
 
 
+def test_the_devkits_labels_are_said_to_be_in_another_order(root: Path, tmp_path: Path) -> None:
+    """The advice to put names before them gives a list of wrong classes, which nothing can find."""
+    (root / "val_list.txt").write_text("490\n361\n")
+    said = r": '490' is only a number: write '{}'; ImageNet's devkit numbers the classes in another order than class f"
+    with pytest.raises(ValueError, match=r"val_list\.txt:1" + said.format("path label")):
+        data.find(root, "val", 1000)
+    (root / "val_list.txt").rename(tmp_path / "truth.txt")
+    (root / "train_list.txt").unlink()
+    (root / "train/n01").mkdir()
+    (root / "train/00.jpeg").rename(root / "train/n01/00.jpeg")
+    with pytest.raises(ValueError, match=r"truth\.txt:1" + said.format("name label")):
+        pack_lists.write_lists(root, tmp_path / "truth.txt")
+
+
 def test_images_and_classes_that_a_flat_vals_labels_lack(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
