@@ -526,6 +526,7 @@ def _run(args: argparse.Namespace) -> None:
         for part in PARTS:
             print_to_reader(find_sizes(args.source, part))
     else:
+        _require_target_outside_parts(args.source, args.target)
         # Before any packing, so that a fault of val is not found only after hours of packing train.
         train_files = _files_of_part(args.source, "train")
         val_files = _files_of_part(args.source, "val")
@@ -533,6 +534,21 @@ def _run(args: argparse.Namespace) -> None:
             print_warning(note)
         for part in PARTS:
             print_to_reader(pack(args.source, args.target, part))
+
+
+def _require_target_outside_parts(source: Path, target: Path) -> None:
+    """Raise ValueError if the packed files would lie in the folder of a part, where they count as a class folder.
+
+    Args:
+        source: Folder of the data set.
+        target: Folder for the packed files.
+
+    Raises:
+        ValueError: They would.
+    """
+    for part in PARTS:
+        if target.resolve().is_relative_to((source / part).resolve()):
+            raise ValueError(f"{target}: lies in {source / part}, whose folders are classes: take another TARGET")
 
 
 def _files_of_part(source: Path, part: str) -> passport.Contents:

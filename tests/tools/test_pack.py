@@ -201,6 +201,14 @@ def test_a_damaged_file_beside_the_records_is_named(source: Path, tmp_path: Path
         pack.pack(source, tmp_path / "packed", "train")
 
 
+def test_a_target_among_the_class_folders_is_refused(source: Path) -> None:
+    """It failed at val, after all of train was packed, and the target was a class folder from then on."""
+    target = source / "train" / "packed"
+    status, said = run(source, target)
+    assert status == 2 and f"{target}: lies in {source}/train, whose folders are classes: take another TARGET" in said
+    assert not target.exists()
+
+
 def test_a_full_disk_is_named_and_the_pack_goes_on(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "packed"
     status, said = run(source, target, limit_kib="8")
