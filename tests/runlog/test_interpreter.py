@@ -18,10 +18,19 @@ def test_a_python_without_the_packages_is_told_which_one_has_them(words: list[st
     assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
+@pytest.mark.parametrize("tool", ["doctor", "watch", "fleet"])
+def test_a_tool_by_the_systems_python_is_named_with_the_package_that_is_missing(tool: str) -> None:
+    """It ended in a traceback, "No module named 'psutil'", 'rich' or 'numpy'."""
+    done = jobs.run([sys.executable, "-S", "-m", f"tools.{tool}", "results"])
+    expected = f"python -m tools.{tool}: {sys.executable} lacks the package yaml: {interpreter.WHAT_TO_DO}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
+
+
 def test_an_old_python_is_told_its_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(interpreter, "OLDEST", (99, 0))
     interpreter.refuse_unfit("scoring")  # imported by a program, as here
     monkeypatch.setattr(sys, "argv", ["-m"])
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-m", "scoring", "score"])
     with pytest.raises(SystemExit) as end:
         interpreter.refuse_unfit("scoring")
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
