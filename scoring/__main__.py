@@ -5,7 +5,7 @@ import importlib
 import io
 import sys
 
-from runlog import completion, named_files, text
+from runlog import completion, interpreter, named_files, text
 from runlog.errors import INTERRUPTED, INTERRUPTED_STATUS, RunError, drop_output, flush_output
 from runlog.options import Parser
 from scoring.commands import COMMANDS
@@ -19,15 +19,19 @@ def main(argv: list[str] | None = None) -> int:
         argv: Words after the program's name, as ["score", "run.log"]. None takes those of this process.
 
     Returns:
-        The exit status: 2 for a file or a value that cannot be used, 1 for too few runs, 0 if a reader such as `head`
-        closes the pipe, 130 after Ctrl-C, and otherwise that of the command. Words that the parser rejects end the
-        process at once, with status 2, too.
+        The exit status: 2 for a file or a value that cannot be used, or for a package that is not installed, 1 for too
+        few runs, 0 if a reader such as `head` closes the pipe, 130 after Ctrl-C, and otherwise that of the command.
+        Words that the parser rejects end the process at once, with status 2, too.
     """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     name = words[0] if words else None  # a command's name, if it is one; the parser rejects anything else
-    parser = _parser(name)
+    try:
+        parser = _parser(name)
+    except ModuleNotFoundError as missing:
+        _print_error(name, f"needs the package {missing.name}: {interpreter.WHAT_TO_DO}")
+        return 2
     completion.complete(parser)  # ends the process if a shell asks for completions
     options = parser.parse_args(words)
     try:
@@ -71,6 +75,9 @@ def _parser(chosen_name: str | None) -> argparse.ArgumentParser:
     Args:
         chosen_name: Name of this one command, such as "score". If it is None or no command's name, no module is
             imported.
+
+    Raises:
+        ModuleNotFoundError: A package of this command is not installed.
     """
     parser = Parser(prog=text.called("scoring"), description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -1,6 +1,7 @@
 """`python -m scoring` and `python -m compliance` by a Python that cannot run them."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,14 @@ def test_a_tool_by_the_systems_python_is_named_with_the_package_that_is_missing(
     """It ended in a traceback, "No module named 'psutil'", 'rich' or 'numpy'."""
     done = jobs.run([sys.executable, "-S", "-m", f"tools.{tool}", "results"])
     expected = f"python -m tools.{tool}: {sys.executable} lacks the package yaml: {interpreter.WHAT_TO_DO}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
+
+
+def test_a_command_whose_package_is_missing_says_so(tmp_path: Path) -> None:
+    """`report` ended in a traceback where jinja2 alone was not installed."""
+    (tmp_path / "jinja2.py").write_text("raise ModuleNotFoundError(\"No module named 'jinja2'\", name='jinja2')")
+    done = jobs.run([sys.executable, "-m", "scoring", "report", LOG], PYTHONPATH=str(tmp_path))
+    expected = f"python -m scoring report: needs the package jinja2: {interpreter.WHAT_TO_DO}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
