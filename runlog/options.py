@@ -1,13 +1,28 @@
 """The parser of a command's words, whose errors are one line."""
 
 import argparse
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from runlog.errors import RunError, print_to_reader
 from runlog.text import MOST_OF_A_LINE, visible
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that answers wrong words with one line. Python's own puts the usage above it, which may take ten."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the text of --help. If it cannot be written, as on a full disk, end the process with status 1.
+
+        Args:
+            file: File for the text, as in argparse; None: the standard output.
+        """
+        if file is not None:
+            super().print_help(file)
+            return
+        try:
+            print_to_reader(self.format_help(), end="")
+        except RunError as error:
+            self.exit(1, f"{self.prog}: {error}\n")
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2, and with a line that says what is wrong and where the options are listed.

@@ -212,6 +212,10 @@ def test_a_reader_that_has_gone_changes_nothing(words: str) -> None:
     "words",
     [
         "tools.cli --version",
+        "tools.cli watch --help",
+        "compliance check --help",
+        "scoring --help",
+        "tools.doctor --help",
         "tools.cli score {log} --protocol window",
         "tools.cli check {log}",
         "tools.watch --once {log}",
