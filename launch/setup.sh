@@ -198,7 +198,7 @@ for tool in flock:util-linux setpriv:util-linux xargs:findutils; do # that a con
   command -v "${tool%:*}" >/dev/null || fail "${tool%:*} is not here, and set-up needs it:" \
     "$(system_install "${package}" "${package}" "${package}" "${package}")"
 done
-exec 9>.venv.lock || fail "${PWD} cannot be written: clone it to a folder of your own"
+{ exec 9>.venv.lock; } 2>/dev/null || fail "${PWD} cannot be written: clone it to a folder of your own"
 flock -n 9 || { echo "setup: another start is installing: waiting for it" && flock 9; }
 trap 'rm -rf .venv.new .venv.tmp' EXIT # the venv that is being made, and temporary files
 trap 'kill ${child} 2>/dev/null; exit 143' TERM

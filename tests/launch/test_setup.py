@@ -95,6 +95,12 @@ def test_only_locks_that_are_there_are_installed(checkout: Path) -> None:
     assert not list(checkout.glob(".venv*"))
 
 
+def test_a_checkout_that_cannot_be_written_is_told_in_one_line(checkout: Path) -> None:
+    """The line of bash stood before it: ".venv.lock: Permission denied". Root may write all but onto a folder."""
+    (checkout / ".venv.lock").mkdir()
+    refused(setup(checkout), f"{checkout} cannot be written: clone it to a folder of your own")
+
+
 def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -> None:
     refused(setup(checkout, CUDA="13"), "CUDA=13: must be 11 or 12, or unset")
     refused(setup(checkout, CUDA="12"), "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh cuda12")
