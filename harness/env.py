@@ -276,7 +276,10 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
     config = ROOT / f"config_{system}.sh"
     if not config.is_file():
         systems = sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh"))
-        raise ValueError(f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {', '.join(systems)}")
+        raise ValueError(
+            f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {', '.join(systems)}: "
+            f"name one of these or, for a machine of your own, copy one of their files to config_{system}.sh"
+        )
     # "_" is the script's name, $0.
     command = ["bash", "-euc", AFTER_CONFIG, "_", str(config), *names()]
     done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, check=False)
