@@ -9,12 +9,14 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +36,7 @@ MEAN_OF = 20  # windows of the mean throughput
 NEEDED = ("steps", "images", "time_s", "data_wait_s")  # what such a window must say
 NEEDED_OF_NODE = ("time_s", "cpu_percent", "memory_used_gib")  # what a node's sample must say in numbers
 ENDED = ("finished", "aborted")  # phases of a run
+ANY_WIDTH = 10_000  # columns of a terminal that is wide enough for any table
 SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
     "utilization_percent": "{} %",
     "memory_mib": "{:.0f} MiB",
@@ -378,6 +381,8 @@ def draw(state: JsonObject, now_s: float) -> Group:
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # in a narrow terminal a long path goes on in the next line
     table.add_row("log", _plain(state["log"]))
     table.add_row("state", _plain(_phase(state, now_s, is_running)))
     step = _or_dash(state["step"], "{}")
@@ -448,8 +453,8 @@ def _slowest(rank_times: JsonObject, kind: str) -> str:
     return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {median})"
 
 
-def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
-    """Return a table of the nodes' last samples, a line for each GPU; "no telemetry" if there are no samples.
+def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> RenderableType:
+    """Return what the terminal shows of the nodes' last samples; "no telemetry" if there are no samples.
 
     A node whose last sample is older than SILENT_S seconds while the run goes on is marked as silent.
 
@@ -460,39 +465,85 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
     """
     if not nodes:
         return "no telemetry"
-    table = Table(box=None, pad_edge=False)
-    for column in ("node", "CPU", "memory", "GPU", "busy", "memory", "power", "clock", "temperature", "held back by"):
-        table.add_column(column, justify="left" if column in ("node", "held back by") else "right")
+    names = []
     for node in nodes:
         name = node["node"]
         age_s = now_s - node["time_s"]
         if is_running and age_s > SILENT_S:
             name += f" (silent for {age_s:.0f} s)"
-        _add_rows_of_node(table, name, node)
-    return table
+        names.append(visible(name))
+    return NodesView(names, nodes)
 
 
-def _add_rows_of_node(table: Table, name: str, sample: JsonObject) -> None:
-    """Add a row for each GPU of a node's sample to a table, or one row for a node without GPUs.
+class NodesView:
+    """Last samples of nodes as a table, a row for each GPU; as lines of words in a terminal narrower than the table."""
 
-    The cells of the node itself are empty except in its first row.
+    def __init__(self, names: list[str], samples: list[JsonObject]) -> None:
+        """Keep what is shown.
 
-    Args:
-        table: The table, which is changed.
-        name: The node's name as shown, perhaps with a mark such as "(silent for 42 s)".
-        sample: The last sample of the node, as `_sample_of` returns it.
-    """
-    host_cells: list[Text | str] = [
-        _plain(name),
-        f"{sample['cpu_percent']:.0f} %",
-        f"{sample['memory_used_gib']:.1f} GiB",
-    ]
-    if not sample["gpus"]:
-        table.add_row(*host_cells, "none")
-    for index, gpu in enumerate(sample["gpus"]):
-        sensor_cells = [_or_dash(gpu[sensor], template) for sensor, template in SENSORS.items()]
-        table.add_row(*host_cells, str(index), *sensor_cells, _plain(", ".join(gpu["throttle"])))
-        host_cells = ["", "", ""]  # in the rows of the node's other GPUs
+        Args:
+            names: Name of each node as shown, perhaps with a mark such as "(silent for 42 s)".
+            samples: The last sample of each node, as `_sample_of` returns it.
+        """
+        self._names = names
+        self._samples = samples
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the table if the terminal is wide enough for it, else the lines; rich calls this.
+
+        Args:
+            console: The terminal.
+            options: How rich draws on it, with the width in columns.
+        """
+        table = self._table()
+        needed = Measurement.get(console, options.update(max_width=ANY_WIDTH), table).maximum
+        if needed <= options.max_width:
+            yield table
+        else:
+            yield from self._lines()
+
+    def _table(self) -> Table:
+        """Return the table; it has columns of GPUs if a node has a GPU."""
+        columns = ["node", "CPU", "memory"]
+        if any(sample["gpus"] for sample in self._samples):
+            columns += ["GPU", "busy", "memory", "power", "clock", "temperature", "held back by"]
+        table = Table(box=None, pad_edge=False)
+        for column in columns:
+            table.add_column(column, justify="left" if column in ("node", "held back by") else "right")
+        for name, sample in zip(self._names, self._samples, strict=True):
+            host_cells: list[Text | str] = [Text(name), *_host_cells(sample)]
+            if not sample["gpus"]:
+                table.add_row(*host_cells)
+            for index, gpu in enumerate(sample["gpus"]):
+                table.add_row(*host_cells, str(index), *_sensor_cells(gpu), _held_back_by(gpu))
+                host_cells = ["", "", ""]  # in the rows of the node's other GPUs
+        return table
+
+    def _lines(self) -> Iterator[Text]:
+        """Yield a line for each node, and one for each of its GPUs."""
+        for name, sample in zip(self._names, self._samples, strict=True):
+            cpu, memory = _host_cells(sample)
+            yield Text(f"{name}: CPU {cpu}, memory {memory}")
+            for index, gpu in enumerate(sample["gpus"]):
+                line = Text(f"  GPU {index}: {', '.join(_sensor_cells(gpu))}")
+                if gpu["throttle"]:
+                    line.append(", held back by ").append(_held_back_by(gpu))
+                yield line
+
+
+def _host_cells(sample: JsonObject) -> tuple[str, str]:
+    """Return the use of a node's CPU and of its memory as text, as ("12 %", "31.0 GiB")."""
+    return f"{sample['cpu_percent']:.0f} %", f"{sample['memory_used_gib']:.1f} GiB"
+
+
+def _sensor_cells(gpu: JsonObject) -> list[str]:
+    """Return what the SENSORS of a GPU say as text, such as "287 W"; "-" for what is not known."""
+    return [_or_dash(gpu[sensor], template) for sensor, template in SENSORS.items()]
+
+
+def _held_back_by(gpu: JsonObject) -> Text:
+    """Return the reasons for which a GPU runs at a lower clock; empty if there is none."""
+    return _plain(", ".join(gpu["throttle"]))
 
 
 def _parse() -> argparse.Namespace:

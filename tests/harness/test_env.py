@@ -192,7 +192,7 @@ def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / "config_BAD.sh").write_text(f"{end}\n")
         with pytest.raises(ValueError, match=rf"config_BAD\.sh: a command in it ended bash with status {status}: corr"):
             env.of_system(DGXSYSTEM="BAD")
-    with pytest.raises(ValueError, match=r"there is no config_GOOD\.sh; there are: BAD: .* copy one .* to config_GOOD\.sh"):
+    with pytest.raises(ValueError, match=r"there is no config_GOOD\.sh; there are: BAD: .* to config_GOOD\.sh$"):
         env.of_system(DGXSYSTEM="GOOD")
 
 

@@ -33,8 +33,8 @@ SAMPLE = {"time_s": NOW_S, "node": "dgx1", "cpu_percent": 12.0, "memory_used_gib
 command = functools.partial(jobs.called, watch.main)
 
 
-def text(state, now_s):
-    console = Console(width=140, highlight=False)
+def text(state, now_s, width=140):
+    console = Console(width=width, highlight=False)
     with console.capture() as captured:
         console.print(watch.draw(state, now_s))
     return captured.get()
@@ -59,6 +59,28 @@ def test_a_run_that_goes_on(tmp_path):
         assert part in shown
     assert "287 W" in shown and "power cap" in shown and "silent" not in shown
     assert "dgx1 (silent for 60 s)" in later and ", nothing new for " in later
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 140])
+def test_a_narrow_terminal_loses_no_value(tmp_path, width):
+    """At 40 columns a node's values were "1…", "G…" and the log's path lost its end."""
+    (tmp_path / "result_0.txt").write_text(LOG[: WINDOWS[1]])
+    gpus = [GPU | {"throttle": throttle} for throttle in (["power cap"], [])]
+    (tmp_path / "result_0.node0.telemetry.jsonl").write_text(json.dumps(SAMPLE | {"gpus": gpus}) + "\n")
+    lines = text(watch.View(tmp_path).look(), NOW_S, width).splitlines()
+    assert max(len(line) for line in lines) <= width
+    shown = " ".join(" ".join(lines).split())
+    assert "…" not in shown and str(tmp_path / "result_0.txt") in shown.replace(" ", "")
+    for value in ("12 %", "31.0 GiB", "98 %", "15321 MiB", "287 W", "1455 MHz", "61 C", "power cap"):
+        assert value in shown, shown
+
+
+def test_nodes_without_a_gpu_have_no_columns_of_gpus(tmp_path):
+    (tmp_path / "result_0.txt").write_text(LOG)
+    (tmp_path / "result_0.node0.telemetry.jsonl").write_text(json.dumps(SAMPLE) + "\n")
+    shown = text(watch.View(tmp_path).look(), NOW_S)
+    assert shown.splitlines()[-2].split() == ["node", "CPU", "memory"]
+    assert shown.splitlines()[-1].split() == ["dgx1", "12", "%", "31.0", "GiB"]
 
 
 @pytest.mark.parametrize(
