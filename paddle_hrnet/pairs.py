@@ -17,6 +17,7 @@ from paddle_hrnet import pictures
 from paddle_hrnet.pictures import Size
 from program.arrays import Array
 from runlog import named_files, schema
+from runlog.digits import counted
 
 IMAGE_END, LABEL_END, LABEL_IDS_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
 ENDS_OF_LABEL_IDS = (LABEL_IDS_END, "_gtCoarse_labelIds.png")  # as Cityscapes names its files of label ids
@@ -225,7 +226,7 @@ def find(root: Path, part: str, classes: int) -> PairList:
     else:
         images, others = _files_of_cities(root / "leftImg8bit" / part)
         listed_pairs = _pairs_in_folders(root, part, images)
-        notes = _notes_on_others(root / "leftImg8bit" / part, others)
+        notes = _notes_on_others(root / "leftImg8bit" / part, others) + _notes_on_lone_labels(root, part, images)
     pairs = tuple(_existing_pair(listed, folders, root) for listed in listed_pairs)
     return PairList(root=root, part=part, pairs=pairs, classes=classes, notes=notes)
 
@@ -360,6 +361,33 @@ def _notes_on_others(folder: Path, others: list[Path]) -> tuple[str, ...]:
     return (
         f"{folder} has {len(others)} files or folders that are not CITY/NAME{IMAGE_END} and are passed over, the first "
         f"is {others[0]}",
+    )
+
+
+def _notes_on_lone_labels(root: Path, part: str, images: list[Path]) -> tuple[str, ...]:
+    """Return a note for the user if labels of a part have no image, as where images were not all unpacked.
+
+    Args:
+        root: Folder of a data set in Cityscapes' layout.
+        part: "train" or "val".
+        images: Image files of the part.
+
+    Returns:
+        One note; empty if each label has its image.
+    """
+    with_image = {f"{image.parent.name}/{image.name.removesuffix(IMAGE_END)}" for image in images}
+    labels_folder = root / "gtFine" / part
+    lone: set[str] = set()  # as CITY/NAME
+    for end in (LABEL_END, LABEL_IDS_END):
+        for label in labels_folder.glob(f"[!.]*/[!.]*{end}"):
+            name = f"{label.parent.name}/{label.name.removesuffix(end)}"
+            if name not in with_image:
+                lone.add(name)
+    if not lone:
+        return ()
+    return (
+        f"{labels_folder} has the labels of {counted(len(lone), 'image')} that {root / 'leftImg8bit' / part} does not "
+        f"have, the first is {min(lone)}{IMAGE_END}: see that all images were unpacked",
     )
 
 

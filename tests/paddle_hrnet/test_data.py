@@ -365,6 +365,25 @@ def test_what_is_passed_over_in_cityscapes_folders_is_noted(root: Path) -> None:
     assert data.find(root, "train", CLASSES).notes == (f"{said}{folder}/town/t9_leftImg8bit.jpg",)
 
 
+def test_labels_whose_images_are_absent_are_noted(root: Path) -> None:
+    """A run trained on the cities that were there, without a word."""
+    kept = data.find(root, "train", CLASSES)
+    labels = root / "gtFine/train"
+    (labels / "village").mkdir()
+    for name in (
+        "v1_gtFine_labelIds.png",
+        "v1_gtFine_labelTrainIds.png",
+        "v2_gtFine_labelIds.png",
+        "._v3_gtFine_labelIds.png",
+    ):
+        (labels / "village" / name).write_bytes(b"label")
+    found = data.find(root, "train", CLASSES)
+    images = root / "leftImg8bit/train"
+    said = f"{labels} has the labels of 2 images that {images} does not have, the first is village/v1_leftImg8bit.png"
+    assert kept.notes == () and found.notes == (f"{said}: see that all images were unpacked",)
+    assert found.pairs == kept.pairs
+
+
 def test_an_image_with_the_label_of_another_is_noted(root: Path) -> None:
     images = [f"leftImg8bit/train/town/t{i}_leftImg8bit.png" for i in range(3)]
     label = "gtFine/train/town/t0_gtFine_labelTrainIds.png"
