@@ -1,4 +1,4 @@
-"""Reads the list files of data sets, and tells which of the listed files are there."""
+"""Reads the list files of data sets, tells which of the listed files are there, and names forms that are not read."""
 
 import os
 from pathlib import Path
@@ -6,9 +6,32 @@ from typing import NamedTuple
 
 from runlog import named_files
 
+TABLE_ENDS = (".parquet", ".arrow")  # of Hugging Face's files, which are not read
 UTF8_MARK = b"\xef\xbb\xbf"  # which Windows' editors put before a text
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _ABSENT = "is absent"  # the fault of a path at which there is nothing
+
+
+def require_no_table(root: Path, part: str, *, instead: str) -> None:
+    """Raise ValueError if a part has Parquet or Arrow files, as Hugging Face's sets have them.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+        instead: Words that say in which form the workload reads the part, as "save its images into class folders".
+
+    Raises:
+        ValueError: There is such a file: in `root` or `root`/data, of the part's name, or in the part's own folder.
+    """
+    start_of_name = "train" if part == "train" else "val"  # and validation
+    for pattern in (f"{start_of_name}*", f"data/{start_of_name}*", f"{start_of_name}*/*"):
+        for end in TABLE_ENDS:
+            table = min(root.glob(pattern + end), default=None)
+            if table is not None:
+                raise ValueError(
+                    f"{table}: is a file of Hugging Face's datasets, and {end[1:]} is not read: {instead}, or set "
+                    "DATADIR to a folder in a form of docs/data.md"
+                )
 
 
 class Line(NamedTuple):

@@ -406,10 +406,11 @@ def _pairs_in_folders(root: Path, part: str, images: list[Path]) -> Iterator[Lis
         Paths of image and label relative to `root`, with the image's path for messages.
 
     Raises:
-        ValueError: There are no images.
+        ValueError: There are no images, or tables alone, as Hugging Face's sets have them.
     """
     folder = root / "leftImg8bit" / part
     if not images:
+        lists.require_no_table(root, part, instead=f"save its images and labels as files and list them in {part}.txt")
         raise ValueError(
             f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "
             "set DATADIR to a folder in Cityscapes' layout, or write the list, lines 'image label'"

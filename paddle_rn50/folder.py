@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.lists import Folders, lines, unquoted
+from harness.lists import Folders, lines, require_no_table, unquoted
 from harness.passport import Contents, OnProgress, file_sizes
 from program.arrays import Array
 from runlog import named_files, schema
@@ -27,7 +27,6 @@ IMAGE_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 CLASS_ARCHIVE = re.compile(r"(?P<name>n[0-9]{8})\.tar")  # of a class, within ImageNet's archive of the training images
 NAMES_OF_VAL = ("validation", "valid")  # that other tools give the folder of the evaluation images
 KAGGLES_FOLDERS = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")  # of ImageNet's images in Kaggle's archive
-TABLE_ENDS = (".parquet", ".arrow")  # of Hugging Face's files, which are not read
 Size = tuple[int, int]  # width and height in pixels
 
 
@@ -122,7 +121,7 @@ def find(root: Path, part: str, classes: int) -> ImageList:
     is_folder = (root / part).is_dir()
     has_class_folders = is_folder and bool(folder_names(root / part))
     if not has_class_folders:  # with class folders there, a table is not used
-        _require_no_table(root, part)
+        require_no_table(root, part, instead=f"save its images into class folders {part}/<class>/")
     if is_folder:
         return by_class_folders(root, part, classes)
     raise ValueError(
@@ -149,27 +148,6 @@ def _hint_at_near(root: Path, part: str) -> str:
     near += sorted(path.parent for path in root.glob(f"*/{part}") if path.is_dir())
     near += [root / below for below in KAGGLES_FOLDERS if (root / below / part).is_dir()]
     return f"; is {near[0]} meant, which has {part}/?" if near else ""
-
-
-def _require_no_table(root: Path, part: str) -> None:
-    """Raise ValueError if a part has Parquet or Arrow files, as Hugging Face's sets have them.
-
-    Args:
-        root: Folder of the data set.
-        part: "train" or "val".
-
-    Raises:
-        ValueError: There is such a file: in `root` or `root`/data, of the part's name, or in the part's own folder.
-    """
-    start_of_name = "train" if part == "train" else "val"  # and validation
-    for pattern in (f"{start_of_name}*", f"data/{start_of_name}*", f"{start_of_name}*/*"):
-        for end in TABLE_ENDS:
-            table = min(root.glob(pattern + end), default=None)
-            if table is not None:
-                raise ValueError(
-                    f"{table}: is a file of Hugging Face's datasets, and {end[1:]} is not read: save its images into "
-                    f"class folders {part}/<class>/, or set DATADIR to a folder in a form of docs/data.md"
-                )
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:

@@ -12,8 +12,8 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
+from harness.lists import TABLE_ENDS
 from harness.passport import Contents
-from paddle_rn50.folder import TABLE_ENDS
 from paddle_rn50.records import SIZE_COLUMN, Form, Parsed, Records, read_index
 from program.arrays import Array
 from runlog import named_files

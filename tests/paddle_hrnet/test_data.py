@@ -247,6 +247,18 @@ def overwrite(path: Path, picture: Image.Image) -> None:
     path.write_bytes(content[:60] + bytes(40) + content[100:])
 
 
+def test_a_table_of_hugging_face_is_said_not_to_be_read(tmp_path: Path) -> None:
+    """The advice to write a list is of no help, as there are no files to list."""
+    (tmp_path / "data").mkdir()
+    table = tmp_path / "data/train-00000-of-00001.parquet"
+    table.write_bytes(b"PAR1")
+    said = (
+        f"{table}: is a file of Hugging Face's datasets, and parquet is not read: save its images and labels as files"
+    )
+    with pytest.raises(ValueError, match=said):
+        data.find(tmp_path, "train", CLASSES)
+
+
 @pytest.mark.parametrize(
     ("name", "spoil", "said"),
     [
