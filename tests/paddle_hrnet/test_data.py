@@ -1,4 +1,4 @@
-"""Cityscapes' layout by DALI: pairs, geometry, labels, files that are not what they should be; the embedded scenes."""
+"""Cityscapes' layout by DALI: geometry, labels, files that are not what they should be; the embedded scenes."""
 
 import io
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from harness import passport, sampling
+from harness import sampling
 from harness.embedded import make_once
 from paddle_hrnet import data, pictures, scenes, train
 from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
@@ -237,26 +237,9 @@ def test_bad_lists(root: Path, text: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_data_says_what_it_should_hold(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has neither train\.txt nor images .* Cityscapes' layout"):
-        data.find(tmp_path, "train", 19)
-
-
 def overwrite(path: Path, picture: Image.Image) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:60] + bytes(40) + content[100:])
-
-
-def test_a_table_of_hugging_face_is_said_not_to_be_read(tmp_path: Path) -> None:
-    """The advice to write a list is of no help, as there are no files to list."""
-    (tmp_path / "data").mkdir()
-    table = tmp_path / "data/train-00000-of-00001.parquet"
-    table.write_bytes(b"PAR1")
-    said = (
-        f"{table}: is a file of Hugging Face's datasets, and parquet is not read: save its images and labels as files"
-    )
-    with pytest.raises(ValueError, match=said):
-        data.find(tmp_path, "train", CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -366,47 +349,6 @@ def test_evaluation_images_have_one_size(root: Path) -> None:
         taken(evaluation(root, batch=6))
 
 
-def test_what_is_passed_over_in_cityscapes_folders_is_noted(root: Path) -> None:
-    found = data.find(root, "train", CLASSES)
-    folder = root / "leftImg8bit/train"
-    (folder / "town/._t0_leftImg8bit.png").write_bytes(b"macOS")
-    assert data.find(root, "train", CLASSES) == found and found.notes == ()
-    (folder / "town/t9_leftImg8bit.jpg").write_bytes(b"image")
-    (folder / "village").symlink_to(root / "absent")
-    said = f"{folder} has 2 files or folders that are not CITY/NAME_leftImg8bit.png and are passed over, the first is "
-    assert data.find(root, "train", CLASSES).notes == (f"{said}{folder}/town/t9_leftImg8bit.jpg",)
-
-
-def test_labels_whose_images_are_absent_are_noted(root: Path) -> None:
-    """A run trained on the cities that were there, without a word."""
-    kept = data.find(root, "train", CLASSES)
-    labels = root / "gtFine/train"
-    (labels / "village").mkdir()
-    for name in (
-        "v1_gtFine_labelIds.png",
-        "v1_gtFine_labelTrainIds.png",
-        "v2_gtFine_labelIds.png",
-        "._v3_gtFine_labelIds.png",
-    ):
-        (labels / "village" / name).write_bytes(b"label")
-    found = data.find(root, "train", CLASSES)
-    images = root / "leftImg8bit/train"
-    said = f"{labels} has the labels of 2 images that {images} does not have, the first is village/v1_leftImg8bit.png"
-    assert kept.notes == () and found.notes == (f"{said}: see that all images were unpacked",)
-    assert found.pairs == kept.pairs
-
-
-def test_an_image_with_the_label_of_another_is_noted(root: Path) -> None:
-    images = [f"leftImg8bit/train/town/t{i}_leftImg8bit.png" for i in range(3)]
-    label = "gtFine/train/town/t0_gtFine_labelTrainIds.png"
-    (root / "train.txt").write_text("".join(f"{image} {label}\n" for image in [images[0], *images]))
-    found = passport.survey(data.find(root, "train", CLASSES), data.find(root, "val", CLASSES), str)
-    repeated, shared = found.notes
-    assert repeated == f"the training set names 1 files more than once, the first is {images[0]}"
-    said = f"the training set gives 2 images the label file of another image, the first is {images[1]}, with that of "
-    assert shared == f"{said}{images[0]}: see that its list names the right files"
-
-
 def test_a_damaged_palette_label_is_refused(root: Path) -> None:
     """Greyscale ones are by DALI; here the file is made anew, with checksums that would be right."""
     Image.fromarray(BLOCKS).convert("P").save(root / LABEL)
@@ -432,15 +374,6 @@ def test_a_damaged_head_is_named_without_an_address_in_memory(root: Path) -> Non
     content[content.index(b"\xff\xc0\0\x11") + 4] = 12  # bits a channel
     with pytest.raises(ValueError, match=r"^photo\.jpg: is a JPEG file whose head cannot be read: convert it"):
         pictures.image_size("photo.jpg", bytes(content))
-
-
-def test_images_of_several_sizes_are_refused_before_a_run_in_evaluation_alone(root: Path) -> None:
-    for part in ("train", "val"):
-        write(root, part, "v9", PIXELS[:32, :32], BLOCKS[:32, :32])
-    train, val = (data.find(root, part, CLASSES) for part in ("train", "val"))
-    assert len(train.contents(lambda done, total: None).names) == len(train)
-    with pytest.raises(ValueError, match=r"v9_left.*: is 32 x 32 pixels but the first evaluation image 160 x 96"):
-        val.contents(lambda done, total: None)
 
 
 # ---- the embedded scenes
