@@ -147,7 +147,7 @@ class Paddle18(Launch, EpochFormatReader):
 
 
 # A launcher's label, such as `0: `, may stand before it. A key `model:` that is indented is in another section.
-_HEAD_OF_MODEL_SECTION = re.compile(r"(?P<label>(?:\S(?:.*\S)? ?)?)model:\s*")
+_HEAD_OF_MODEL_SECTION = re.compile(r"(?P<label>(?: *\S(?:.*\S)? ?)?)model:\s*")
 
 
 @dataclass
