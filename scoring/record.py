@@ -28,6 +28,10 @@ class TooFewRunsError(Exception):
         self.partial = partial
 
 
+class NoRunError(InputError):
+    """A file has no line of a known format, or no row of training figures and no start of a run."""
+
+
 class NothingMeasuredError(InputError):
     """Nothing of a run is left after its warm-up. For a finished run resumed near its end, that is no mistake."""
 

@@ -14,16 +14,19 @@ from typing import Any, NamedTuple
 
 from runlog.digits import counted
 from scoring.importers import MOST, read_record
-from scoring.record import InputError, Record
+from scoring.record import InputError, NoRunError, Record
 
 
-def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[str, list[Record]]]:
+def read_systems(
+    args: argparse.Namespace, paths: Sequence[str], *, without_run: list[str] | None = None
+) -> list[tuple[str, list[Record]]]:
     """Read the logs of the systems that are to be compared.
 
     Args:
         args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
             one for each.
         paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
+        without_run: Gets why each file of a folder that holds no run was left out. None: such a file is an error.
 
     Returns:
         For each system its own path, and what was read from each of its logs.
@@ -36,10 +39,19 @@ def read_systems(args: argparse.Namespace, paths: Sequence[str]) -> list[tuple[s
     batch_by_system = _number_of_each(systems, args.batch, "--batch")
     systems_with_records = []
     for system, devices, batch in zip(systems, devices_by_system, batch_by_system, strict=True):
-        records = [
-            read_described(log, format=args.format, devices=devices, batch_per_device=batch, segment=args.segment)
-            for log in _logs_of(system)
-        ]
+        records = []
+        for log in _logs_of(system):
+            try:
+                record = read_described(
+                    log, format=args.format, devices=devices, batch_per_device=batch, segment=args.segment
+                )
+            except NoRunError as error:
+                was_named_by_user = str(log) == str(Path(system))
+                if without_run is None or was_named_by_user:
+                    raise
+                without_run.append(str(error))
+                continue
+            records.append(record)
         systems_with_records.append((system, records))
     return systems_with_records
 

@@ -27,7 +27,7 @@ from scoring.importers.show import record_lines
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern
 from scoring.importers.windows import complete_windows
-from scoring.record import Check, InputError, Record
+from scoring.record import Check, InputError, NoRunError, Record
 
 MOST = 10**9  # no number of devices, images or runs is this large
 MOST_RUNS_SHOWN = 6  # in an error about the runs of a log
@@ -93,9 +93,9 @@ def recognise(path: str | os.PathLike[str]) -> str:
     if not line_of_first_row:
         if has_old_events(path):
             why = "events of MLPerf v0.5 and v0.6 have forms that are not read"
-            raise InputError(f"{path}: no line of a known format; {why}")
+            raise NoRunError(f"{path}: no line of a known format; {why}")
         lines = counted(line, "line")
-        raise InputError(f"{path}: no line of a known format in {lines}; known are {', '.join(FORMATS)}")
+        raise NoRunError(f"{path}: no line of a known format in {lines}; known are {', '.join(FORMATS)}")
     if len(line_of_first_row) > 1:
         where = ", ".join(f"{name} (line {first_line})" for name, first_line in line_of_first_row.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
@@ -214,7 +214,7 @@ def read_record(
     has_begun = record.run_start_s is not None  # a run that began and failed before its first row is still a run
     if not record.windows and not has_begun:
         reason = "".join(f"; {problem}" for problem in record.problems[:1])
-        raise InputError(f"{path}: a {name} log without one training row: nothing was measured{reason}")
+        raise NoRunError(f"{path}: a {name} log without one training row: nothing was measured{reason}")
     return dataclasses.replace(
         record,
         checks=(*record.checks, *checks.checks_of_record(record)),

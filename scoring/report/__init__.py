@@ -81,9 +81,15 @@ def _build_report(args: argparse.Namespace) -> Report:
             a run.
     """
     logs: list[GivenLog] = []
-    for log_or_folder, records_of_it in read_systems(args, args.logs):
+    without_run: list[str] = []
+    for log_or_folder, records_of_it in read_systems(args, args.logs, without_run=without_run):
         folder = log_or_folder if Path(log_or_folder).is_dir() else None  # None: the log was given by itself
         logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records_of_it]
+
+    if not logs:
+        raise InputError(without_run[0])
+    for reason in without_run:
+        print(f"{called('scoring')} report: {reason}; left out", file=sys.stderr)
 
     records = [log.record for log in logs]
     _refuse_to_overwrite_logs(args, records)  # now that the files in the folders are known
@@ -94,7 +100,7 @@ def _build_report(args: argparse.Namespace) -> Report:
     if args.findings:
         findings = read_findings(args.findings, records)
         logs = [replace(log, findings=findings.get(log.record.file)) for log in logs]
-    return build(logs, protocol, skip=args.skip)
+    return build(logs, protocol, skip=args.skip, files_left_out=len(without_run))
 
 
 def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:

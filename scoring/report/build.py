@@ -102,7 +102,7 @@ class GivenLog:
     findings: JsonObject | None = None  # the log's entry of `python -m compliance check --json`; None: not checked
 
 
-def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None) -> Report:
+def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | None, files_left_out: int = 0) -> Report:
     """Build a report from training logs: group repeated runs, score each group, compare device counts, judge it all.
 
     Args:
@@ -110,6 +110,7 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
         protocol: Rules by which runs become a figure, such as a throughput. None: those that suit the logs.
         skip: Number of windows (the steps between two printed rows) or epochs to drop at the start of each run. None:
             as many as the protocol says.
+        files_left_out: Number of files in the given folders that hold no run.
 
     Returns:
         The content of the report. A group that cannot be scored has a `problem` in place of a figure.
@@ -130,7 +131,7 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     groups_in_plots = groups_in_tables or groups  # without a table of scaling, the plots show each group as a point
     published = _published_curves(groups_in_plots)
     shown_protocol = options.shown_protocol(groups)
-    verdicts = tuple(checks(groups, shown_protocol))
+    verdicts = tuple(checks(groups, shown_protocol, files_left_out=files_left_out))
     return Report(
         groups=tuple(groups),
         protocol=shown_protocol,

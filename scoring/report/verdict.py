@@ -70,19 +70,24 @@ def next_steps(checks: Sequence[Verdict]) -> list[str]:
     return ["Nothing is open: compare it with others. Only checked training runs can be packaged."]
 
 
-def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield the verdicts on a report: compliance, cut logs, ends of training, figures, and origin of the runs.
+def checks(groups: Sequence[Group], protocol: Protocol, *, files_left_out: int = 0) -> Iterator[Verdict]:
+    """Yield the verdicts on a report: compliance, absent runs, cut logs, ends of training, figures, origin of the runs.
 
     Args:
         groups: Groups of repeated runs, each with its figure or the problem that prevents it.
         protocol: Rules by which runs become a figure.
+        files_left_out: Number of files in the given folders that hold no run.
 
     Yields:
-        The verdicts. Those on compliance and on measurement are always there; those on cut logs, ends of training,
-        steadiness and origin only if there is something to say.
+        The verdicts. Those on compliance and on measurement are always there; those on absent runs, cut logs, ends of
+        training, steadiness and origin only if there is something to say.
     """
     runs = runs_of(groups)
     yield _judge_compliance(runs)
+    if files_left_out:
+        found = f"{counted(files_left_out, 'file')} without one training row left out"
+        fix = "Look whether a file that was left out is a run that failed at its start."
+        yield Verdict(check="absent runs", status=WARNING, found=found, fix=fix)
     yield from _judge_cut_logs(runs)
     yield from _judge_ends_of_training(groups, protocol)
     yield from _judge_figures(groups)

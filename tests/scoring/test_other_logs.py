@@ -314,7 +314,8 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(published_logs: Path
 
 
 @pytest.mark.parametrize(
-    "label", ["", "0: ", " 0: ", "[1,0]<stdout>:", "[1,0]<stdout>: ", "trainer_1  | ", "2026-01-01T00:00:00.123456789Z "]
+    "label",
+    ["", "0: ", " 0: ", "[1,0]<stdout>:", "[1,0]<stdout>: ", "trainer_1  | ", "2026-01-01T00:00:00.123456789Z "],
 )
 def test_the_model_of_a_paddleseg_log_is_read_behind_a_launchers_label(tmp_path: Path, label: str) -> None:
     lines = samples.paddleseg(run()).splitlines()

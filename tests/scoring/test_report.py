@@ -55,6 +55,24 @@ def test_no_number_of_a_table_stands_without_its_lines(tmp_path: Path) -> None:
     assert [cell for cell in cells if re.search(r"\d", cell) and "<a " not in cell] == []
 
 
+def test_a_file_without_a_run_in_a_folder_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    whole = write_log(folder / "result_0.txt")
+    failed = folder / "result_1.txt"
+    failed.write_text("".join(whole.read_text().splitlines(keepends=True)[:12]))
+    (folder / "notes.txt").write_text("the second run failed at once\n")
+    status, out, error = report(folder, "--json")
+    said = json.loads(out)
+    assert (status, len(said["groups"][0]["runs"])) == (0, 1)
+    [check] = [check for check in said["verdict"]["checks"] if check["check"] == "absent runs"]
+    assert check["status"] == "warning" and check["found"].startswith("2 files")
+    assert error.count("left out") == 2 and "notes.txt" in error and "result_1.txt" in error
+    report(folder, failed, code=2)  # the user named it
+    whole.unlink()
+    assert report(folder, code=2).stderr.count("\n") == 1  # nothing is left
+
+
 def test_every_plot_has_a_text_alternative_and_units(tmp_path: Path) -> None:
     page = page_of(tmp_path, *(write_log(tmp_path / f"{n}.txt", devices=n, telemetry=True) for n in (1, 2)))
     plots = [attributes for name, attributes in page.elements if name == "svg"]
