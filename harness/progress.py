@@ -9,6 +9,7 @@ from rich import progress
 from rich.console import Console, RenderableType
 
 from harness import env
+from runlog.text import MOST_OF_A_LINE, visible
 from runlog.writer import RunLog
 
 
@@ -105,9 +106,9 @@ class Progress:
 
         Args:
             log: The log of the run.
-            note: The warning, one line.
+            note: The warning. What does not print in it, as a line break in a file's name, is escaped.
         """
-        line = f"warning: {note}".encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8
+        line = f"warning: {visible(note, MOST_OF_A_LINE)}"
         if line in self._warned:
             return
         self._warned.add(line)
@@ -121,7 +122,7 @@ class Progress:
             line: The line, without a line feed.
         """
         if self._bar:
-            self._bar.console.print(line, highlight=False)
+            self._bar.console.print(line, highlight=False, markup=False)  # a file's name may have brackets
         elif self._kind == "plain":
             print(line, flush=True)
 

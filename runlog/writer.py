@@ -14,6 +14,7 @@ from typing import TypeVar
 from runlog import schema
 from runlog.errors import INTERRUPTED, RunError
 from runlog.reader import Event, read_log
+from runlog.text import MOST_OF_A_LINE, visible
 
 V = TypeVar("V")
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -95,10 +96,11 @@ class RunLog:
         """Write a line for people.
 
         Args:
-            line: The line. It must not look like a header section (`# {`) or an event (`:::MLLOG`).
+            line: The line. It must not look like a header section (`# {`). What does not print in it is escaped, and so
+                is the mark of an event (`:::MLLOG`): the name of a file may hold either.
         """
-        assert not line.startswith("# {") and ":::MLLOG" not in line
-        self._lines.info("%s", line)
+        assert not line.startswith("# {")
+        self._lines.info("%s", visible(line, MOST_OF_A_LINE).replace(":::MLLOG", "::\\:MLLOG"))
 
     def event(self, point: schema.Point[V], value: V, where: object = None) -> None:
         """Write an event that is a point in time as a line of the log.
