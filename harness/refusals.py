@@ -253,6 +253,7 @@ def of_named_paths(job: Job) -> Iterator[str]:
     Yields:
         The variable with its path, what is wrong, and what to do.
     """
+    yield from _refusals_of_tilde(job)
     yield from _refusals_of_hostfile(job.cluster)
     for variable in NAMED_PATHS:
         path = job.value(variable)
@@ -265,6 +266,24 @@ def of_named_paths(job: Job) -> Iterator[str]:
                 named_files.require_file_if_present(Path(path))
         except named_files.UnusableError as error:
             yield f"{variable}={error}"
+
+
+def _refusals_of_tilde(job: Job) -> Iterator[str]:
+    """Yield a sentence for each path that begins with ~, which only a shell takes for the home folder.
+
+    It would be a folder of that name in the checkout, which nobody finds, and which `rm -r ~` does not remove.
+
+    Args:
+        job: The settings of the job.
+    """
+    for variable in (*NAMED_PATHS, "HOSTFILE"):
+        path = job.value(variable)
+        if path == "~" or path.startswith("~/"):
+            home = path.replace("~", "$HOME", 1)
+            yield (
+                f"{variable}={path}: this ~ is no home folder, as the shell replaces none in quotes: "
+                f'write {variable}="{home}"'
+            )
 
 
 def _refusals_of_hostfile(cluster: ClusterSettings) -> Iterator[str]:

@@ -81,6 +81,9 @@ def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
         ({"HOSTFILE": hosts, "HOSTS": "a"}, "HOSTS=a names the nodes too: unset one of them"),
         ({"DATADIR": tmp_path / "pipe"}, "pipe: is no folder: name a folder"),
         ({"LOGDIR": hosts}, f"LOGDIR={hosts}: is no folder: name a folder"),
+        ({"LOGDIR": "~/results"}, "LOGDIR=~/results: this ~ is no home folder, as the shell replaces none in quotes: "),
+        ({"DATADIR": "~"}, "DATADIR=~: this ~ is no home folder"),
+        ({"HOSTFILE": "~/hosts", "DGXNNODES": "2"}, "HOSTFILE=~/hosts: this ~ is no home folder"),
         ({"WORKLOAD": "hrnet", "PRETRAINED": tmp_path / "pipe"}, pipe),
     ):
         refused(jobs.called(describe.main, "--shell", **variables), message)
