@@ -13,16 +13,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness import env, exports, refusals
-from harness.job import SETTINGS, Job, Origins, names
+from harness.job import PER_WORKLOAD, PRECISIONS, SETTINGS, Job, Origins, names, prefix_of
+from runlog import workloads
 from runlog.errors import one_line, print_to_reader
 from runlog.options import Parser
 
 SIMILARITY = 0.88  # by difflib's ratio
 LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
+FAMILIES = ("SUBMISSION_", "CHECKPOINT_")  # of settings: what begins so is hardly another program's
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable of the environment that looks like a misspelt setting.
+    """Return a warning for each variable of the environment that looks like a setting and is none.
 
     BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
     leaves out the value, which may be a secret.
@@ -44,7 +46,31 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
             meant = difflib.get_close_matches(name, long_names, n=1, cutoff=SIMILARITY)
         if meant:
             warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
+            continue
+        names_that_are_read = _names_read_in_place_of(name)
+        if names_that_are_read:
+            warnings.append(f"{name} is read by nothing: {names_that_are_read}")
     return warnings
+
+
+def _names_read_in_place_of(name: str) -> str:
+    """Say which names are read that begin as a variable does that is no setting; empty if it may be anybody's.
+
+    Args:
+        name: Name of the variable, as "SUBMISSION_ORGANISATION" or "RN50_STRATEGY". One of a workload and a precision,
+            as RN50_FP32_STRATEGY, is read.
+    """
+    for family in FAMILIES:
+        if name.startswith(family):
+            settings = [setting for setting in SETTINGS if setting.startswith(family)]
+            return f"{', '.join(settings)} are"
+    for workload in workloads.NAMES:
+        prefix = f"{workload.upper()}_"
+        has_precision = any(name.startswith(prefix_of(workload, precision)) for precision in PRECISIONS)
+        if name.startswith(prefix) and not has_precision:
+            settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
+            return f"{' and '.join(settings)} are, and any setting with a precision, as {prefix}FP32_STRATEGY"
+    return ""
 
 
 def _warnings_on_data(job: Job) -> list[str]:

@@ -38,6 +38,29 @@ def test_a_misspelt_variables_value_is_not_told() -> None:
     assert describe.misspelt({"SUBMISION_ORG": "hunter2"}) == [warning]
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "RN50_STRATEGY",
+            "RN50_STRATEGY is read by nothing: RN50_BATCHSIZE and RN50_RECIPE are, and any ",
+        ),
+        ("HRNET_BATCH", "HRNET_BATCH is read by nothing: HRNET_BATCHSIZE and HRNET_RECIPE are, and "),
+        (
+            "SUBMISSION_ORGANISATION",
+            "SUBMISSION_ORGANISATION is read by nothing: SUBMISSION_ORG, SUBMISSION_DIVISION, ",
+        ),
+        ("CHECKPOINT_FOLDER", "CHECKPOINT_FOLDER is read by nothing: CHECKPOINT_EPOCHS, CHECKPOINT_MINUTES, "),
+    ],
+)
+def test_a_variable_by_whose_name_a_setting_is_meant_is_said_to_be_lost(name: str, said: str) -> None:
+    """They were ignored in silence: a run of RN50_STRATEGY had the default strategy."""
+    warnings = describe.misspelt({name: "hunter2"})
+    assert len(warnings) == 1 and warnings[0].startswith(said), warnings
+    read = ("RN50_AMP_O2_STRATEGY", "RN50_FP32_FLAGS_cudnn", "HRNET_RECIPE", "SUBMISSION_ORG", "CHECKPOINT_DIR")
+    assert describe.misspelt(dict.fromkeys(read, "1")) == []
+
+
 def told(form: str, **variables: str) -> dict[str, str]:
     """What `python -m harness.describe` tells a shell that has these variables alone."""
     alone = [f"{name}={value}" for name, value in ({"PATH": os.defpath} | variables).items()]
