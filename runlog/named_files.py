@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 # Streams of this process, such as a shell's `<(zcat LOG)`: a pipe there has somebody who writes into it.
@@ -90,6 +91,24 @@ def is_file(path: Path) -> bool:
     if path.is_symlink() and not path.exists():  # it was meant to be there
         raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")
     return path.is_file()
+
+
+def refusal_of_new_file(folder: Path) -> OSError | None:
+    """Return the error with which the system refuses a new file in a folder; None if one can be made.
+
+    To learn it, a file without a name is made and removed at once.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The error, with the folder as its `filename`.
+    """
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return OSError(error.errno, error.strerror, os.fspath(folder))
+    return None
 
 
 def require_folder_if_present(path: Path) -> None:

@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from harness import encoded
 from paddle_rn50 import data, folder, recordio
 from paddle_rn50.records import Records
 from program.arrays import Array
+from runlog import named_files
 from runlog.json_types import JsonObject
 
 AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
@@ -136,14 +136,13 @@ def _raise_unless_writable(file: Path) -> None:
     Raises:
         OSError: The file cannot be written. The error has its name.
     """
-    try:
-        if file.exists():
-            file.open("r+b").close()
-        else:
-            tempfile.TemporaryFile(dir=file.parent).close()  # created and removed at once, to learn whether it can be
-    except OSError as error:
-        error.filename = file  # the message is to name this file, not the temporary one
-        raise
+    if file.exists():
+        file.open("r+b").close()
+        return
+    refusal = named_files.refusal_of_new_file(file.parent)
+    if refusal:
+        refusal.filename = file
+        raise refusal
 
 
 def _sizes_of_images(images: folder.ImageList | Records, part: str) -> list[folder.Size]:

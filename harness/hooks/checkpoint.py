@@ -7,12 +7,11 @@ All randomness of a run is a function of (seed, epoch, sample): the seed and the
 """
 
 import contextlib
+import errno
 import math
-import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import asdict
@@ -48,6 +47,7 @@ from runlog.writer import RunLog
 MIB = 2**20
 SPARE = 64 * MIB  # left on the disk by a checkpoint, as the log's next line must find room there
 PATIENCE_S = 120.0  # NFS keeps the lock of a node that was lost for up to 90 s, and a run goes on elsewhere at once
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)  # it may have room by the time of the first checkpoint
 NO_SIGNAL = 0  # below the number of any signal
 
 
@@ -443,19 +443,19 @@ def require_writable(job: Job) -> None:
         job: The settings of the job.
 
     Raises:
-        ValueError: The folder cannot be made or written; the message says why.
+        ValueError: The folder cannot be made or written; the message says why. A full disk is no reason.
     """
     if not (_writes_checkpoints(job) and job.checkpoints.folder):
         return
     folder = folder_of(job)
+    refusal: OSError | None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            with tempfile.TemporaryFile(dir=folder):  # for its error, which says why
-                pass
+        refusal = named_files.refusal_of_new_file(folder)
     except OSError as error:
-        reason = OSError(error.errno, error.strerror, str(folder))
-        raise ValueError(f"CHECKPOINT_DIR={named_files.explain(reason)}") from error
+        refusal = OSError(error.errno, error.strerror, str(folder))
+    if refusal and refusal.errno not in DISK_IS_FULL:
+        raise ValueError(f"CHECKPOINT_DIR={named_files.explain(refusal)}") from refusal
 
 
 def _writes_checkpoints(job: Job) -> bool:

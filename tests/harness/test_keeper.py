@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from paddle import static
 from harness import state
 from harness.hooks import checkpoint, checkpoint_file, resume
 from harness.hooks.checkpoint_file import Position
+from harness.job import with_values
 from harness.progress import Timing
 from harness.ranks import Ranks
 from runlog.errors import RunError
@@ -158,6 +160,22 @@ def test_a_broken_state_is_never_written(tmp_path, one_rank, built, capfd):
     warning = "warning: checkpoint not written: .* is not finite"
     assert re.search(warning, capfd.readouterr().err)
     assert re.search(warning, (tmp_path / "result_0.txt").read_text())
+
+
+def test_a_full_disk_refuses_no_run_but_one_that_cannot_be_written_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full one may have room by the time of the first checkpoint. On NFS the server alone knows what root may do."""
+    settings = with_values(job(tmp_path / "kept"), checkpoint_epochs=1)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
+        refused = mock.Mock(side_effect=OSError(number, os.strerror(number)))
+        monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+        if number == errno.EACCES:
+            with pytest.raises(ValueError, match=rf"CHECKPOINT_DIR={tmp_path}/kept: permission denied: ask its owner"):
+                checkpoint.require_writable(settings)
+        else:
+            checkpoint.require_writable(settings)
+        assert refused.called
 
 
 def test_a_disk_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_path, one_rank, built, capfd, monkeypatch):

@@ -13,7 +13,6 @@ import shlex
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -151,11 +150,9 @@ def _new_config_file(folder: Path, name: str) -> Path:
     path = folder / f"config_{name}.sh"
     if path.exists():
         raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()  # created and removed at once, to learn whether it can be
-    except OSError as error:
-        error.filename = folder  # the message is to name the folder, not the temporary file
-        raise ValueError(f"--folder {named_files.explain(error)}; it must be a folder that you may write") from None
+    refusal = named_files.refusal_of_new_file(folder)
+    if refusal:
+        raise ValueError(f"--folder {named_files.explain(refusal)}; it must be a folder that you may write")
     return path
 
 
