@@ -39,7 +39,9 @@ LONGEST_PREFIX = 80  # bytes of what a launcher puts before a line
 # The tag of a launcher before a line: mpirun's `[1,3]<stdout>`, newer ones' `[prterun-host-1@1,3]<stdout>` and
 # `[1,3][host:4711]<stdout>` with the process, Gloo's `[3]<stdout>`. The group is the rank.
 RANK_TAG = r"\[(?:(?:[\w.-]+@)?\d{1,9},)?(\d{1,9})\](?:\[[\w.-]+:\d{1,9}\])?<std(?:out|err|diag)>"
-_RANK = re.compile(rb"(?:.*%b:?|\s*\[\d+,(\d+)\]:?|\s*\[?(?:rank ?)?(\d+)\]?:)\s*\Z" % RANK_TAG.encode(), re.DOTALL)
+_RANK = re.compile(
+    rb"(?:.*%b:?|\s*\[\d+,(\d+)\]:?|\s*\[?(?:rank ?|default)?(\d+)\]?:)\s*\Z" % RANK_TAG.encode(), re.DOTALL
+)
 
 
 class Event(NamedTuple):

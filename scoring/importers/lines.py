@@ -16,6 +16,11 @@ _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's tex
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # With --timestamp-output the time stands before it. It may stand inside a line that a process wrote in pieces.
 _RANK_TAG = re.compile(f"{RANK_TAG}:")
+# Labels of the process that wrote a line, as other launchers print them: srun's `3: `, torchrun's `[rank3]: ` and
+# `[default3]:`, Hydra's `[3] `, compose's `trainer-3  | `. Such text may also be a line's own.
+_LABEL = re.compile(
+    r"\s{0,9}(?:(\d{1,5}): |\[(?:rank|default)?(\d{1,5})\](?::| )|[\w.-]{1,40}?[-_](\d{1,5})\s{1,20}\| )"
+)
 # Words that every start of a tool prints exactly once. A second one without a row between shows a start that failed.
 _ONCE_PER_START = (
     "powered by PaddlePaddle",
@@ -48,6 +53,7 @@ class TaggedLine(NamedTuple):
     number: int
     text: str
     rank: int | None
+    label: int | None = None  # the number in another launcher's label, if the line seems to begin with one
 
 
 class Restart(NamedTuple):
@@ -192,8 +198,8 @@ class Lines:
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number and the text of each line of the run, leaving out rows that repeat those of another rank.
 
-        With mpirun, a tag before each line may name the rank that wrote it. Rows of training figures and lines of a
-        tool's startup are kept of one rank alone: the lowest of those that print rows.
+        A launcher's tag or label before each line may name the rank that wrote it. Rows of training figures and lines
+        of a tool's startup are kept of one rank alone: the lowest of those that print rows.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5
             [1,1]<stdout>: loss 0.5     ->  left out
@@ -203,15 +209,19 @@ class Lines:
             marker: Text that stands in every row of training figures.
 
         Yields:
-            Number of the line, from 1, and its text without tags. Lines without a tag are all kept.
+            Number of the line, from 1, and its text without mpirun's tags. Lines without a tag or label are all kept.
         """
         kept_rank: int | None = None  # None: no rank has printed a row yet
+        kept_label: int | None = None  # the same of ranks that labels name
         for block in self._blocks_of_lines():
+            # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
             if kept_rank is None:
-                # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
                 kept_rank = _lowest_rank_with_rows(block, marker)
+            if kept_label is None:
+                kept_label = _lowest_label_with_rows(block, marker)
             for line in block:
-                if not _is_repeated(line, kept_rank, marker):
+                is_repeated = _is_of_other(line.rank, kept_rank) or _is_of_other(line.label, kept_label)
+                if not (is_repeated and _may_repeat(line.text, marker)):
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
@@ -234,7 +244,10 @@ class Lines:
         """
         tag = _first_tag(text)
         if tag is None:
-            return TaggedLine(number, text, None)
+            label = _LABEL.match(text)
+            if label is None:
+                return TaggedLine(number, text, None)
+            return TaggedLine(number, text, None, label=int(label[label.lastindex or 0]))
         self.ranks.setdefault(int(tag[1]), number)
         return _without_tags(number, text, tag)
 
@@ -275,20 +288,24 @@ def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLin
     return TaggedLine(number, _RANK_TAG.sub("", text), None)
 
 
-def _is_repeated(line: TaggedLine, kept_rank: int | None, marker: str) -> bool:
-    """Return whether a line repeats what another rank prints: a row of training figures, or text of a tool's start.
+def _is_of_other(writer: int | None, kept: int | None) -> bool:
+    """Return whether a line is of another rank than the one whose rows are kept.
 
     Args:
-        line: The line, with the rank that wrote it or None.
-        kept_rank: The rank whose rows are kept. None means that no rank has printed a row yet.
-        marker: Text that stands in every row of training figures.
-
-    Returns:
-        False for a line without a rank, for a line of `kept_rank`, and for any line if `kept_rank` is None.
+        writer: The rank that wrote the line, or None if nothing names it.
+        kept: The rank whose rows are kept. None means that no rank has printed a row yet.
     """
-    if kept_rank is None or line.rank is None or line.rank == kept_rank:
-        return False
-    return marker in line.text or _start_word(line.text) is not None
+    return kept is not None and writer is not None and writer != kept
+
+
+def _may_repeat(text: str, marker: str) -> bool:
+    """Return whether a line is one that each rank may print: a row of training figures, or text of a tool's start.
+
+    Args:
+        text: The line.
+        marker: Text that stands in every row of training figures.
+    """
+    return marker in text or _start_word(text) is not None
 
 
 def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
@@ -300,6 +317,29 @@ def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | No
     """
     ranks = [line.rank for line in lines if line.rank is not None and marker in line.text]
     return min(ranks, default=None)
+
+
+def _lowest_label_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
+    """Return the lowest rank that prints a row of training figures, by labels that may also be the lines' own text.
+
+    They are labels if they count the writers of rows from 0 or 1 without a gap, and if they go back from line to line.
+    So those of `grep -n`, which count lines, and seconds before each line are none.
+
+    Args:
+        lines: Lines of the log, each with the number in its label or None.
+        marker: Text that stands in every row.
+
+    Returns:
+        The rank. None if fewer than two ranks print rows, or if the numbers are no ranks.
+    """
+    writers = {line.label for line in lines if line.label is not None and marker in line.text}
+    if len(writers) < 2:
+        return None
+    lowest = min(writers)
+    counts_ranks = lowest <= 1 and max(writers) == lowest + len(writers) - 1
+    labels = [line.label for line in lines if line.label in writers]
+    goes_back = any(later < earlier for earlier, later in itertools.pairwise(labels))
+    return lowest if counts_ranks and goes_back else None
 
 
 def _start_word(text: str) -> str | None:
