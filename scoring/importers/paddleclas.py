@@ -282,10 +282,9 @@ class Dygraph(Launch):
             return None
         if window.epoch == last.epoch:
             return last_steps + window.step - last.step
-        is_next_epoch = (window.epoch or 0) == (last.epoch or 0) + 1
-        if not is_next_epoch or self._steps_of_epoch is None or last.step >= self._steps_of_epoch:
-            return None
-        return last_steps + self._steps_of_epoch - last.step + window.step
+        last_position = RowPosition(last.epoch, last.step)
+        steps_across_epochs = self._steps_across_epochs(last_position, RowPosition(window.epoch, window.step))
+        return None if steps_across_epochs is None else last_steps + steps_across_epochs
 
     def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
         """Return the printed means of each epoch from the reset of its averages on.
@@ -391,8 +390,9 @@ class Dygraph(Launch):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many training steps the printed averages of a row cover.
 
-        The program begins new averages after each row, at the start of an epoch and at `meters.reset_step`. If the
-        latter is step 5, rows at steps 0, 10 and 20 of an epoch cover 1, 6 and 10 steps.
+        The program begins new averages after each row and at `meters.reset_step`, but not at the start of an epoch. If
+        the latter is step 5 and an epoch has 26 steps, rows at steps 0, 10 and 20 of the first epoch cover 1, 6 and 10
+        steps, and the row at step 0 of the second epoch covers 6.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -403,6 +403,9 @@ class Dygraph(Launch):
         """
         if last is None and position.step > self.meters.first_step:
             return None
+        steps_across_epochs = self._steps_across_epochs(last, position)
+        if steps_across_epochs is not None:
+            return steps_across_epochs
 
         new_averages_at = [self.meters.first_step]  # steps at which the program began new averages
         if last is not None and _is_later_in_epoch(last, position):
@@ -412,6 +415,23 @@ class Dygraph(Launch):
             new_averages_at.append(reset_step)
         first_covered_step = max(new_averages_at)
         return position.step - first_covered_step + 1
+
+    def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
+        """Return the steps from one row to the next if the next is of the next epoch and before its averages' reset.
+
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+
+        Returns:
+            The number. None also if the rows do not print how many steps an epoch has.
+        """
+        steps_of_epoch = self._steps_of_epoch
+        is_before_reset = self.meters.reset_step is None or position.step < self.meters.reset_step
+        if last is None or steps_of_epoch is None or not is_before_reset or last.step >= steps_of_epoch:
+            return None
+        is_next_epoch = (position.epoch or 0) == (last.epoch or 0) + 1
+        return steps_of_epoch - last.step + position.step if is_next_epoch else None
 
 
 def _is_later_in_epoch(last: RowPosition, position: RowPosition) -> bool:

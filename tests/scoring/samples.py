@@ -33,11 +33,13 @@ def sample(
     first: int = 1,
     meters: str = "row",
     resets_at: int | None = None,
+    meters_go_on: bool = False,
 ) -> Callable[[Run], str]:
     """Logs of a format: templates of what stands before the rows, of a row, of an epoch's end and the log's.
 
     A row comes `every` steps (default: the run's), which count from `first` in an epoch. The meters (`time`, `rate`,
-    ..) are those of the row, the step or the epoch, and start anew before the step `resets_at` of an epoch. `listed`
+    ..) are those of the row, the step or the epoch, and start anew before the step `resets_at` of an epoch. With
+    `meters_go_on` they do not start anew with an epoch. `listed`
     is what `end` has of each row.
     """
 
@@ -46,8 +48,9 @@ def sample(
         facts: dict[str, Any] = {"run": run, "epochs": len(run.epochs()), "steps": len(run.times)}
         facts |= {"gpus": [*range(run.devices)], "last_rank": run.devices - 1}
         lines, rates, of_rows, elapsed, step = [head.format(**facts)], [], [], 0.0, 0
+        metered: list[tuple[float, float]] = []
         for epoch, steps in run.epochs():
-            metered: list[tuple[float, float]] = []
+            metered = metered if meters_go_on else []
             for index, (time, wait) in enumerate(steps, first):
                 metered = [] if index == resets_at or meters == "step" else metered
                 metered.append((time, wait))
@@ -141,6 +144,7 @@ INFO 2023-07-28 07:49:49 launch_utils.py:561] PADDLE_TRAINERS_NUM         {{run.
     "[..] ppcls INFO: [Eval][Epoch {number}][Avg]CELoss: 1.2, loss: 1.2, top1: 0.71234, top5: 0.9",
     first=0,
     resets_at=5,
+    meters_go_on=True,
 )
 
 # PaddleSeg paddleseg/core/train.py `train`.

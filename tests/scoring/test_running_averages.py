@@ -69,9 +69,11 @@ def test_averages_that_run_on_are_differenced(tmp_path: Path, unit: str, stamps:
     assert eleventh.data_wait_s == pytest.approx(sum(times) / 50, rel=0.05)
 
 
-def test_the_first_row_of_an_epoch_has_the_end_of_the_epoch_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("anew_at_rows", [False, True])
+def test_the_first_row_of_an_epoch_has_the_end_of_the_epoch_before(tmp_path: Path, anew_at_rows: bool) -> None:
+    """Of a run of short epochs, a slow first step weighs as one step of the steps that its row averages."""
     epochs = [epoch_times(seed) for seed in range(2)]
-    record = read(tmp_path, log(epochs, anew_at_rows=False))
+    record = read(tmp_path, log(epochs, anew_at_rows=anew_at_rows))
     [first] = [window for window in record.windows if (window.epoch, window.step) == (2, 0)]
     times = [*epochs[0][301:], epochs[1][0]]
     assert first.steps == 4 and first.seconds == pytest.approx(sum(times), rel=1e-3)
