@@ -132,6 +132,7 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         "train_samples": task.dataset.train_samples,
         "epochs": task.epochs,
         resume.TRAIN_SHA256: files.sha256 if files else None,
+        resume.BN_SPAN: task.workload.bn_span,
     }
 
 

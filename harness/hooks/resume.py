@@ -37,8 +37,11 @@ class Start:
 FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0))
 
 
-# Name of the training files' digest in an identity. It may change, as where a damaged image is replaced during a run.
+# Names in an identity of what may change, with a note: the training files' digest, as where a damaged image is replaced
+# during a run, and the images over which batch norm takes its statistics, as on another number of ranks.
 TRAIN_SHA256 = "train_sha256"
+BN_SPAN = "bn_span"
+MAY_CHANGE = (TRAIN_SHA256, BN_SPAN)
 
 
 def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
@@ -50,7 +53,7 @@ def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
         job: The settings of the job.
         ranks: This process among the ranks of the job.
         identity: What the run's state depends on, such as the recipe and the image size, by name; None for what is not
-            known. A checkpoint must be of a run that has the same. Of another TRAIN_SHA256 a note tells.
+            known. A checkpoint must be of a run that has the same. Of what may change (MAY_CHANGE) a note tells.
 
     Returns:
         The position in the run and the checkpoint's path. Only rank 0 gets the checkpoint's arrays and the notes.
@@ -98,7 +101,7 @@ def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
         if differs:
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         _require_same_course(path, position, job, ranks)
-        notes = (*skipped, *_notes_on_training_files(path, saved_identity, identity))
+        notes = (*skipped, *_notes_on_changes(path, saved_identity, identity))
         return Start(position=position, path=str(path), arrays=contents.arrays, notes=notes)
     if checkpoints:
         raise ValueError(f"{folder}: no checkpoint in it is whole: move them away to start at step 0")
@@ -131,7 +134,7 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
 
 
 def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Return what differs between a checkpoint's run and this one, but for TRAIN_SHA256, as "epochs 90 there, 37 here".
+    """Return what differs between a checkpoint's run and this one, but for MAY_CHANGE, as "epochs 90 there, 37 here".
 
     Args:
         there: What the state of the checkpoint's run depends on, by name.
@@ -140,23 +143,35 @@ def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
     differing = []
     names = dict.fromkeys([*here, *there])  # each once, in this order
     for name in names:
-        if name != TRAIN_SHA256 and there.get(name) != here.get(name):
+        if name not in MAY_CHANGE and there.get(name) != here.get(name):
             differing.append(f"{name} {there.get(name)!r} there, {here.get(name)!r} here")
     return ", ".join(differing)
 
 
-def _notes_on_training_files(path: Path, there: dict[str, Any], here: dict[str, Any]) -> tuple[str, ...]:
-    """Return a sentence that a checkpoint's run trained on other files; none if it did not, or the files are not known.
+def _notes_on_changes(path: Path, there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Return a sentence for each value of MAY_CHANGE that a checkpoint's run and this one have differently.
 
     Args:
         path: The checkpoint.
-        there: What the state of the checkpoint's run depends on, by name. Older checkpoints do not know the files.
+        there: What the state of the checkpoint's run depends on, by name. Older checkpoints do not know some of it.
         here: What the state of this run depends on, by name.
     """
-    digests = (there.get(TRAIN_SHA256), here.get(TRAIN_SHA256))
-    if None in digests or digests[0] == digests[1]:
-        return ()
-    return (f"{path}: its run trained on other files: names, sizes or labels differ from those of this data set",)
+    changed = []
+    for name in MAY_CHANGE:
+        is_known = there.get(name) is not None and here.get(name) is not None
+        if is_known and there[name] != here[name]:
+            changed.append(name)
+    notes = []
+    if TRAIN_SHA256 in changed:
+        notes.append(
+            f"{path}: its run trained on other files: names, sizes or labels differ from those of this data set"
+        )
+    if BN_SPAN in changed:
+        notes.append(
+            f"{path}: its run took the statistics of batch norm over {there[BN_SPAN]} images, this one takes them over "
+            f"{here[BN_SPAN]}: the losses will differ from those of one straight run"
+        )
+    return notes
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def job(folder: Path, **changes: object) -> env.Job:
     return job_of(dgxngpu=1, batchsize=32, resume="auto", checkpoint_dir=str(folder), **changes)  # type: ignore[arg-type]
 
 
-def save(folder: Path, step: int, *, run: dict[str, str] = RUN, **changes: int) -> Path:
+def save(folder: Path, step: int, *, run: dict[str, Any] = RUN, **changes: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step_{step:09d}.safetensors"
     position = dataclasses.replace(POSITION, step=step, **changes)

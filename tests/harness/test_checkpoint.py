@@ -166,3 +166,15 @@ def test_what_a_checkpoint_does_not_know_of_its_run_does_not_count(tmp_path, one
     save(tmp_path, 20, run=known)
     assert resume.find(job(tmp_path), one_rank, known).notes == ()
     assert resume.find(job(tmp_path), one_rank, RUN | {"train_sha256": None}).notes == ()
+
+
+def test_batch_norm_over_other_images_is_noted(tmp_path, one_rank):
+    """As by STRATEGY=gradient_merge=2, or on twice as many ranks: the run went on otherwise, without a word."""
+    saved = save(tmp_path, 10, run=RUN | {"bn_span": 32})
+    assert resume.find(job(tmp_path), one_rank, RUN | {"bn_span": 32}).notes == ()
+    said = f"{saved}: its run took the statistics of batch norm over 32 images, this one takes them over 16: the losses"
+    assert resume.find(job(tmp_path), one_rank, RUN | {"bn_span": 16}).notes == (
+        f"{said} will differ from those of one straight run",
+    )
+    save(tmp_path, 20)  # by a release that did not say it
+    assert resume.find(job(tmp_path), one_rank, RUN | {"bn_span": 16}).notes == ()
