@@ -63,7 +63,8 @@ def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
             _rename_unless_there(partial, folder)
     except OSError as error:
         raise ValueError(
-            f"{folder}: cannot write the embedded data set ({error}): free the disk or set DATADIR"
+            f"{folder}: cannot make the embedded data set ({error.strerror or error}): set DATA_CACHE to a folder that "
+            "you may write and that has room, or DATADIR to a data set"
         ) from error
     return folder
 

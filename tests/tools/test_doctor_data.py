@@ -8,6 +8,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from harness import data_check
+from harness.embedded import make_once
 from harness.job import job_of
 from paddle_rn50 import data
 from runlog.verdict import Verdict
@@ -48,6 +49,25 @@ def test_the_embedded_data_set_is_the_workloads_own(workload: str) -> None:
     facts = {"drop_caches": True, "data": None}
     _, verdict = doctor_checks.judge_data(facts, job_of(workload=workload))
     assert (verdict.status, verdict.found) == ("ok", f"the embedded data set of {workload}, made at the first start")
+
+
+def test_a_folder_in_which_the_embedded_set_cannot_be_made_is_fatal(tmp_path: Path) -> None:
+    """It was ok, and the run ended: as in a checkout of somebody else's. Root may write anywhere but under a file."""
+    (tmp_path / "file").touch()
+    job = job_of(data_cache=str(tmp_path / "file" / "data"))
+    facts = {"drop_caches": True, "data": doctor_node.data_facts(job, has_packages=True)}
+    _, verdict = doctor_checks.judge_data(facts, job)
+    assert verdict.status == "fatal"
+    assert verdict.found.startswith(f"{tmp_path}/file/data: the embedded data set cannot be made there: set DATA_CACHE")
+    for cache in (tmp_path, tmp_path / "new" / "data"):
+        assert doctor_node.data_facts(job_of(data_cache=str(cache)), has_packages=True) is None
+
+
+def test_what_a_run_says_of_such_a_folder(tmp_path: Path) -> None:
+    """It was to free the disk, or to set DATADIR, and the reason had "[Errno 13]"."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"embedded data set \(Not a directory\): set DATA_CACHE to a folder that you"):
+        make_once(tmp_path / "file" / "data" / "set", lambda folder: None)
 
 
 def test_a_set_smaller_than_a_step_is_named(tmp_path: Path) -> None:

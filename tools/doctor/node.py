@@ -37,6 +37,7 @@ CUDA_LIBRARIES = (
 )
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
 IMPORT_S = 60.0  # of a cold network disk
+SET_CACHE = "set DATA_CACHE to a folder that this user may write"
 NUMA_NODES = Path("/sys/devices/system/node")
 NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as in the file of a user
 DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
@@ -485,6 +486,18 @@ def _state_of_port(port: Path) -> str:
     return words
 
 
+def _can_have_embedded_set(cache: Path) -> bool:
+    """Return whether a folder holds a data set already, or this user may make one in it.
+
+    Args:
+        cache: The folder of the embedded data sets, DATA_CACHE, which need not exist.
+    """
+    may_list = cache.is_dir() and os.access(cache, os.R_OK | os.X_OK)
+    holds_a_set = may_list and any(entry.is_dir() for entry in cache.iterdir())
+    may_write: bool = _disk(cache)["writable"]
+    return holds_a_set or may_write
+
+
 def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
     """Examine the job's data set and return what was found in its training and its validation part.
 
@@ -494,8 +507,11 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
 
     Returns:
         Facts by part, as {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read
-        has only an "error" that says why. None if no folder is set or the data is synthetic.
+        has only an "error" that says why. None if the data is synthetic, or no folder is set: a job then makes the
+        embedded data set, and where it could not the training part has an "error".
     """
+    if not job.data.folder and not _can_have_embedded_set(Path(job.data.embedded_in)):
+        return {"train": {"error": f"{job.data.embedded_in}: the embedded data set cannot be made there: {SET_CACHE}"}}
     if not job.data.folder or job.data.is_synthetic:
         return None
     if not has_packages:
