@@ -55,6 +55,7 @@ def task_of(job: Job, me: Ranks) -> Task:
         ValueError: The job cannot be done, or a file of the data set would make the run fail.
     """
     model = workload.of_job(job)
+    model.require_pretrained(job.model.pretrained)
     recipe = model.recipe
     name, folder = data_set(job.data, me, model.EMBEDDED)
     with _unreadable_refused():

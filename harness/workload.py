@@ -140,6 +140,18 @@ class Workload(ABC):
         """
         return ""
 
+    def require_pretrained(self, path: str) -> None:  # noqa: B027 - a network need not read such a file
+        """Make sure that a file can be read as pretrained first weights, whether they fit the network or not.
+
+        This is asked before a log is begun: `pretrained` needs the training program, which is built later.
+
+        Args:
+            path: The file that PRETRAINED names; empty: none.
+
+        Raises:
+            ValueError: It cannot be read, or holds no weights.
+        """
+
     def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
         """Return pretrained first weights for a training program.
 

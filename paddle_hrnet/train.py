@@ -14,7 +14,7 @@ from paddle.nn import functional
 from harness.loop import COUNTED
 from harness.workload import Workload, add_to_total
 from paddle_hrnet import config, data, labels, scenes
-from paddle_hrnet.model import enlarge, fcn_hrnet_w18, pretrained_weights
+from paddle_hrnet.model import enlarge, fcn_hrnet_w18, pretrained_weights, read_pdparams
 from program.arrays import Array
 from program.passes import sync_bn
 
@@ -95,6 +95,10 @@ class HRNet(Workload):
         pixels_of_class = totals[CONFUSION].sum(axis=1)
         classes = np.flatnonzero(pixels_of_class).tolist()
         return labels.few_classes("the evaluation's labels", classes)
+
+    def require_pretrained(self, path: str) -> None:
+        if path:
+            read_pdparams(Path(path))
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
         return pretrained_weights(Path(path), program) if path else {}
