@@ -181,6 +181,11 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
             )
         path = folders.relative(unquoted(line["path"]))
         fault = folders.fault(path)
+        if fault and folders.has(f"{part}/{path}"):  # as in the lists of Caffe
+            raise ValueError(
+                f"{where}: {root / path} {fault}, but {part}/{path} is there: write {part}/ before the paths, which are "
+                f"relative to {root}"
+            )
         if fault:
             raise ValueError(f"{where}: {root / path} {fault}: restore it or remove the line")
         paths.append(path)

@@ -51,6 +51,14 @@ def test_a_path_with_backslashes_at_which_something_is_stays_as_it_is(root: Path
     assert folders.relative("train\\06.jpeg") == "train/06.jpeg"
 
 
+def test_paths_that_are_relative_to_the_part_are_said_to_be_so(root: Path) -> None:
+    """Of Caffe's val.txt as it is, each line was to be removed."""
+    (root / "val_list.txt").write_text("00.jpeg 0\n")
+    said = rf"val_list\.txt:1: {root}/00\.jpeg is absent, but val/00\.jpeg is there: write val/ before the paths"
+    with pytest.raises(ValueError, match=said):
+        data.find(root, "val", 10)
+
+
 def test_a_file_outside_is_read_by_its_absolute_path(root: Path, tmp_path: Path) -> None:
     (root / "train/07.jpeg").rename(tmp_path / "else where.jpeg")
     (root / "train_list.txt").write_text(f"{tmp_path}/else where.jpeg 6\n")
