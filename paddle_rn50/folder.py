@@ -183,8 +183,8 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
         fault = folders.fault(path)
         if fault and folders.has(f"{part}/{path}"):  # as in the lists of Caffe
             raise ValueError(
-                f"{where}: {root / path} {fault}, but {part}/{path} is there: write {part}/ before the paths, which are "
-                f"relative to {root}"
+                f"{where}: {root / path} {fault}, {part}/{path} is there: write {part}/ before the paths, which count "
+                f"from {root}"
             )
         if fault:
             raise ValueError(f"{where}: {root / path} {fault}: restore it or remove the line")
@@ -238,13 +238,14 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         _require_same_classes(root, part, listed.names)
     _require_same_numbers(root, part, listed.names)
     on_fewer_folders = _note_on_fewer_folders(root / part, count, classes)
+    on_numbers = _note_on_numbered_folders(root, part, listed.names)
     passed_over = _note_on_other_files(root, part, listed.others)
     return ImageList(
         root=root,
         part=part,
         paths=tuple(listed.paths),
         labels=np.array(listed.labels, dtype=np.int64),
-        notes=tuple(note for note in (on_fewer_folders, passed_over) if note),
+        notes=tuple(note for note in (on_fewer_folders, on_numbers, passed_over) if note),
         passed_over=passed_over,
     )
 
@@ -266,6 +267,33 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
         f"{folder} has {count} class folders, the recipe {classes} classes: they are numbered from 0 to {count - 1} "
         "by name"
     )
+
+
+def _note_on_numbered_folders(root: Path, part: str, names: Sequence[str]) -> str:
+    """Return a note for the user if class folders named by numbers have other labels, and the other part has a list.
+
+    As text "10" comes before "2". A list most likely has the numbers themselves as labels.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val", the part that is read by class folders.
+        names: Names of the class folders, in the order of their labels from 0.
+
+    Returns:
+        The note; an empty text if there is nothing to tell.
+    """
+    other_part = "val" if part == "train" else "train"
+    list_file = root / LIST.format(other_part)
+    are_numbers = all(name.isdecimal() for name in names)
+    if not are_numbers or not named_files.is_file(list_file):
+        return ""
+    for label, name in enumerate(names):
+        if int(name) != label:
+            return (
+                f"{root / part / name} has the label {label}, as class folders are numbered by name: see that "
+                f"{list_file.name} gives that class {label}, too, or write {LIST.format(part)}"
+            )
+    return ""
 
 
 def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:

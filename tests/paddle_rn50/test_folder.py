@@ -54,7 +54,7 @@ def test_a_path_with_backslashes_at_which_something_is_stays_as_it_is(root: Path
 def test_paths_that_are_relative_to_the_part_are_said_to_be_so(root: Path) -> None:
     """Of Caffe's val.txt as it is, each line was to be removed."""
     (root / "val_list.txt").write_text("00.jpeg 0\n")
-    said = rf"val_list\.txt:1: {root}/00\.jpeg is absent, but val/00\.jpeg is there: write val/ before the paths"
+    said = rf"val_list\.txt:1: {root}/00\.jpeg is absent, val/00\.jpeg is there: write val/ before the paths"
     with pytest.raises(ValueError, match=said):
         data.find(root, "val", 10)
 
@@ -232,6 +232,21 @@ def test_a_list_and_class_folders_number_the_classes_alike(root: Path, listed: s
         data.find(root, folders, 10)
     list_file.write_text("/elsewhere/n00/x.jpeg 9\nno label\n")  # of no class folder of this set
     assert data.find(root, folders, 10).paths == right.paths
+
+
+def test_class_folders_named_by_numbers_are_noted_beside_a_list(root: Path) -> None:
+    """Of a flat val/ with its labels in a list, folder 10 was trained as 2 and evaluated as 10 in silence."""
+    small.by_class(root)
+    shutil.rmtree(root / "train")
+    for number in range(11):
+        (root / f"train/{number}").mkdir(parents=True)
+        shutil.copy(root / "val/n00/00.jpeg", root / f"train/{number}/a.jpeg")
+    assert data.find(root, "train", 11).notes == ()
+    (root / "val_list.txt").write_text("val/n00/00.jpeg 10\n")
+    said = f"{root}/train/10 has the label 2, as class folders are numbered by name: see that val_list.txt gives that"
+    assert data.find(root, "train", 11).notes == (f"{said} class 2, too, or write train_list.txt",)
+    (root / "train/10").rename(root / "train/9a")
+    assert data.find(root, "train", 11).notes == ()
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r"])
