@@ -105,6 +105,8 @@ def _config(summary: schema.RunSummary, **given: Any) -> dict[str, schema.Settin
         "IMAGE_SIZE": 0,
         "WARMUP_STEPS": 10,
         "MEASURED_STEPS": 50,
+        "CHECKPOINT_EPOCHS": 0,
+        "CHECKPOINT_MINUTES": 1,  # so that there may be one
         "RESUME": "auto" if summary.resumed else "no",
         "TELEMETRY_S": 1,
         "PROFILE": "steps:2-3" if summary.profiled else "",

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
+from compliance.strict.checkpoints import Checkpoints
+from compliance.strict.clocked_windows import ClockedWindows
 from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
     ROUNDING_ERROR_S,
@@ -15,7 +17,6 @@ from compliance.strict.possible_values import (
     has_impossible_time,
     images_per_s_of_foreign,
     is_positive_throughput,
-    is_possible_checkpoint,
     is_possible_window,
 )
 from compliance.strict.sensors import Sensors
@@ -95,10 +96,12 @@ class Measured:
         self._run = run
         self._collector = collector
         self._plan = Plan()
+        self._rank_times_ms: float | None = None  # the time of the last of them; None: none since the last window
         self._rank_times_seen = 0  # events rank_times since the last window, also malformed ones
         self._rank_times: tuple[int, schema.RankTimes] | None = None  # of the last of them: their step and the times
         self._window_began_ms = 0.0  # by the log's clock: the time of the last window, or of the start of its epoch
         self._epoch_sums = _WindowSums()
+        self._clocked = ClockedWindows(self._most_difference_ms)
         self._windows_seen = 0  # events step_window, also malformed ones
         self._losses_not_read = 0  # of the first LOSSES_KEPT windows, those of malformed ones
         self._last_step: int | None = 0  # where the last window ended; None: not known, because it could not be read
@@ -106,7 +109,7 @@ class Measured:
         self._last_epoch: int | None = None
         self._last_epoch_training_ms: float | None = None  # without the evaluations in it
         self._stated_times_of_open_epoch: list[_StatedTime] = []
-        self._blocked_ms_by_step: dict[int, float] = {}  # how long training waited for the checkpoint of a step
+        self._checkpoints = Checkpoints(run, self._most_difference_ms)
         self._short_throughputs: list[_ShortThroughput] = []
         self._last_epoch_of_throughput: int | None = None  # that the epoch_throughput before stated
         self._handlers: dict[str, Callable[[Event], None]] = {
@@ -141,6 +144,10 @@ class Measured:
         if len(self.faults) < FINDINGS_PER_RULE:
             self.faults.append(Fault(line, what))
 
+    def _report_if_any(self, line: int | None, what: str) -> None:
+        if what:
+            self.report_if_project_log(line, what)
+
     # --- the run and its epochs ---
 
     def begin_window_sums(self, start: Event) -> None:
@@ -161,6 +168,7 @@ class Measured:
         """
         self._open_epoch = number
         self.begin_window_sums(start)
+        self._clocked.epoch_starts(number, start.time_ms)
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
         """End an epoch, and compare the times that were stated for it while it was open with the log's clock.
@@ -171,6 +179,7 @@ class Measured:
                 milliseconds.
         """
         self._open_epoch = None
+        self._clocked.stop_following()
         self._last_epoch = number
         self._last_epoch_training_ms = training_ms
         for stated in self._stated_times_of_open_epoch:
@@ -185,6 +194,7 @@ class Measured:
         """
         if is_number(event.value) and event.value > 0:
             self._epoch_sums.set_ahead_ms += 1000 * event.value
+            self._clocked.clock_was_set_ahead(1000 * event.value)
 
     def check_losses_and_last_step(self, line: int) -> None:
         """Report a run of this project that succeeded, if losses are no numbers or the last step is not as planned.
@@ -213,32 +223,34 @@ class Measured:
         """Return whether the windows so far are known to end at another step than this one."""
         return self._last_step is not None and self._last_step != step
 
-    def judge_short_throughputs(self) -> None:
-        """Report each epoch_throughput that states too little time for its epoch. Call it after the last event.
+    def judge_waits_for_checkpoints(self) -> None:
+        """Report what lacks time that no wait for a checkpoint explains, and checkpoints that were not due.
 
-        Waiting for checkpoints may explain the missing time. The event of a checkpoint may come after the end of its
-        epoch, so this is judged last.
+        Call it after the last event: that of a checkpoint comes when it is written, and so maybe after the end of its
+        epoch. What lacks time is an epoch_throughput, or a window of steps in a log of this project.
         """
+        waits = self._checkpoints.waits()
         for short in self._short_throughputs:
-            if short.missing_ms > self._ms_waited_for_checkpoints(short.epoch):
+            first_step, last_step = self._steps_of_epoch(short.epoch)
+            # Without the checkpoint of the epoch's last step, which is written after the epoch.
+            if short.missing_ms > waits.between(first_step, last_step - 1):
                 self._collector.add_breach(THROUGHPUT_RULE, short.line, short.breach)
+        blamed_epoch = None
+        for window in self._clocked.short:
+            first_step, _ = self._steps_of_epoch(window.epoch)
+            waited_ms = waits.between(first_step, window.last_step - 1)
+            if window.epoch != blamed_epoch and not window.is_explained(waited_ms):
+                self.report_if_project_log(window.line, window.words)
+                blamed_epoch = window.epoch  # its later windows lack the same time
+        self._report_if_any(None, self._checkpoints.more_than_due(self._plan.epoch_steps))
 
-    def _ms_waited_for_checkpoints(self, epoch: int) -> float:
-        """Return how long training waited for the checkpoints within an epoch, in milliseconds.
-
-        The checkpoint of the epoch's last step is left out: it is written after the epoch.
+    def _steps_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the first and the last step of an epoch.
 
         Args:
             epoch: The number of the epoch, from 1.
         """
-        first_step = (epoch - 1) * self._plan.epoch_steps + 1
-        last_step = epoch * self._plan.epoch_steps
-        steps_within = range(first_step, last_step)  # without the last one
-        waited_ms = 0.0
-        for step, blocked_ms in self._blocked_ms_by_step.items():
-            if step in steps_within:
-                waited_ms += blocked_ms
-        return waited_ms
+        return (epoch - 1) * self._plan.epoch_steps + 1, epoch * self._plan.epoch_steps
 
     # --- step windows ---
 
@@ -296,6 +308,8 @@ class Measured:
         self.sensors.take(event.line, window)
         self._compare_with_plan(event.line, window, position, previous_step)
         self._compare_with_clock(event)
+        end_ms = event.time_ms if self._rank_times_ms is None else self._rank_times_ms
+        self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
         self._compare_with_ranks(event, window, position.step)
         if window.time_s > 0:
             rate_of_window = Fastest(images_per_s=window.images / window.time_s, line=event.line)
@@ -306,6 +320,7 @@ class Measured:
         self._last_step = None
         self.all_images = None
         self._epoch_sums.are_complete = False
+        self._clocked.stop_following()
         self._take_rank_times()  # they were of that window
 
     def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
@@ -405,6 +420,7 @@ class Measured:
         times = dataclass_of(schema.RankTimes, event.value)  # None if it does not fit the schema
         position = dataclass_of(schema.AtStep, event.metadata)  # None if it does not fit the schema
         summary = self._run.summary
+        self._rank_times_ms = event.time_ms
         self._rank_times_seen += 1
         if self._rank_times_seen > 1:
             self.report_if_project_log(event.line, "a second rank_times of one window")
@@ -421,6 +437,7 @@ class Measured:
         They are None if there are none, or if what there is has been reported.
         """
         rank_times = self._rank_times
+        self._rank_times_ms = None
         self._rank_times_seen = 0
         self._rank_times = None
         return rank_times
@@ -450,51 +467,10 @@ class Measured:
                 event.line, f"a window to step {step} after the rank_times of step {step_of_times}"
             )
             return
-        contradiction = contradiction_of_ranks(times, window, passed_s)
-        if contradiction:
-            self.report_if_project_log(event.line, contradiction)
+        self._report_if_any(event.line, contradiction_of_ranks(times, window, passed_s))
 
     def _take_checkpoint(self, event: Event) -> None:
-        """Keep how long training waited for a checkpoint. Report one that is impossible, or whose step was not done.
-
-        It is only reported in a log of this project.
-
-        Args:
-            event: The event checkpoint, with the step, file name, size and times of a checkpoint that was written. One
-                that is reported adds no waiting time.
-        """
-        checkpoint = dataclass_of(schema.Checkpoint, event.value)  # None if it does not fit the schema
-        if checkpoint is not None and is_possible_checkpoint(checkpoint) and self._is_possibly_done(checkpoint.step):
-            self._compare_wait_with_clock(event, checkpoint)
-            if len(self._blocked_ms_by_step) < EVENTS_KEPT:
-                self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
-        else:
-            shown = printable(event.value)
-            self.report_if_project_log(event.line, f"no possible checkpoint of a step that was done: {shown}")
-
-    def _compare_wait_with_clock(self, event: Event, checkpoint: schema.Checkpoint) -> None:
-        """Report, in a log of this project, a checkpoint for which training waited longer than the run had lasted.
-
-        Args:
-            event: The event checkpoint, which is logged after the wait.
-            checkpoint: Its value.
-        """
-        if self._run.start_ms is None:
-            return
-        passed_ms = event.time_ms - self._run.start_ms
-        most_ms = passed_ms + self._most_difference_ms(passed_ms)
-        if checkpoint.blocked_s * 1000 > most_ms:
-            waited = f"a wait of {six_digits(checkpoint.blocked_s)} s for a checkpoint"
-            self.report_if_project_log(event.line, f"{waited}, {six_digits(passed_ms / 1000)} s after run_start")
-
-    def _is_possibly_done(self, step: int) -> bool:
-        """Return whether a step was done, or may have been: after a malformed window the last step is not known.
-
-        Args:
-            step: The number of the step, from 1.
-        """
-        is_not_ahead = self._last_step is None or step <= self._last_step
-        return step > 0 and is_not_ahead
+        self._report_if_any(event.line, self._checkpoints.take(event, self._last_step))
 
     # --- throughputs ---
 
@@ -625,7 +601,7 @@ class Measured:
         """Compare the time that is stated for an epoch with its training time by the log's clock.
 
         A time that is too long is reported, and so is one of an epoch that is not the last one trained. A time that is
-        too short is kept for `judge_short_throughputs`, because waiting for checkpoints may explain it.
+        too short is kept for `judge_waits_for_checkpoints`, because waiting for checkpoints may explain it.
 
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.

@@ -243,7 +243,7 @@ class Policy:
         run = self.run
         is_closed = division == "closed"
         data = stated_data(run, benchmark)
-        self.order.measured.judge_short_throughputs()
+        self.order.measured.judge_waits_for_checkpoints()
         self._check_accuracies_are_shares()
         check_pace(run, self.order, benchmark, self.collector)
         self._check_target(benchmark, division)

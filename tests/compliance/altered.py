@@ -315,6 +315,22 @@ def waiting(log: Altered) -> Altered:
     return log
 
 
+def stalled(log: Altered) -> Altered:
+    """Within the second epoch training waited for a checkpoint for four minutes."""
+    clock(log, lambda ms: ms + 240_000, "rank_times", 3)
+    waited = checkpoint(log, step=66, number=3).replace('"blocked_s": 1.0', '"blocked_s": 240.0')
+    return log.add_after("step_window", waited, 3).inside("telemetry_summary", samples=354)
+
+
+def shifted(log: Altered, by_s: float) -> Altered:
+    """In each epoch the first window takes so much less, and the second so much more."""
+    for window, more_s in enumerate((-by_s, by_s) * 3):
+        time_s = log.fields(log.at("step_window", window))["value"]["time_s"]
+        log.inside("step_window", window, time_s=time_s + more_s)
+        log.inside("rank_times", window, compute_least_s=1.0, compute_median_s=1.0, compute_most_s=1.0)
+    return log
+
+
 def rank_times(log: Altered, *, step: int = 22, **changes: Any) -> Altered:
     """Other times of the ranks in the first window."""
     return log.inside("rank_times", **changes).metadata("rank_times", step=step)

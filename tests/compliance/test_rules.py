@@ -307,16 +307,15 @@ def test_a_closed_run_of_0_7_says_that_the_rules_on_reference_points_were_not_ap
 
 
 def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path) -> None:
-    log = clock(Altered(run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
-    path = tmp_path / "result_0.txt"
+    text = clock(Altered(run()), lambda ms: ms + 1000, "step_window", 3).text  # the second of epoch 2
     for step, number, broken in (
         (22, 0, {"throughput-agrees"}),  # of epoch 1
         (44, 2, {"throughput-agrees"}),  # of its end
         (88, 3, {"throughput-agrees"}),  # of the end of epoch 2
         (66, 3, set()),  # it is told when written
     ):
-        path.write_text(log.add_after("step_window", checkpoint(log, step=step, number=number), number).text)
-        assert rules_broken(check(path)[1][0]) == broken
+        log = Altered(text).add_after("step_window", checkpoint(Altered(text), step=step, number=number), number)
+        assert rules_broken(check(*write(tmp_path, log.text))[1][0]) == broken
 
 
 def test_windows_are_summed_also_when_no_further_fault_is_listed(tmp_path: Path) -> None:

@@ -91,22 +91,6 @@ OWN: dict[str, Forgery] = {
     "360 images in 20 ms": (lambda log, _: by.intervals(log, lambda took: [20, *took[1:]], "eval"), "own-log"),
     "all losses null": (lambda log, _: by.each(
         log, "step_window", lambda fields: fields["value"].update(loss=None)), "own-log"),
-    "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),
-    "times of a rank of a negative number": (lambda log, _: by.rank_times(log, compute_rank=-1), "own-log"),
-    "the ranks' least above the median": (lambda log, _: by.rank_times(log, compute_least_s=17.0), "own-log"),
-    "made-up times of the ranks, on which no figure rests": (lambda log, _: by.rank_times(log), ""),
-    "less waiting for data than any rank's": (lambda log, _: by.rank_times(log, data_wait_least_s=0.011), "own-log"),
-    "more waiting for data than any rank's": (lambda log, _: by.rank_times(
-        log, data_wait_least_s=0.001, data_wait_median_s=0.002, data_wait_most_s=0.009), "own-log"),
-    "a rank that computes for longer than its window": (lambda log, _: by.rank_times(
-        log, compute_most_s=23.6), "own-log"),
-    "a rank that computed while another wrote a checkpoint": (lambda log, _: by.rank_times(
-        log, compute_most_s=23.4), ""),
-    "no times of the ranks": (lambda log, _: log.drop_all("rank_times"), "own-log"),
-    "no times of the ranks in one window": (lambda log, _: log.drop("rank_times", 3), "own-log"),
-    "times of the ranks twice in one window": (lambda log, _: log.repeat("rank_times", 3), "own-log"),
-    "times of the ranks in no window": (lambda log, _: log.without_metadata("rank_times", "step"), "own-log"),
-    "times of the ranks in another window": (lambda log, _: by.rank_times(log, step=23), "own-log"),
     "one sample of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1), "own-log"),
     "a tenth of the energy": (lambda log, _: log.inside(
         "telemetry_summary", energy_j=422.4, joules_per_image=1.0), "own-log"),
@@ -142,7 +126,6 @@ OWN: dict[str, Forgery] = {
         "epoch_throughput", 1), "own-log"),
     "a seed that is no whole number": (lambda log, _: by.settings(log.value("seed", 1.5), SEED=1.5), "own-log"),
     "a power that is a text": (lambda log, _: log.inside("step_window", power_w="x"), "own-log"),
-    "half of each epoch called waiting for checkpoints: storage may be slow": (lambda log, _: by.waiting(log), ""),
     "more cores than there are, and a twentieth of the time": (lambda log, _: by.replaced(
         by.rates(by.scaled(log, 0.05), 0.05), ('"cores": ', '"cores": 100')), ""),
     "losses that are made up, on which no figure rests": (lambda log, _: by.each(
@@ -178,7 +161,7 @@ def broken_rules(ruleset: str, *texts: str) -> tuple[dict[str, str], ...]:
     return tuple({f.rule: f.actual for f in report.findings if f.severity == "error"} for report in reports)
 
 
-def _judge(forgery: Forgery, other: str, text: str, ruleset: str) -> None:
+def judge_forgery(forgery: Forgery, other: str, text: str, ruleset: str) -> None:
     forge, rule = forgery
     assert broken_rules(ruleset, other, text) == ({}, {})
     _, found = broken_rules(ruleset, other, forge(Altered(text), Altered(other)).text)
@@ -187,12 +170,12 @@ def _judge(forgery: Forgery, other: str, text: str, ruleset: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_forgeries_of_a_published_run(name: str, published_runs: list[str]) -> None:
-    _judge(PUBLISHED[name], *published_runs, "1.1.0")
+    judge_forgery(PUBLISHED[name], *published_runs, "1.1.0")
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_forgeries_of_our_own_run(name: str) -> None:
-    _judge(OWN[name], make_log.run(seed=1), make_log.run(seed=2), "4.0.0")
+    judge_forgery(OWN[name], make_log.run(seed=1), make_log.run(seed=2), "4.0.0")
 
 
 def test_another_runs_accuracies_are_found_where_they_are_enough_to_be_no_accident() -> None:

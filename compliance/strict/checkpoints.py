@@ -1,0 +1,119 @@
+"""The checkpoints of a run: how long training waited for each, and whether they were due."""
+
+import bisect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from compliance.logged_run import EVENTS_KEPT, LoggedRun
+from compliance.strict.possible_values import is_possible_checkpoint
+from runlog import schema
+from runlog.digits import six_digits
+from runlog.reader import Event, dataclass_of
+from runlog.text import printable
+
+_MOST_MS_BEFORE_INIT_START = 3_600_000.0  # from the first event on, for the nodes to flush their caches
+
+
+class Checkpoints:
+    """Follows the checkpoints of a run. Its methods return what a log of this project cannot hold, "" if nothing."""
+
+    def __init__(self, run: LoggedRun, most_difference_ms: Callable[[float], float]) -> None:
+        """Prepare to follow the checkpoints.
+
+        Args:
+            run: The facts that the log states of the run.
+            most_difference_ms: How far a stated time may differ from a time by the log's clock, both in milliseconds.
+        """
+        self._run = run
+        self._most_difference_ms = most_difference_ms
+        self._waited_ms_by_step: dict[int, float] = {}  # how long training waited for the checkpoint of a step
+
+    def take(self, event: Event, last_step: int | None) -> str:
+        """Keep how long training waited for a checkpoint; return why it is impossible, or its step was not done.
+
+        Args:
+            event: The event checkpoint, with the step, file name, size and times of a checkpoint that was written. One
+                that is impossible adds no waiting time.
+            last_step: The last step that was done. None if it is not known, as after a malformed window.
+        """
+        checkpoint = dataclass_of(schema.Checkpoint, event.value)  # None if it does not fit the schema
+        if checkpoint is None or not is_possible_checkpoint(checkpoint) or not _may_be_done(checkpoint.step, last_step):
+            return f"no possible checkpoint of a step that was done: {printable(event.value)}"
+        if len(self._waited_ms_by_step) < EVENTS_KEPT:
+            self._waited_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
+        return self._wait_beyond_clock(event, checkpoint)
+
+    def _wait_beyond_clock(self, event: Event, checkpoint: schema.Checkpoint) -> str:
+        """Return that training waited longer for a checkpoint than the run had lasted.
+
+        Args:
+            event: The event checkpoint, which is logged after the wait.
+            checkpoint: Its value.
+        """
+        if self._run.start_ms is None:
+            return ""
+        passed_ms = event.time_ms - self._run.start_ms
+        most_ms = passed_ms + self._most_difference_ms(passed_ms)
+        if checkpoint.blocked_s * 1000 <= most_ms:
+            return ""
+        waited = f"a wait of {six_digits(checkpoint.blocked_s)} s for a checkpoint"
+        return f"{waited}, {six_digits(passed_ms / 1000)} s after run_start"
+
+    def waits(self) -> "Waits":
+        """Return how long training waited for the checkpoints so far."""
+        return Waits(self._waited_ms_by_step)
+
+    def more_than_due(self, epoch_steps: int) -> str:
+        """Return that the run has more checkpoints than CHECKPOINT_EPOCHS and CHECKPOINT_MINUTES ask for.
+
+        A run without success may have written one more when a signal ended it. Nothing is checked if the settings are
+        no whole numbers, or in a log without its end.
+
+        Args:
+            epoch_steps: The steps of an epoch; 0 if they are not known.
+        """
+        every_epochs: Any = self._run.settings.get("CHECKPOINT_EPOCHS")
+        every_minutes: Any = self._run.settings.get("CHECKPOINT_MINUTES")
+        stop = self._run.stop
+        if type(every_epochs) is not int or type(every_minutes) is not int or stop is None:
+            return ""
+        steps_between = every_epochs * epoch_steps  # 0: none is due by epochs
+        by_time = [step for step in self._waited_ms_by_step if steps_between == 0 or step % steps_between != 0]
+        # Minutes count from before the first event on.
+        init_start_ms = self._run.first_event(schema.INIT_START).time_ms
+        first_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
+        minutes = (stop.time_ms - max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)) / 60_000
+        most = max(int(minutes / every_minutes), 0) if every_minutes > 0 else 0
+        if self._run.status != "success":
+            most += 1
+        if len(by_time) <= most:
+            return ""
+        due = f"CHECKPOINT_MINUTES is {every_minutes}, CHECKPOINT_EPOCHS {every_epochs}"
+        return f"a checkpoint of step {by_time[most]}, the run took {six_digits(minutes)} minutes; {due}"
+
+
+class Waits:
+    """How long training waited for checkpoints, by the step after which each was begun."""
+
+    def __init__(self, ms_by_step: dict[int, float]) -> None:
+        self._steps = sorted(ms_by_step)
+        times_ms = (ms_by_step[step] for step in self._steps)
+        self._sums_ms = [0.0, *itertools.accumulate(times_ms)]
+
+    def between(self, first: int, last: int) -> float:
+        """Return the time of the checkpoints after the steps from a first to a last one, in milliseconds."""
+        index_of_first = bisect.bisect_left(self._steps, first)
+        index_after_last = bisect.bisect_right(self._steps, last)
+        return max(0.0, self._sums_ms[index_after_last] - self._sums_ms[index_of_first])
+
+
+def _may_be_done(step: int, last_step: int | None) -> bool:
+    """Return whether a step was done, or may have been.
+
+    Args:
+        step: The number of the step, from 1.
+        last_step: The last step that was done. None if it is not known.
+    """
+    is_not_ahead = last_step is None or step <= last_step
+    return step > 0 and is_not_ahead

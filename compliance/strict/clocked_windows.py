@@ -1,0 +1,115 @@
+"""The time of each step window, held against the log's clock: where a window states too little, what took the rest?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from compliance.logged_run import EVENTS_KEPT
+from runlog.digits import six_digits
+
+# From a window's last step to its first event rank 0 waits for the other ranks, and a busy machine may stop it. At a
+# load of 4 on 2 cores 0.3 s were measured.
+_MOST_DELAY_MS = 1000.0
+_MOST_DELAY_SHARE = 0.1  # of the time since the window before it: where many ranks share a core
+
+
+class ShortWindow(NamedTuple):
+    """A window up to which an epoch's windows state too little time, unless training waited for checkpoints so long."""
+
+    line: int
+    epoch: int
+    last_step: int
+    windows_ms: float  # stated by the epoch's windows up to here
+    passed_ms: float  # since the epoch's start, by the log's clock
+    allowed_ms: float  # by which the two may differ
+    clock: "_EpochClock"  # of its epoch
+
+    def is_explained(self, waited_ms: float) -> bool:
+        """Return whether waits for checkpoints, and settings of the clock, explain the time that the windows lack.
+
+        Call it after the last event of the log, as that of a checkpoint or of the clock may come later.
+
+        Args:
+            waited_ms: How long training waited for the checkpoints of the epoch before this window.
+        """
+        missing_ms = self.passed_ms - self.windows_ms - self.allowed_ms
+        return missing_ms <= waited_ms + self.clock.set_ahead_ms
+
+    @property
+    def words(self) -> str:
+        """Return what is wrong, for a report."""
+        stated = f"the windows of epoch {self.epoch} state {six_digits(self.windows_ms / 1000)} s up to here"
+        return f"{stated}; {six_digits(self.passed_ms / 1000)} s have passed"
+
+
+@dataclass
+class _EpochClock:
+    """The times since an epoch's start: by the log's clock, and by its windows."""
+
+    epoch: int
+    start_ms: float
+    last_window_ms: float  # when the window before ended, or the epoch started
+    windows_ms: float = 0.0  # stated by the windows so far
+    set_ahead_ms: float = 0.0  # by which the system's clock was set ahead so far
+
+
+class ClockedWindows:
+    """Follows the windows of each epoch by the log's clock.
+
+    The windows of an epoch follow each other, so at the end of each all of them so far have taken the time since the
+    epoch's start, but for checkpoints in between. `short` are those where they state less, at most EVENTS_KEPT.
+    """
+
+    def __init__(self, most_difference_ms: Callable[[float], float]) -> None:
+        """Prepare to follow the windows.
+
+        Args:
+            most_difference_ms: How far a stated time may differ from a time by the log's clock, both in milliseconds.
+        """
+        self.short: list[ShortWindow] = []
+        self._most_difference_ms = most_difference_ms
+        self._clock: _EpochClock | None = None  # None: no epoch is open, or a window of it could not be read
+
+    def epoch_starts(self, epoch: int | None, start_ms: float) -> None:
+        """Begin an epoch.
+
+        Args:
+            epoch: Its number. None if it states none: its windows are not followed.
+            start_ms: The time of its epoch_start, in milliseconds.
+        """
+        if epoch is None:
+            self._clock = None
+        else:
+            self._clock = _EpochClock(epoch=epoch, start_ms=start_ms, last_window_ms=start_ms)
+
+    def stop_following(self) -> None:
+        """Follow no further windows of this epoch: it has ended, or the time of a window is not known."""
+        self._clock = None
+
+    def clock_was_set_ahead(self, ahead_ms: float) -> None:
+        """Note that the clock was set ahead during the last window, by so many milliseconds."""
+        if self._clock is not None:
+            self._clock.set_ahead_ms += ahead_ms
+
+    def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
+        """Take the next window.
+
+        Args:
+            line: The line of its event.
+            last_step: The step at which it ends.
+            time_s: The time that it states, in seconds.
+            end_ms: The time of the first event that is logged of it. No other line is written between its last step and
+                that event, so a slow disk does not delay it.
+        """
+        clock = self._clock
+        if clock is None:
+            return
+        clock.windows_ms += 1000 * time_s
+        passed_ms = end_ms - clock.start_ms
+        since_last_ms = end_ms - clock.last_window_ms
+        clock.last_window_ms = end_ms
+        most_delay_ms = max(_MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
+        allowed_ms = self._most_difference_ms(passed_ms) + most_delay_ms
+        is_short = passed_ms - clock.windows_ms > allowed_ms
+        if is_short and len(self.short) < EVENTS_KEPT:
+            self.short.append(ShortWindow(line, clock.epoch, last_step, clock.windows_ms, passed_ms, allowed_ms, clock))

@@ -1,0 +1,41 @@
+"""A log of this project is held to the times of its windows: to the clock, the ranks' own times and the checkpoints."""
+
+import pytest
+
+from tests import make_log
+from tests.compliance import altered as by
+from tests.compliance.test_strict import Forgery, judge_forgery
+
+FORGERIES: dict[str, Forgery] = {
+    "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),
+    "times of a rank of a negative number": (lambda log, _: by.rank_times(log, compute_rank=-1), "own-log"),
+    "the ranks' least above the median": (lambda log, _: by.rank_times(log, compute_least_s=17.0), "own-log"),
+    "made-up times of the ranks, on which no figure rests": (lambda log, _: by.rank_times(log), ""),
+    "less waiting for data than any rank's": (lambda log, _: by.rank_times(log, data_wait_least_s=0.011), "own-log"),
+    "more waiting for data than any rank's": (lambda log, _: by.rank_times(
+        log, data_wait_least_s=0.001, data_wait_median_s=0.002, data_wait_most_s=0.009), "own-log"),
+    "a rank that computes for longer than its window": (lambda log, _: by.rank_times(
+        log, compute_most_s=23.6), "own-log"),
+    "a rank that computed while another wrote a checkpoint": (lambda log, _: by.rank_times(
+        log, compute_most_s=23.4), ""),
+    "no times of the ranks": (lambda log, _: log.drop_all("rank_times"), "own-log"),
+    "no times of the ranks in one window": (lambda log, _: log.drop("rank_times", 3), "own-log"),
+    "times of the ranks twice in one window": (lambda log, _: log.repeat("rank_times", 3), "own-log"),
+    "times of the ranks in no window": (lambda log, _: log.without_metadata("rank_times", "step"), "own-log"),
+    "times of the ranks in another window": (lambda log, _: by.rank_times(log, step=23), "own-log"),
+    "half of each epoch called waiting for checkpoints": (lambda log, _: by.waiting(log), "own-log"),
+    "minutes within an epoch called waiting for a checkpoint: storage may be slow": (lambda log, _: by.stalled(
+        log), ""),
+    "that, and no checkpoint due for a quarter of an hour": (lambda log, _: by.settings(
+        by.stalled(log), CHECKPOINT_MINUTES=15), "own-log"),
+    "that, and checkpoints only after each epoch": (lambda log, _: by.settings(
+        by.stalled(log), CHECKPOINT_MINUTES=0, CHECKPOINT_EPOCHS=1), "own-log"),
+    "the first of each epoch's windows a third as long, the second as much longer": (lambda log, _: by.shifted(
+        log, 12.0), "own-log"),
+    "a second from a window to the next: a rank may have been late": (lambda log, _: by.shifted(log, 1.0), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forgeries_of_the_times_of_our_own_run(name: str) -> None:
+    judge_forgery(FORGERIES[name], make_log.run(seed=1), make_log.run(seed=2), "4.0.0")
