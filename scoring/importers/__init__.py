@@ -51,6 +51,7 @@ FORMATS: dict[str, type[FormatReader]] = {
     "gluoncv": gluoncv.GluonCV,
     "keras": keras.Keras,
     "mmseg": mmseg.MMSeg,
+    "mm_epochs": mmseg.MMEpochs,
 }
 
 

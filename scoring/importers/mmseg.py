@@ -1,16 +1,18 @@
-"""mmsegmentation logs, as mmcv's and mmengine's text loggers print them.
+"""Logs of mmsegmentation and of OpenMMLab's other tools, as mmcv's and mmengine's text loggers print them.
 
 Y-M-D h:m:s,ms - mmseg - INFO - Iter [4/180]\tlr: .., eta: .., time: 1.661, data_time: .., memory: 11402, ..
 Y/M/D h:m:s - mmengine - INFO - Iter(train) [  50/80000]  lr: ..  eta: ..  time: ..  data_time: ..  memory: ..
+Trainers that count by epochs print `Epoch [1][50/1251]` and `Epoch(train)  [1][  50/1251]` instead.
 `time` is the mean step time of the window, in mmengine of its last 10 steps; no rate is printed. mmengine prints the
 rows of language models in the same form.
 """
 
 import re
 
+from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
 from scoring.importers.table import FormatReader
-from scoring.importers.text import RowPattern, field
+from scoring.importers.text import RowPattern, field, integer
 
 _COMMENT = re.compile(r"(?:^|\s)#[^\r\n]*")  # of a configuration that is printed as its files stand
 
@@ -36,7 +38,7 @@ class MMSeg(FormatReader):
     required_column = "time"
     prints_mean_times = True
     segmentation = True
-    fact_pattern = re.compile(
+    fact_pattern: re.Pattern[str] = re.compile(
         r"\bsamples_per_gpu ?= ?(?P<samples_per_gpu>\d{1,9})"
         r"|\b(?P<loader>\w+_dataloader|val|test) ?= ?dict(?=\()"
         r"|\bbatch_size ?= ?(?P<batch_of_loader>\d{1,9})"
@@ -171,3 +173,40 @@ class MMSeg(FormatReader):
             return None
         ids = re.findall(r"\d+", printed.value)
         return Fact(len(ids), printed.line)
+
+
+class MMEpochs(EpochFormatReader, MMSeg):
+    """Rows of trainers that count steps in each epoch, of mmsegmentation and of OpenMMLab's other tools."""
+
+    row_marker = "Epoch"
+    row_pattern = RowPattern(
+        re.compile(
+            r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - \w+ - INFO - )?"
+            r"Epoch(?:\(train\))? *\[(\d{1,9})\]\[ *(\d{1,9})/(\d{1,9})\]"
+        ),
+        MMSeg.row_pattern.needed,
+        MMSeg.row_pattern.others,
+    )
+    columns = "stamp epoch step of time wait memory loss"
+    segmentation = False
+    fact_pattern = re.compile(
+        MMSeg.fact_pattern.pattern
+        + r"|\bmax: (?P<epochs_wanted>\d{1,9}) epochs|\bmax_epochs ?= ?(?P<max_epochs>\d{1,9})"
+    )
+    evaluation_pattern = re.compile(
+        r"(?:Epoch\(val\) *\[(?P<epoch>\d{1,9})\].*?)?\b(?P<name>mIoU|accuracy/top1|accuracy_top-1): (?P<value>[\d.]+)"
+    )
+
+    def finish_facts(self) -> None:
+        """Set whether the log is truncated, and what mmsegmentation's own logs state.
+
+        The last row shows how many steps of its epoch are left. Without the number of epochs, `truncated` is None.
+        """
+        super().finish_facts()
+        self.set_if_unset_from("epochs_wanted", "max_epochs")
+        epochs_wanted = integer(self.value("epochs_wanted"))
+        last_epoch = self.last_position.epoch if self.last_position else None
+        if epochs_wanted is None or last_epoch is None:
+            self.truncated = None
+        elif last_epoch < epochs_wanted:
+            self.truncated = True

@@ -179,6 +179,21 @@ gpu_ids = range(0, {run.devices})
     "decode.acc_seg: 25.3587, loss: 2.6493",
 )
 
+# The same hook with the EpochBasedRunner, as mmcls prints it.
+mm_epochs = sample(
+    head="""\
+GPU 0,1,2,3,4,5,6,7: Tesla V100-SXM2-32GB
+PyTorch: 1.11.0a0+b6df043
+dataset_type = 'ImageNet'
+    samples_per_gpu={run.batch},
+gpu_ids = range(0, {run.devices})
+2023-08-03 02:17:59,035 - mmcls - INFO - workflow: [('train', 1)], max: {epochs} epochs""",
+    row="{at:%Y-%m-%d %H:%M:%S},649 - mmcls - INFO - Epoch [{number}][{index}/{of_epoch}]\tlr: 1.000e-01, "
+    "eta: 1 day, 0:15:52, time: {mean:.3f}, data_time: {mean_wait:.3f}, memory: 3784, loss: 6.9",
+    epoch_end="2023-08-03 02:19:59,035 - mmcls - INFO - Epoch(val) [{number}][98]\taccuracy_top-1: 71.2340, "
+    "accuracy_top-5: 90.1",
+)
+
 # PaddleCV/image_classification/train.py of PaddlePaddle/models 1.8, with Python's logging stamps.
 paddle18 = sample(
     head="-----------  Configuration Arguments -----------\nmodel: ResNet50\nuse_fp16: False\nbatch_size: 999",

@@ -34,6 +34,7 @@ EVIDENCE: dict[str, dict[str, str]] = {
         "precision": r".*(AMP|level) :.*",
     },
     "paddleseg": {"devices": r"LAUNCH INFO .*|GPUs used.*", "nodes": r".*nnodes.*", "model": r" +type: .*"},
+    "mm_epochs": {"devices": r"gpu_ids.*", "batch_per_device": r".*samples_per_gpu.*"},
     "mmseg": {"devices": r"gpu_ids.*", "batch_per_device": r".*samples_per_gpu.*"},
     "paddle18": {"precision": r"use_fp16.*", "model": r"model: .*"},
     "oneflow": {

@@ -109,7 +109,13 @@ def test_warning_inside_a_row(tmp_path: Path, name: str) -> None:
     clean = read(tmp_path, text, name)
     lines = text.splitlines()
     where = clean.windows[4].line - 1
-    words = {"mmseg": "eta", "oneflow": "top_1", "paddle18": "acc1", "nvidia_tensorflow": "total_ips"}
+    words = {
+        "mmseg": "eta",
+        "mm_epochs": "eta",
+        "oneflow": "top_1",
+        "paddle18": "acc1",
+        "nvidia_tensorflow": "total_ips",
+    }
     words |= {"nvidia_json": '"data"', "keras": "between"}
     word = words.get(name, "train.loss" if name.startswith("nvidia") else "l")
     head, tail = lines[where].split(f" {word}", 1)
@@ -313,6 +319,7 @@ def test_rows_made_to_take_long(tmp_path: Path, name: str) -> None:
         "paddleclas_dygraph": "[Train][Epoch 1/1][Iter: 1/1] loss: 1 batch_cost: 1s, reader_cost: 1, ",
         "paddleseg": "[TRAIN] epoch: 1, iter: 1/1, loss: 1 batch_cost: 1, reader_cost: 1, ",
         "mmseg": "Iter [1/1] time: 1 data_time: 1 memory: 1 ",
+        "mm_epochs": "Epoch [1][1/1] time: 1 data_time: 1 memory: 1 ",
     }
     piece = pieces.get(name, "DLL Epoch: 0 Iteration: 1  train.loss : 1 train: epoch 0, iter 1, loss: 1 (0, 1) ")
     tail = piece.split(" ", 3)[-1]

@@ -13,6 +13,7 @@ FIGURE = {  # what stands before the figure that a row needs, where it is no rat
     "paddle18": "elapse ",
     "paddleseg": "batch_cost: ",
     "mmseg": " time: ",
+    "mm_epochs": " time: ",
     "keras": "TimeHistory: ",
     "paddleclas_static": "batch_cost: ",
     "paddleclas_dygraph": "batch_cost: ",
