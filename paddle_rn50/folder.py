@@ -238,7 +238,8 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         _require_same_classes(root, part, listed.names)
     _require_same_numbers(root, part, listed.names)
     on_fewer_folders = _note_on_fewer_folders(root / part, count, classes)
-    on_numbers = _note_on_numbered_folders(root, part, listed.names)
+    other_list = root / LIST.format("val" if part == "train" else "train")
+    on_numbers = note_on_numbered_folders(root / part, listed.names, other_list)
     passed_over = _note_on_other_files(root, part, listed.others)
     return ImageList(
         root=root,
@@ -269,29 +270,27 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
     )
 
 
-def _note_on_numbered_folders(root: Path, part: str, names: Sequence[str]) -> str:
+def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -> str:
     """Return a note for the user if class folders named by numbers have other labels, and the other part has a list.
 
     As text "10" comes before "2". A list most likely has the numbers themselves as labels.
 
     Args:
-        root: Folder of the data set.
-        part: "train" or "val", the part that is read by class folders.
+        folder: Folder of the part that is read by class folders.
         names: Names of the class folders, in the order of their labels from 0.
+        labels: The list that has the other part's labels. There is nothing to tell if it does not exist.
 
     Returns:
         The note; an empty text if there is nothing to tell.
     """
-    other_part = "val" if part == "train" else "train"
-    list_file = root / LIST.format(other_part)
     are_numbers = all(name.isdecimal() for name in names)
-    if not are_numbers or not named_files.is_file(list_file):
+    if not are_numbers or not named_files.is_file(labels):
         return ""
     for label, name in enumerate(names):
         if int(name) != label:
             return (
-                f"{root / part / name} has the label {label}, as class folders are numbered by name: see that "
-                f"{list_file.name} gives that class {label}, too, or write {LIST.format(part)}"
+                f"{folder / name} has the label {label}, as class folders are numbered by name: see that {labels.name} "
+                f"gives that class {label}, too, or write {LIST.format(folder.name)}"
             )
     return ""
 

@@ -59,6 +59,9 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
         return _flat_list(source, labels)
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)
+    if labels is not None:
+        names = folder.folder_names(source / part)
+        print_warning(folder.note_on_numbered_folders(source / part, names, labels))
     return folder.list_text(images)
 
 

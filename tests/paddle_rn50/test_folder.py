@@ -234,7 +234,9 @@ def test_a_list_and_class_folders_number_the_classes_alike(root: Path, listed: s
     assert data.find(root, folders, 10).paths == right.paths
 
 
-def test_class_folders_named_by_numbers_are_noted_beside_a_list(root: Path) -> None:
+def test_class_folders_named_by_numbers_are_noted_beside_a_list(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of a flat val/ with its labels in a list, folder 10 was trained as 2 and evaluated as 10 in silence."""
     small.by_class(root)
     shutil.rmtree(root / "train")
@@ -245,6 +247,15 @@ def test_class_folders_named_by_numbers_are_noted_beside_a_list(root: Path) -> N
     (root / "val_list.txt").write_text("val/n00/00.jpeg 10\n")
     said = f"{root}/train/10 has the label 2, as class folders are numbered by name: see that val_list.txt gives that"
     assert data.find(root, "train", 11).notes == (f"{said} class 2, too, or write train_list.txt",)
+    labels = tmp_path / "labels.txt"
+    labels.write_text("00.jpeg 10\n")
+    (root / "val/n00/00.jpeg").rename(root / "val/00.jpeg")
+    (root / "val_list.txt").unlink()
+    pack_lists.write_lists(root, labels)
+    assert f"warning: {said.replace('val_list.txt', 'labels.txt')} class 2" in capsys.readouterr().err
+    for part in ("train", "val"):
+        (root / f"{part}_list.txt").unlink()
+    (root / "val_list.txt").write_text("val/00.jpeg 10\n")
     (root / "train/10").rename(root / "train/9a")
     assert data.find(root, "train", 11).notes == ()
 
