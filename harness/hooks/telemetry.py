@@ -28,7 +28,7 @@ INFINIBAND = Path("/sys/class/infiniband")
 
 
 class Sampler(Hook):
-    """Samples from entering to leaving; a file that cannot be written ends the sampling, not the run."""
+    """Samples from entering to leaving; a file of samples that cannot be written ends the sampling, not the run."""
 
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """Prepare to sample the sensors of this node into a file; nothing is started yet.
@@ -37,7 +37,8 @@ class Sampler(Hook):
             path: File that gets a line of JSON for each sample. It must not exist yet.
             every_s: Seconds between two samples.
             job_gpus: Number of GPUs that the job uses, the first of those that CUDA shows; 0 on CPUs.
-            prometheus: File that each sample overwrites, for a collector of Prometheus; empty: none.
+            prometheus: File that each sample overwrites, for a collector of Prometheus; empty: none. If it cannot be
+                written, the sampling goes on without it.
         """
         self._path = path
         self._every_s = every_s
@@ -100,19 +101,38 @@ class Sampler(Hook):
             file: The open file of samples.
 
         Raises:
-            OSError: A file cannot be written.
+            OSError: The file of samples cannot be written.
         """
         sample = self.sample()
         self._keep_for_log(sample)
         file.write(json.dumps(sample) + "\n")
         file.flush()
-        if self._prometheus:  # renamed when it is complete, as the collector may read it at any time
-            prometheus_file = Path(self._prometheus)
-            temporary = prometheus_file.with_name(f".{prometheus_file.name}.tmp")
-            temporary.write_text(prometheus(sample))
-            temporary.replace(prometheus_file)
+        if self._prometheus:
+            self._write_for_prometheus(sample)
         self._samples += 1
         self._cpu_s = time.thread_time()  # of this thread since it began
+
+    def _write_for_prometheus(self, sample: dict[str, Any]) -> None:
+        """Overwrite the file for Prometheus, whose folder is made. If it cannot be written, give it up with a warning.
+
+        Args:
+            sample: The sample that the file gets.
+        """
+        prometheus_file = Path(self._prometheus)
+        temporary = prometheus_file.with_name(f".{prometheus_file.name}.tmp")
+        try:
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(prometheus(sample))
+            temporary.replace(prometheus_file)  # complete, as the collector may read it at any time
+        except OSError as error:
+            reason = error.strerror or error
+            print(
+                f"warning: TELEMETRY_PROMETHEUS={self._prometheus}: is not written any more ({reason}): name a file "
+                "in a folder that this user may write",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._prometheus = ""
 
     def sample(self) -> dict[str, Any]:
         """Return the node's readings of now, by the names that a line of the telemetry file has.

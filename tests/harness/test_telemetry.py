@@ -149,6 +149,24 @@ def test_a_file_that_cannot_be_written_ends_the_sampling_and_not_the_run(tmp_pat
     assert old.read_text() == "a result\n", "nothing is overwritten"
 
 
+def test_the_folder_of_the_file_for_prometheus_is_made(tmp_path):
+    prometheus = tmp_path / "new" / "training.prom"
+    with recorded_nvml(absent=True), Sampler(tmp_path / "a", every_s=0.01, job_gpus=0, prometheus=str(prometheus)):
+        wait_for_lines(tmp_path / "a", 2)
+    assert "training_cpu_percent" in prometheus.read_text()
+
+
+def test_a_file_for_prometheus_that_cannot_be_written_ends_no_sampling(tmp_path, capfd):
+    """The run had the first sample alone, and no energy: a folder's name was misspelt."""
+    (tmp_path / "file").touch()
+    prometheus = tmp_path / "file" / "training.prom"
+    with recorded_nvml(absent=True), Sampler(tmp_path / "a", every_s=0.01, job_gpus=0, prometheus=str(prometheus)):
+        wait_for_lines(tmp_path / "a", 5)
+    said = capfd.readouterr().err
+    assert said.count("warning: ") == 1, "once, not with each sample"
+    assert f"TELEMETRY_PROMETHEUS={prometheus}: is not written any more (" in said
+
+
 # Functions of pynvml that the harness asks.
 SOURCE = Path(nvidia.__file__).read_text()
 QUESTIONS = sorted(set(re.findall(r"(?:pynvml\.|\")(nvml[A-Z]\w+)", SOURCE)) - {"nvmlInit", "nvmlMemory_v2"})
