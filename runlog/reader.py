@@ -31,7 +31,7 @@ MAX_LINE_BYTES = 1 << 20  # a longer line is no event: mlperf-logging writes som
 EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
 _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
-_PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, zip, zstd
+PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, zip, zstd
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LARGEST_FLOAT = 1e300  # of a whole number that is taken as one: a float ends at 1.8e308
@@ -324,7 +324,7 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
     message = "a NUL byte: the file is no text"
     if is_start and block.startswith(_UTF_16_MARKS):
         message = "the file is UTF-16, as PowerShell's > writes it: convert it with `iconv -f UTF-16 -t UTF-8`"
-    if is_start and block.startswith(_PACKED):
+    if is_start and block.startswith(PACKED):
         message = "the file is packed: unpack it first"
     lines_before = block.count(b"\n", 0, block.find(b"\0"))
     return Problem("nul", message, line + lines_before, "")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from runlog.digits import counted
-from runlog.reader import has_old_events, open_log
+from runlog.reader import PACKED, has_old_events, open_log
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle, paddleclas
 from scoring.importers.evidence import Fact
@@ -92,6 +92,8 @@ def recognise(path: str | os.PathLike[str]) -> str:
                 del signs_to_find[name]  # its later rows tell nothing more
 
     if not line_of_first_row:
+        if _is_packed(path):
+            raise NoRunError(f"{path}: the file is packed: unpack it first")
         if has_old_events(path):
             why = "events of MLPerf v0.5 and v0.6 have forms that are not read"
             raise NoRunError(f"{path}: no line of a known format; {why}")
@@ -153,6 +155,16 @@ def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 yield io.BufferedReader(cast(io.RawIOBase, raw))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path}: a broken gzip file ({error}); unpack what can be saved with `zcat`") from None
+
+
+def _is_packed(path: str | os.PathLike[str]) -> bool:
+    """Return whether a log is a file of xz, bzip2, zip or zstd, or a gzip file of one of these.
+
+    Args:
+        path: The log.
+    """
+    with _open_unpacked(path) as stream:
+        return stream.read(8).startswith(PACKED)
 
 
 def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:

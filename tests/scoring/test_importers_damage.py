@@ -1,8 +1,10 @@
 """What real logs are known for: other bytes, prefixes, rows that are cut or broken, no rows."""
 
+import bz2
 import functools
 import gzip
 import itertools
+import lzma
 import os
 import random
 import re
@@ -220,6 +222,14 @@ def test_an_mllog_log_in_utf_16_is_refused_by_that_name(tmp_path: Path, encoding
     status, out, error = jobs.called(compliance, "check", log)
     assert (status, error) == (1, "")
     assert re.search(said, out)
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, lambda text: gzip.compress(bz2.compress(text))])
+def test_a_packed_log_is_said_to_be_packed(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(pack(samples.paddleseg(run()).encode()))
+    with pytest.raises(InputError, match="the file is packed: unpack it first"):
+        read_record(path)
 
 
 def test_gzip(tmp_path: Path, name: str) -> None:
