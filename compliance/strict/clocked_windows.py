@@ -1,16 +1,36 @@
-"""The time of each step window, held against the log's clock: where a window states too little, what took the rest?"""
+"""The sums over step windows, and their times held against the log's clock: do they state too little?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT
+from runlog import schema
 from runlog.digits import six_digits
 
 # From a window's last step to its first event rank 0 waits for the other ranks, and a busy machine may stop it. At a
 # load of 4 on 2 cores 0.3 s were measured.
 _MOST_DELAY_MS = 1000.0
 _MOST_DELAY_SHARE = 0.1  # of the time since the window before it: where many ranks share a core
+
+
+@dataclass
+class WindowSums:
+    """The sums over the step windows since epoch_start, or since run_start; `since_ms` is the time of that event."""
+
+    since_ms: float = 0.0
+    are_complete: bool = True  # False if a window could not be read
+    windows: int = 0
+    images: float = 0.0
+    time_s: float = 0.0
+    wait_s: float = 0.0
+    set_ahead_ms: float = 0.0  # by which the system's clock was set ahead during these windows
+
+    def add(self, window: schema.StepWindow) -> None:
+        self.windows += 1
+        self.images += window.images
+        self.time_s += window.time_s
+        self.wait_s += window.data_wait_s
 
 
 class ShortWindow(NamedTuple):

@@ -26,6 +26,9 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _LOSS_SCALING = "check_finite_and_unscale"  # the operator that looks for what overflowed in half precision
+_LARS_UPDATE = "lars_momentum"
+_UPDATES = frozenset({"momentum", "merged_momentum", _LARS_UPDATE})  # the operators that update the weights
+_RANKS_OF_PROOF = re.compile(r" over (\d+) ranks\b")  # as "161 gradients summed over 2 ranks once"
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
 _LEAST_POWER_W = 10  # of a GPU in the window of the most power; an A100 that does nothing takes some 50
@@ -92,7 +95,9 @@ def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault
 
 
 def _caches_of_other_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
-    """Yield a fault for each described node without a cache_clear, and for each cache_clear of another node.
+    """Yield a fault for each described node without a cache_clear, and for each cache_clear that no run logs.
+
+    Such a one is of another node, or says that the cache was cleared although the settings forbid it.
 
     Args:
         run: The facts that the log states of the run, with its events cache_clear.
@@ -102,6 +107,8 @@ def _caches_of_other_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[
     hosts_of_caches = set()
     for event in run.all_events[schema.CACHE_CLEAR.key]:
         host = event.metadata.get("node")  # of any type of JSON
+        if event.value is True and run.settings.get("CLEAR_CACHES") == 0:
+            yield Fault(event.line, "a cache that was cleared; CLEAR_CACHES is 0")
         if isinstance(host, str) and host in hosts:
             hosts_of_caches.add(host)
         else:
@@ -321,11 +328,33 @@ def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault
     if sums_gradients != must_sum_gradients:
         yield Fault(_line(run), f"a program of {program['all_reduces']} all-reduces for {summary.devices} devices")
     must_cast = summary.precision in schema.HALF_PRECISIONS
+    yield from _other_sums_and_updates(run, program, summary.devices)
     casts = program["operators"].get("cast", 0)
     if must_cast and casts < 1:
         yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")
     if summary.precision not in schema.HALF_PRECISIONS and _LOSS_SCALING in program["operators"]:
         yield Fault(_line(run), f"a program that scales its loss for half precision, for precision {summary.precision}")
+
+
+def _other_sums_and_updates(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[Fault]:
+    """Yield a fault if the training program was proved for another number of ranks, or has another optimizer's updates.
+
+    Args:
+        run: The facts that the log states of the run, with its optimizer.
+        program: The header's section `program`.
+        devices: How many ranks the run has.
+    """
+    for proved in program["verified"]:
+        ranks = _RANKS_OF_PROOF.search(proved)
+        if ranks is not None and ranks.group(1) != str(devices):
+            yield Fault(_line(run), f"a program of {printable(proved)}, for {devices} devices")
+    updates = _UPDATES & program["operators"].keys()
+    is_lars = run.stated_text(schema.OPT_NAME) == "lars"
+    if updates and (_LARS_UPDATE in updates) != is_lars:
+        shown = ", ".join(sorted(updates))
+        yield Fault(
+            _line(run), f"a program that updates by {shown}; opt_name is {printable(run.stated_text(schema.OPT_NAME))}"
+        )
 
 
 def _other_passports(run: LoggedRun) -> Iterator[Fault]:
@@ -353,10 +382,14 @@ def _other_passports(run: LoggedRun) -> Iterator[Fault]:
         elif passport["bytes"] < passport["files"] or not _SHA256.fullmatch(passport["sha256"]):
             digest = printable(passport["sha256"])
             yield Fault(_line(run), f"dataset.{part} of {passport['bytes']} bytes with the digest {digest}")
-    passports = [passport for passport in (dataset.get("train"), dataset.get("eval")) if passport is not None]
-    has_one_digest = len(passports) == 2 and passports[0]["sha256"] == passports[1]["sha256"]
-    if has_one_digest:
-        yield Fault(_line(run), "dataset.train and dataset.eval have one digest: what was trained on was evaluated")
+    for kind in ("", "_source"):  # the data themselves, and the files that they were packed from
+        names = [f"{part}{kind}" for part in ("train", "eval") if dataset.get(f"{part}{kind}") is not None]
+        if len({dataset[name]["sha256"] for name in names}) < len(names):
+            what = f"dataset.{names[0]} and dataset.{names[1]} have one digest"
+            yield Fault(_line(run), f"{what}: what was trained on was evaluated")
+        for name in names:
+            if kind and not _SHA256.fullmatch(dataset[name]["sha256"]):
+                yield Fault(_line(run), f"dataset.{name} with the digest {printable(dataset[name]['sha256'])}")
 
 
 def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:

@@ -1,14 +1,14 @@
 """Step windows, throughputs and checkpoints must add up: to each other, to their epoch and to the log's clock."""
 
+import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from compliance.strict.checkpoints import Checkpoints
-from compliance.strict.clocked_windows import ClockedWindows
+from compliance.strict.clocked_windows import ClockedWindows, WindowSums
 from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
     ROUNDING_ERROR_S,
@@ -19,6 +19,7 @@ from compliance.strict.possible_values import (
     is_positive_throughput,
     is_possible_window,
 )
+from compliance.strict.schema_types import fits
 from compliance.strict.sensors import Sensors
 from runlog import schema
 from runlog.digits import significant, six_digits
@@ -62,25 +63,6 @@ class _ShortThroughput(NamedTuple):
     breach: str  # what to report unless checkpoints explain the missing time
 
 
-@dataclass
-class _WindowSums:
-    """The sums over the step windows since epoch_start, or since run_start; `since_ms` is the time of that event."""
-
-    since_ms: float = 0.0
-    are_complete: bool = True  # False if a window could not be read
-    windows: int = 0
-    images: float = 0.0
-    time_s: float = 0.0
-    wait_s: float = 0.0
-    set_ahead_ms: float = 0.0  # by which the system's clock was set ahead during these windows
-
-    def add(self, window: schema.StepWindow) -> None:
-        self.windows += 1
-        self.images += window.images
-        self.time_s += window.time_s
-        self.wait_s += window.data_wait_s
-
-
 class Measured:
     """Follows the windows, throughputs and checkpoints of a run in their order, and each epoch's start and stop.
 
@@ -100,7 +82,7 @@ class Measured:
         self._rank_times_seen = 0  # events rank_times since the last window, also malformed ones
         self._rank_times: tuple[int, schema.RankTimes] | None = None  # of the last of them: their step and the times
         self._window_began_ms = 0.0  # by the log's clock: the time of the last window, or of the start of its epoch
-        self._epoch_sums = _WindowSums()
+        self._epoch_sums = WindowSums()
         self._clocked = ClockedWindows(self._most_difference_ms)
         self._windows_seen = 0  # events step_window, also malformed ones
         self._losses_not_read = 0  # of the first LOSSES_KEPT windows, those of malformed ones
@@ -156,7 +138,7 @@ class Measured:
         Args:
             start: The event from which they count: a run_start or an epoch_start.
         """
-        self._epoch_sums = _WindowSums(since_ms=start.time_ms)
+        self._epoch_sums = WindowSums(since_ms=start.time_ms)
         self._window_began_ms = start.time_ms
 
     def epoch_starts(self, start: Event, number: int | None) -> None:
@@ -424,12 +406,24 @@ class Measured:
         self._rank_times_seen += 1
         if self._rank_times_seen > 1:
             self.report_if_project_log(event.line, "a second rank_times of one window")
-        elif times is None or summary is None or not are_possible_rank_times(times, ranks=summary.devices):
+        elif (
+            times is None
+            or summary is None
+            or not are_possible_rank_times(times, ranks=summary.devices, hosts=self._hosts)
+        ):
             self.report_if_project_log(event.line, f"no rank_times of this run: {printable(event.value)}")
         elif position is None:
             self.report_if_project_log(event.line, "a rank_times that states no step")
         else:
             self._rank_times = (position.step, times)
+
+    @functools.cached_property
+    def _hosts(self) -> frozenset[str] | None:
+        """Return the hosts that the header describes, above the first window; None if it does not fit the schema."""
+        hardware = self._run.header_section(schema.HARDWARE)
+        if not fits(schema.Hardware, hardware):
+            return None
+        return frozenset(node["host"] for node in hardware["nodes"])
 
     def _take_rank_times(self) -> tuple[int, schema.RankTimes] | None:
         """Return the step and the ranks' times that were logged for the window that ends here, and forget them.

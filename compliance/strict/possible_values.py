@@ -1,5 +1,6 @@
 """Whether the value of an event that tells of speed is possible, by this event alone."""
 
+from collections.abc import Container
 from typing import Any
 
 from compliance.logged_run import is_number
@@ -67,24 +68,36 @@ def images_per_s_of_foreign(value: Any) -> float | None:
     return rate if is_number(rate) else None
 
 
-def are_possible_rank_times(times: schema.RankTimes, *, ranks: int) -> bool:
-    """Return whether an event rank_times is possible: the ranks that it names exist, and its times are in order.
+def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Container[str] | None) -> bool:
+    """Return whether an event rank_times is possible: what it names exists, and its times are in order.
 
-    A run of one rank has none.
+    A run of one rank has none. Of two ranks the median is the least.
 
     Args:
         times: The least, median and most time of computing and of waiting for data, and the ranks with the most. Those
             of computing may be missing (None).
         ranks: How many ranks the run has. They count from 0.
+        hosts: The hosts of the run's nodes. None if they are not known.
     """
     if ranks < 2:
+        return False
+    computing = (times.compute_least_s, times.compute_median_s, times.compute_most_s)
+    fields_of_computing = (*computing, times.compute_rank, times.compute_host)
+    number_missing = fields_of_computing.count(None)
+    if number_missing not in (0, len(fields_of_computing)):  # all are measured, or none is
+        return False
+    hosts_named = {times.data_wait_host, times.compute_host} - {None}
+    if hosts is not None and not all(host in hosts for host in hosts_named):
+        return False
+    has_two_medians = times.data_wait_median_s != times.data_wait_least_s or computing[1] != computing[0]
+    if ranks == 2 and has_two_medians:
         return False
     for rank in (times.data_wait_rank, times.compute_rank):
         exists = rank is None or 0 <= rank < ranks
         if not exists:
             return False
     are_waits_in_order = _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s)
-    are_computing_in_order = _are_in_order(times.compute_least_s, times.compute_median_s, times.compute_most_s)
+    are_computing_in_order = _are_in_order(*computing)
     return are_waits_in_order and are_computing_in_order
 
 
@@ -104,6 +117,9 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
     if not least_s <= window.data_wait_s <= most_s:
         ranks = f"the ranks' rank_times have {times.data_wait_least_s} to {times.data_wait_most_s}"
         return f"a window in which rank 0 waited {window.data_wait_s} s for data; {ranks}"
+    if times.data_wait_rank == 0 and window.data_wait_s < times.data_wait_most_s - ROUNDING_ERROR_S:
+        most = f"by its rank_times it waited longest, {times.data_wait_most_s} s"
+        return f"a window in which rank 0 waited {window.data_wait_s} s for data; {most}"
     available_s = max(window.time_s, passed_s)
     most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:

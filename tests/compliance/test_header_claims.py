@@ -19,6 +19,8 @@ from tests.compliance.test_strict import broken_rules
 Alter = Callable[[Altered], Altered]
 CARD = {"name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0, "driver": "535.104.05"}
 
+_SOURCE = {"files": 1437, "bytes": 2_029_273, "sha256": "5" * 64, "is_exact": True}
+
 
 def _header(log: Altered, section: str, **values: Any) -> Altered:
     """Other fields of a section of the header."""
@@ -142,6 +144,16 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "no rank_times of this run"),
     "files of a tenth of the samples": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", train={
         "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
+    "a program for other ranks": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", verified=[
+        "161 gradients summed over 4 ranks once, scaled by 1/4 once"]), "over 4 ranks once"),
+    "another optimizer's program": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", operators={
+        "conv2d": 53, "lars_momentum": 1}), "updates by lars_momentum; opt_name is sgd"),
+    "records packed from one set of files": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "dataset", train_source=_SOURCE, eval_source=_SOURCE), "dataset.eval_source have one digest"),
+    "a source without a digest": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "dataset", train_source=_SOURCE | {"sha256": "?"}), "dataset.train_source with the digest ?"),
+    "a cleared cache, and a setting that forbids it": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, CLEAR_CACHES=0), "CLEAR_CACHES is 0"),
     "a knob that does not exist": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, STRATEGY="train_faster=1"), "train_faster, which is no knob"),
     "parts in Arabic digits": (_with_strategy_of_four_parts, lambda log: by.settings(

@@ -18,6 +18,12 @@ FORGERIES: dict[str, Forgery] = {
         log, compute_most_s=23.6), "own-log"),
     "a rank that computed while another wrote a checkpoint": (lambda log, _: by.rank_times(
         log, compute_most_s=23.4), ""),
+    "times of a rank on another host": (lambda log, _: by.rank_times(log, data_wait_host="node1"), "own-log"),
+    "two ranks with a median that is not the lower one": (lambda log, _: by.rank_times(
+        log, data_wait_median_s=0.011), "own-log"),
+    "a rank that computed for an unknown time": (lambda log, _: by.rank_times(log, compute_least_s=None), "own-log"),
+    "rank 0 that waited longest, and less than it did": (lambda log, _: by.rank_times(
+        log, data_wait_rank=0), "own-log"),
     "no times of the ranks": (lambda log, _: log.drop_all("rank_times"), "own-log"),
     "no times of the ranks in one window": (lambda log, _: log.drop("rank_times", 3), "own-log"),
     "times of the ranks twice in one window": (lambda log, _: log.repeat("rank_times", 3), "own-log"),
