@@ -31,6 +31,7 @@ from paddle_rn50.records import Records
 from program.arrays import Array
 from runlog import named_files
 from runlog.completion import complete
+from runlog.digits import counted
 from runlog.errors import INTERRUPTED_STATUS, RunError, one_line, print_to_reader
 from runlog.options import Parser
 from runlog.schema import as_json
@@ -109,7 +110,8 @@ def pack(source: Path, target: Path, part: str) -> str:
         _write_index_and_sizes(files, images, entries, list_sha256)
         files.growing.rename(files.packed)  # last, because a file of this name counts as whole
         files.journal.unlink()
-    return f"{files.packed}: {len(entries)} images, {files.packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+    size_gib = files.packed.stat().st_size / 2**30
+    return f"{files.packed}: {counted(len(entries), 'image')}, {size_gib:.3f} GiB, each record checked"
 
 
 def _raise_unless_packed_from(images: folder.ImageList, list_sha256: str, files: PackFiles) -> None:
@@ -149,7 +151,7 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
     """
     kept = _keep_whole_records(growing, journal, list_sha256)
     if kept:
-        print_to_reader(f"{growing.name}: goes on after {len(kept)} images")
+        print_to_reader(f"{growing.name}: goes on after {counted(len(kept), 'image')}")
     return kept + _append_records(growing, journal, images, done=len(kept))
 
 

@@ -37,7 +37,7 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
     written = []
     for list_file, text in text_by_file.items():
         list_file.write_bytes(text)
-        written.append(f"{list_file}: {text.count(NEWLINE)} images")
+        written.append(f"{list_file}: {counted(text.count(NEWLINE), 'image')}")
     return written
 
 

@@ -136,6 +136,7 @@ def test_a_dry_run_prints_each_command_and_runs_nothing(tmp_path: Path) -> None:
     base, changes = "CLEAR_CACHES=0", ["STRATEGY=perturb_input=1", "STRATEGY=enable_inplace=1"]  # control, strategy
     for arguments, runs, summary in (
         (["--batches"], batches, "5 turns of 8 runs; "),
+        (["--batches", "32", "--repeats", "1"], batches[:1], "1 turn of 1 run; "),
         (["--only", "enable_inplace=1"], [base, *changes], "5 turns of 2 runs and one control, "),
     ):
         done = jobs.called(tune.main, *arguments, "--dry-run", LOGDIR=str(tmp_path))

@@ -22,6 +22,7 @@ from harness import env
 from harness.job import prefix_of
 from runlog import named_files
 from runlog.completion import complete
+from runlog.digits import counted
 from runlog.errors import one_line, print_to_reader
 from runlog.options import Parser
 from runlog.verdict import FATAL, Verdict, as_text
@@ -279,7 +280,9 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     if args.dry_run:
         for candidate in batches:
             print_to_reader(shlex.join(runner.command(candidate, "batch_1")))
-        print_to_reader(f"{args.repeats} turns of {len(batches)} runs; one that fails is not run again")
+        print_to_reader(
+            f"{counted(args.repeats, 'turn')} of {counted(len(batches), 'run')}; one that fails is not run again"
+        )
         return 0
 
     measured = runner.measure("batch", batches, args.repeats)
