@@ -67,5 +67,6 @@ class OneFlow(EpochFormatReader):
         if last is None:
             return None
         steps = super().steps_of_row(last, position)
-        is_at_step_0 = steps == 0 or steps is None
-        return self.usual_steps_per_row if is_at_step_0 else steps
+        if steps == 0:  # at step 0 of an epoch
+            return self.usual_steps_per_row
+        return steps

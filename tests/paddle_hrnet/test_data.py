@@ -62,14 +62,6 @@ def evaluation(root: Path, *, rank: int = 0, ranks: int = 1, batch: int = 2, cla
     return data.Loader(pairs, plan, reader(batch, data.first_size(pairs)))
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    for part, count in (("train", 4), ("val", 5)):
-        for i in range(count):
-            write(tmp_path, part, f"{part[0]}{i}")
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("augment", "crop"),
     [

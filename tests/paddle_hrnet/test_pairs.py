@@ -9,14 +9,6 @@ from paddle_hrnet import data
 from tests.paddle_hrnet.test_data import BLOCKS, CLASSES, PIXELS, write
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    for part, count in (("train", 4), ("val", 5)):
-        for i in range(count):
-            write(tmp_path, part, f"{part[0]}{i}")
-    return tmp_path
-
-
 def test_a_folder_without_data_says_what_it_should_hold(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has neither train\.txt nor images .* Cityscapes' layout"):
         data.find(tmp_path, "train", 19)

@@ -507,8 +507,8 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
 
     Returns:
         Facts by part, as {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read
-        has only an "error" that says why. None if the data is synthetic, or no folder is set: a job then makes the
-        embedded data set, and where it could not the training part has an "error".
+        has only an "error" that says why. None if the data is synthetic, or no folder is set. Without a folder a job
+        makes the embedded data set, also if its data is synthetic; where it could not, "train" has an "error".
     """
     if not job.data.folder and not _can_have_embedded_set(Path(job.data.embedded_in)):
         return {"train": {"error": f"{job.data.embedded_in}: the embedded data set cannot be made there: {SET_CACHE}"}}
