@@ -304,6 +304,14 @@ class Checkpoint:
     write_s: Annotated[float, "s", "what the thread took to write it"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FailedCheckpoint:
+    """A checkpoint that could not be written."""
+
+    step: Annotated[int, "steps", "of the run, from 1"]
+    blocked_s: Annotated[float, "s", "what training waited for it"]
+
+
 # ---- events
 
 # Keys of MLPerf logs
@@ -339,6 +347,7 @@ RANK_TIMES = Point("rank_times", RankTimes, "the ranks' own times in the window 
 EPOCH_THROUGHPUT = Point("epoch_throughput", EpochThroughput, "training of an epoch", metadata=InEpoch)
 TELEMETRY_SUMMARY = Point("telemetry_summary", TelemetrySummary, "what the nodes' samplers saw")
 CHECKPOINT = Point("checkpoint", Checkpoint, "a checkpoint was written")
+CHECKPOINT_FAILED = Point("checkpoint_failed", FailedCheckpoint, "a checkpoint could not be written")
 ABORT_REASON = Point("abort_reason", str, "why the run ended, in one line")
 _BY_HOW_MUCH = "by which somebody set the system's clock (below 0: back); durations stay right"
 CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)

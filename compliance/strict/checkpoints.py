@@ -40,24 +40,37 @@ class Checkpoints:
         checkpoint = dataclass_of(schema.Checkpoint, event.value)  # None if it does not fit the schema
         if checkpoint is None or not is_possible_checkpoint(checkpoint) or not _may_be_done(checkpoint.step, last_step):
             return f"no possible checkpoint of a step that was done: {printable(event.value)}"
-        if len(self._waited_ms_by_step) < EVENTS_KEPT:
-            self._waited_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
-        return self._wait_beyond_clock(event, checkpoint)
+        return self._keep_wait(event, step=checkpoint.step, waited_s=checkpoint.blocked_s)
 
-    def _wait_beyond_clock(self, event: Event, checkpoint: schema.Checkpoint) -> str:
-        """Return that training waited longer for a checkpoint than the run had lasted.
+    def take_failed(self, event: Event, last_step: int | None) -> str:
+        """Do the same for a checkpoint that could not be written, for which training waited all the same.
 
         Args:
-            event: The event checkpoint, which is logged after the wait.
-            checkpoint: Its value.
+            event: The event checkpoint_failed.
+            last_step: The last step that was done. None if it is not known.
         """
+        failed = dataclass_of(schema.FailedCheckpoint, event.value)  # None if it does not fit the schema
+        if failed is None or failed.blocked_s < 0 or not _may_be_done(failed.step, last_step):
+            return f"no possible checkpoint of a step that was done: {printable(event.value)}"
+        return self._keep_wait(event, step=failed.step, waited_s=failed.blocked_s)
+
+    def _keep_wait(self, event: Event, *, step: int, waited_s: float) -> str:
+        """Keep how long training waited for the checkpoint of a step; return that the run had not lasted so long.
+
+        Args:
+            event: The event of the checkpoint, which is logged after the wait.
+            step: The step after which it was begun.
+            waited_s: The wait, in seconds.
+        """
+        if len(self._waited_ms_by_step) < EVENTS_KEPT:
+            self._waited_ms_by_step[step] = waited_s * 1000
         if self._run.start_ms is None:
             return ""
         passed_ms = event.time_ms - self._run.start_ms
         most_ms = passed_ms + self._most_difference_ms(passed_ms)
-        if checkpoint.blocked_s * 1000 <= most_ms:
+        if waited_s * 1000 <= most_ms:
             return ""
-        waited = f"a wait of {six_digits(checkpoint.blocked_s)} s for a checkpoint"
+        waited = f"a wait of {six_digits(waited_s)} s for a checkpoint"
         return f"{waited}, {six_digits(passed_ms / 1000)} s after run_start"
 
     def waits(self) -> "Waits":

@@ -98,6 +98,7 @@ class Measured:
             schema.STEP_WINDOW.key: self._take_step_window,
             schema.RANK_TIMES.key: self._check_rank_times,
             schema.CHECKPOINT.key: self._take_checkpoint,
+            schema.CHECKPOINT_FAILED.key: self._take_failed_checkpoint,
             schema.CLOCK_SET.key: self._take_clock_set,
             # Other projects log these two after an epoch.
             "throughput": self._check_foreign_throughput,
@@ -465,6 +466,9 @@ class Measured:
 
     def _take_checkpoint(self, event: Event) -> None:
         self._report_if_any(event.line, self._checkpoints.take(event, self._last_step))
+
+    def _take_failed_checkpoint(self, event: Event) -> None:
+        self._report_if_any(event.line, self._checkpoints.take_failed(event, self._last_step))
 
     # --- throughputs ---
 

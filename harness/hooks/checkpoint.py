@@ -58,6 +58,13 @@ class _Written(NamedTuple):
     left_undone: str  # why older checkpoints were not removed, or the file may be lost; empty: all is done
 
 
+class _Failed(NamedTuple):
+    """The outcome of a checkpoint that was not written."""
+
+    event: schema.FailedCheckpoint
+    error: Exception
+
+
 class Keeper(Hook):
     """Writes the checkpoints of a training run; every rank has one, rank 0's writes.
 
@@ -120,7 +127,7 @@ class Keeper(Hook):
 
         # Only rank 0 writes, in one thread at a time.
         self._writer: threading.Thread | None = None  # of the last checkpoint; None before the first
-        self._outcome: _Written | Exception | None = None  # the thread leaves it for `_report`, which logs it
+        self._outcome: _Written | _Failed | None = None  # the thread leaves it for `_report`, which logs it
         # Checkpoints of this run, the oldest first: the one that it goes on from, and those before it.
         self._on_disk = not_newer(Path(start.path)) if start.is_from_checkpoint else []
         # Copies of the state, by name, which the thread writes. All checkpoints use the same memory for them, because
@@ -294,7 +301,7 @@ class Keeper(Hook):
             writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
             writer.start()
         except (MemoryError, RuntimeError) as error:  # the latter where the system gives no further thread
-            self._outcome = error
+            self._outcome = _failed(position, time.monotonic() - started_s, error)
             self._report()
         else:
             self._writer = writer
@@ -333,7 +340,7 @@ class Keeper(Hook):
     def _write(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> None:
         """Write a checkpoint in a thread of its own, and leave its outcome for the main thread.
 
-        This thread must not write the log. So `self._outcome` gets the event for the log, or the error that came, and
+        This thread must not write the log. So `self._outcome` gets the event for the log, with the error that came, and
         `_report` logs it later on the main thread. No error ends the run, which has lost no more than a checkpoint.
 
         Args:
@@ -344,7 +351,7 @@ class Keeper(Hook):
         try:
             self._outcome = self._write_file(arrays, position, blocked_s)
         except Exception as error:  # noqa: BLE001 - the boundary of the thread, behind which nobody would hear of it
-            self._outcome = error
+            self._outcome = _failed(position, blocked_s, error)
 
     def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> _Written:
         """Write the file of a checkpoint, and remove the oldest files so that CHECKPOINT_KEEP are left.
@@ -415,8 +422,9 @@ class Keeper(Hook):
         """Log the outcome of the last checkpoint, once; if anything failed, show and print a warning, too."""
         outcome = self._outcome
         self._outcome = None
-        if isinstance(outcome, Exception):
-            self._warn(f"checkpoint not written: {_in_words(outcome)}")
+        if isinstance(outcome, _Failed):
+            self._log.event(schema.CHECKPOINT_FAILED, outcome.event)
+            self._warn(f"checkpoint not written: {_in_words(outcome.error)}")
         elif outcome:
             self._log.event(schema.CHECKPOINT, outcome.event)
             if outcome.left_undone:
@@ -456,6 +464,17 @@ def require_writable(job: Job) -> None:
         refusal = OSError(error.errno, error.strerror, str(folder))
     if refusal and refusal.errno not in DISK_IS_FULL:
         raise ValueError(f"CHECKPOINT_DIR={named_files.explain(refusal)}") from refusal
+
+
+def _failed(position: Position, blocked_s: float, error: Exception) -> _Failed:
+    """Return the outcome of a checkpoint that was not written.
+
+    Args:
+        position: The place in the run from which to go on.
+        blocked_s: Seconds that the training waited for it.
+        error: Why it was not written.
+    """
+    return _Failed(schema.FailedCheckpoint(step=position.step, blocked_s=round(blocked_s, 4)), error)
 
 
 def _writes_checkpoints(job: Job) -> bool:

@@ -348,6 +348,16 @@ def checkpoint(log: Altered, *, step: int, number: int = 0) -> str:
     return TOKEN + json.dumps(fields | {"key": "checkpoint", "value": value})
 
 
+def unwritten(log: Altered) -> Altered:
+    """No checkpoint could be written; training waited for each all the same."""
+
+    def fail(fields: Fields) -> None:
+        waited = {name: fields["value"][name] for name in ("step", "blocked_s")}
+        fields.update(key="checkpoint_failed", value=waited)
+
+    return each(log, "checkpoint", fail)
+
+
 # ---- logs that the official rules pass, made from the rules themselves
 
 START_MS = 1_700_000_000_000

@@ -32,8 +32,15 @@ FORGERIES: dict[str, Forgery] = {
     "half of each epoch called waiting for checkpoints": (lambda log, _: by.waiting(log), "own-log"),
     "minutes within an epoch called waiting for a checkpoint: storage may be slow": (lambda log, _: by.stalled(
         log), ""),
+    "that, and the disk did not take it": (lambda log, _: by.unwritten(by.stalled(log)), ""),
     "that, and no checkpoint due for a quarter of an hour": (lambda log, _: by.settings(
         by.stalled(log), CHECKPOINT_MINUTES=15), "own-log"),
+    "the same of one that the disk did not take": (lambda log, _: by.settings(
+        by.unwritten(by.stalled(log)), CHECKPOINT_MINUTES=15), "own-log"),
+    "a wait below 0 for one that the disk did not take": (lambda log, _: by.unwritten(by.stalled(log)).inside(
+        "checkpoint_failed", blocked_s=-1.0), "own-log"),
+    "one of a step to come that the disk did not take": (lambda log, _: by.unwritten(by.stalled(log)).inside(
+        "checkpoint_failed", step=89), "own-log"),
     "that, and checkpoints only after each epoch": (lambda log, _: by.settings(
         by.stalled(log), CHECKPOINT_MINUTES=0, CHECKPOINT_EPOCHS=1), "own-log"),
     "the first of each epoch's windows a third as long, the second as much longer": (lambda log, _: by.shifted(

@@ -215,6 +215,8 @@ def test_any_error_of_the_writing_is_told_and_costs_no_run(
         assert made.window_ends(built.main, Timing(), step=11, epoch=2) == 0.0
         warning = f"warning: checkpoint not written: {said}\n"
         assert capfd.readouterr() == (warning, warning) and warning in log.read_text()
+        [failed] = jobs.values(log, "checkpoint_failed")
+        assert failed["step"] == 10 and 0 < failed["blocked_s"] < jobs.LIMIT_S
         made.epoch_ended(built.main, 2)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["step_000000020.safetensors"]
 
@@ -242,6 +244,8 @@ def test_a_checkpoint_that_cannot_be_begun_is_told_and_costs_no_run(
         assert made.last_good == "there is no checkpoint of this run"
         warning = f"warning: checkpoint not written: {said}\n"
         assert capfd.readouterr() == (warning, warning) and warning in log.read_text()
+        [failed] = jobs.values(log, "checkpoint_failed")
+        assert failed["step"] == 10 and 0 < failed["blocked_s"] < jobs.LIMIT_S
         made.epoch_ended(built.main, 2)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["step_000000020.safetensors"]
 
