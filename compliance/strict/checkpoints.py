@@ -73,9 +73,30 @@ class Checkpoints:
         waited = f"a wait of {six_digits(waited_s)} s for a checkpoint"
         return f"{waited}, {six_digits(passed_ms / 1000)} s after run_start"
 
-    def waits(self) -> "Waits":
-        """Return how long training waited for the checkpoints so far."""
-        return Waits(self._waited_ms_by_step)
+    def waits(self, epoch_steps: int) -> "Waits":
+        """Return how long training waited within its epochs for the checkpoints so far.
+
+        Args:
+            epoch_steps: The steps of an epoch; 0 if they are not known.
+        """
+        within_epochs = {}
+        for step, waited_ms in self._waited_ms_by_step.items():
+            if not self._is_due_after_epoch(step, epoch_steps):
+                within_epochs[step] = waited_ms
+        return Waits(within_epochs)
+
+    def _is_due_after_epoch(self, step: int, epoch_steps: int) -> bool:
+        """Return whether CHECKPOINT_EPOCHS asks for a checkpoint of a step: it is begun after an epoch, not within it.
+
+        Args:
+            step: The number of the step, from 1.
+            epoch_steps: The steps of an epoch; 0 if they are not known.
+        """
+        every_epochs: Any = self._run.settings.get("CHECKPOINT_EPOCHS")
+        if type(every_epochs) is not int:
+            return False
+        steps_between = every_epochs * epoch_steps  # 0: none is due by epochs
+        return steps_between > 0 and step % steps_between == 0
 
     def more_than_due(self, epoch_steps: int) -> str:
         """Return that the run has more checkpoints than CHECKPOINT_EPOCHS and CHECKPOINT_MINUTES ask for.
@@ -91,8 +112,7 @@ class Checkpoints:
         stop = self._run.stop
         if type(every_epochs) is not int or type(every_minutes) is not int or stop is None:
             return ""
-        steps_between = every_epochs * epoch_steps  # 0: none is due by epochs
-        by_time = [step for step in self._waited_ms_by_step if steps_between == 0 or step % steps_between != 0]
+        by_time = [step for step in self._waited_ms_by_step if not self._is_due_after_epoch(step, epoch_steps)]
         # Minutes count from before the first event on.
         init_start_ms = self._run.first_event(schema.INIT_START).time_ms
         first_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms

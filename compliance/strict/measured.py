@@ -212,11 +212,10 @@ class Measured:
         Call it after the last event: that of a checkpoint comes when it is written, and so maybe after the end of its
         epoch. What lacks time is an epoch_throughput, or a window of steps in a log of this project.
         """
-        waits = self._checkpoints.waits()
+        waits = self._checkpoints.waits(self._plan.epoch_steps)
         for short in self._short_throughputs:
             first_step, last_step = self._steps_of_epoch(short.epoch)
-            # Without the checkpoint of the epoch's last step, which is written after the epoch.
-            if short.missing_ms > waits.between(first_step, last_step - 1):
+            if short.missing_ms > waits.between(first_step, last_step):
                 self._collector.add_breach(THROUGHPUT_RULE, short.line, short.breach)
         blamed_epoch = None
         for window in self._clocked.short:

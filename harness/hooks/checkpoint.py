@@ -175,8 +175,8 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint after a window of training steps, if one is due; every rank must call this.
 
-        It is due once CHECKPOINT_MINUTES have passed, and when a signal asked any rank to end the run. A run that
-        writes no checkpoints does nothing here.
+        It is due once CHECKPOINT_MINUTES have passed, unless one is due after this epoch by CHECKPOINT_EPOCHS, and when
+        a signal asked any rank to end the run. A run that writes no checkpoints does nothing here.
 
         Args:
             main: The training program.
@@ -203,7 +203,8 @@ class Keeper(Hook):
         is_due_by_clock_of_rank_0 = self._ranks.comm.bcast(self._is_due())
         if stopped_by != NO_SIGNAL:
             self._save_and_stop(main, position, signal.Signals(stopped_by))  # raises RunError
-        if not is_due_by_clock_of_rank_0:
+        ends_epoch = position.epoch_step == self._steps_per_epoch
+        if not is_due_by_clock_of_rank_0 or (ends_epoch and self._is_due_after_epoch(epoch)):
             return 0.0
         started_s = time.perf_counter()
         self._save(main, position)
@@ -247,6 +248,11 @@ class Keeper(Hook):
         limit_s = 60 * self._settings.minutes
         return limit_s > 0 and time.monotonic() - self._last_checkpoint_s >= limit_s
 
+    def _is_due_after_epoch(self, epoch: int) -> bool:
+        """Say whether CHECKPOINT_EPOCHS asks for a checkpoint after an epoch and its evaluation."""
+        every_epochs = self._settings.epochs  # 0: none is due by epochs
+        return every_epochs > 0 and epoch % every_epochs == 0
+
     def epoch_ended(self, main: Any, epoch: int) -> None:
         """Write a checkpoint after an epoch and its evaluation, if one is due; every rank must call this.
 
@@ -254,8 +260,7 @@ class Keeper(Hook):
             main: The training program.
             epoch: Number of the epoch that has ended, from 1. One is due every CHECKPOINT_EPOCHS.
         """
-        every_epochs = self._settings.epochs  # 0: none is due by epochs
-        if self._writes_checkpoints and every_epochs and epoch % every_epochs == 0:
+        if self._writes_checkpoints and self._is_due_after_epoch(epoch):
             self._save(main, self._position(step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0))
 
     def _position(self, *, step: int, epoch: int, epoch_step: int) -> Position:

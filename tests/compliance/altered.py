@@ -322,6 +322,13 @@ def stalled(log: Altered) -> Altered:
     return log.add_after("step_window", waited, 3).inside("telemetry_summary", samples=354)
 
 
+def stalled_at_the_end(log: Altered) -> Altered:
+    """The same after the last step of the second epoch, before the epoch ends."""
+    clock(log, lambda ms: ms + 240_000, "epoch_stop", 1)
+    waited = checkpoint(log, step=88, number=3).replace('"blocked_s": 1.0', '"blocked_s": 240.0')
+    return log.add_after("epoch_stop", waited, 1).later("checkpoint", 240_002).inside("telemetry_summary", samples=354)
+
+
 def shifted(log: Altered, by_s: float) -> Altered:
     """In each epoch the first window takes so much less, and the second so much more."""
     for window, more_s in enumerate((-by_s, by_s) * 3):

@@ -43,6 +43,11 @@ FORGERIES: dict[str, Forgery] = {
         "checkpoint_failed", step=89), "own-log"),
     "that, and checkpoints only after each epoch": (lambda log, _: by.settings(
         by.stalled(log), CHECKPOINT_MINUTES=0, CHECKPOINT_EPOCHS=1), "own-log"),
+    "minutes between an epoch's last step and its end called so": (lambda log, _: by.stalled_at_the_end(log), ""),
+    "that, and no checkpoint due so soon": (lambda log, _: by.settings(
+        by.stalled_at_the_end(log), CHECKPOINT_MINUTES=15), "own-log"),
+    "that of a checkpoint that is due after the epoch, and its evaluation": (lambda log, _: by.settings(
+        by.stalled_at_the_end(log), CHECKPOINT_EPOCHS=2), "throughput-agrees"),
     "the first of each epoch's windows a third as long, the second as much longer": (lambda log, _: by.shifted(
         log, 12.0), "own-log"),
     "a second from a window to the next: a rank may have been late": (lambda log, _: by.shifted(log, 1.0), ""),

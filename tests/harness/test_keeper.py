@@ -147,6 +147,18 @@ def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, built)
     assert (metadata["position"]["epoch"], metadata["position"]["epoch_step"]) == (2, 4)
 
 
+def test_a_step_has_one_checkpoint_where_it_is_due_by_minutes_and_after_the_epoch(tmp_path, one_rank, built):
+    log = tmp_path / "result_0.txt"
+    with keeper(one_rank, tmp_path / "kept", log, checkpoint_epochs=2, checkpoint_minutes=1) as made:
+        for epoch in (1, 2):
+            made._last_checkpoint_s -= 61
+            waited_s = made.window_ends(built.main, Timing(), step=10 * epoch, epoch=epoch)
+            assert (waited_s > 0) == (epoch == 1)
+            made._wait_for_writer()
+            made.epoch_ended(built.main, epoch)
+    assert [event["step"] for event in jobs.values(log, "checkpoint")] == [10, 20]
+
+
 def test_a_broken_state_is_never_written(tmp_path, one_rank, built, capfd):
     _, tensor = next(iter(state.tensors(built.main)))
     good = np.array(tensor)
