@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from PIL import Image, TiffImagePlugin, UnidentifiedImageError
+from PIL import Image, PpmImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
 TRUNCATED = "it is truncated"
 
@@ -294,14 +294,18 @@ def _webp_fault(content: bytes) -> str:
 def _fault_by_decoding(content: bytes) -> str:
     """Say why Pillow cannot decode an image of a rarer kind; return an empty text if it can.
 
-    A TIFF of colours that DALI would mistake has a fault, too. An image of a kind that Pillow does not know gives an
-    empty text, because DALI may know it.
+    A PNM or a TIFF of colours that DALI would mistake has a fault, too. An image of a kind that Pillow does not know
+    gives an empty text, because DALI may know it.
 
     Args:
         content: All bytes of the file.
     """
     try:
         with Image.open(io.BytesIO(content)) as opened:
+            if isinstance(opened, PpmImagePlugin.PpmImageFile):
+                pnm_fault = _pnm_fault(opened)  # first, as `load` forgets how it decodes
+                opened.load()
+                return pnm_fault
             opened.load()
             if isinstance(opened, TiffImagePlugin.TiffImageFile):
                 return _tiff_fault(opened)
@@ -310,6 +314,26 @@ def _fault_by_decoding(content: bytes) -> str:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         return " ".join(str(error).split())
     return ""
+
+
+def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
+    """Say that DALI would decode a PNM too dark; return an empty text if it would not.
+
+    DALI takes the white of binary pixels for 255 or, of two bytes each, for 65,535, and that of a text above 255 for
+    65,535, whatever the file's head says.
+
+    Args:
+        opened: The image as Pillow has opened it, not loaded yet.
+    """
+    codec, _, _, arguments = opened.tile[0]
+    if codec == "raw" or not isinstance(arguments, tuple):  # white is 255 or 65,535, or pixels are bits of a text
+        return ""
+    white = int(arguments[1])
+    is_text = codec == "ppm_plain"
+    expected = 255 if white <= 255 else 65535
+    if white == expected or (is_text and expected == 255):
+        return ""
+    return f"it is a PNM whose white is {white}, not {expected}, which is not supported"
 
 
 def _tiff_fault(opened: TiffImagePlugin.TiffImageFile) -> str:

@@ -134,6 +134,25 @@ def test_a_tiff_is_refused_whose_colours_dali_mistakes(
     assert decoder.fault(content) == "", "DALI takes it without a word"
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"P6 1 1 31\n\x1f\x1f\x1f", "it is a PNM whose white is 31, not 255, which is not supported"),
+        (b"P5 1 1 31\n\x1f", "it is a PNM whose white is 31, not 255, which is not supported"),
+        (b"P5 1 1 1023\n\x03\xff", "it is a PNM whose white is 1023, not 65535, which is not supported"),
+        (b"P2 1 1 1023\n1023\n", "it is a PNM whose white is 1023, not 65535, which is not supported"),
+        (b"P6 1 1 255\n\xff\xff\xff", ""),
+        (b"P5 1 1 65535\n\xff\xff", ""),
+        (b"P3 1 1 15\n15 15 15\n", ""),
+        (b"P4 8 1\n\0", ""),
+        (b"P1 1 1\n0\n", ""),
+    ],
+)
+def test_a_pnm_is_refused_whose_white_dali_takes_for_black(content: bytes, said: str, decoder: Decoder) -> None:
+    assert encoded.fault(content) == said
+    assert decoder.fault(content) == "", "DALI takes it without a word"
+
+
 def test_a_picture_of_12_bits_is_said_to_be_so() -> None:
     frame = BASELINE.index(b"\xff\xc0")
     of_12_bits = BASELINE[: frame + 4] + b"\x0c" + BASELINE[frame + 5 :]
