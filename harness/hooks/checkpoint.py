@@ -377,7 +377,8 @@ class Keeper(Hook):
         self._require_room(arrays)
         path = self._folder / f"step_{position.step:09d}{SUFFIX}"
         size_bytes = write(path, arrays, {"position": asdict(position), "run": self._identity})
-        self._on_disk.append(path)
+        if path not in self._on_disk:  # of the step that this run went on from, it may be written again
+            self._on_disk.append(path)
         left_undone = ""
         try:
             flush_folder(self._folder)

@@ -159,6 +159,16 @@ def test_a_step_has_one_checkpoint_where_it_is_due_by_minutes_and_after_the_epoc
     assert [event["step"] for event in jobs.values(log, "checkpoint")] == [10, 20]
 
 
+def test_a_step_that_is_written_again_leaves_its_file(tmp_path, one_rank, built):
+    """A run that a signal ended at an epoch's last step goes on by its evaluation, and a checkpoint is due after it."""
+    folder = tmp_path / "kept"
+    start = resume.find(job(save(folder, 10, epoch=1, epoch_step=10).parent), one_rank, RUN)
+    with keeper(one_rank, folder, tmp_path / "result_0.resumed_1.txt", start, checkpoint_keep=1) as made:
+        made.epoch_ended(built.main, 1)
+        assert made.last_good.startswith(f"the last good checkpoint is {folder}/step_000000010.safetensors")
+        assert [path.name for path in folder.glob("step_*")] == ["step_000000010.safetensors"]
+
+
 def test_a_broken_state_is_never_written(tmp_path, one_rank, built, capfd):
     _, tensor = next(iter(state.tensors(built.main)))
     good = np.array(tensor)
