@@ -143,6 +143,7 @@ class Record:
     batch_of_all: int | None = None  # images of one step over all devices, if the log states that
     train_samples: int | None = None  # images of an epoch, if an MLPerf log states that
     eval_samples: int | None = None  # of an evaluation, if an MLPerf log states that
+    seed: int | None = None  # of the run, if an MLPerf log states that
     division: str | None = None  # closed or open, as an MLPerf log names it
     precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
     software: dict[str, str] = field(default_factory=dict)  # versions that the log prints
@@ -243,6 +244,20 @@ class Record:
             return False
         steps_up_to_first = first.step - self.first_step + 1  # of the epoch, or of the run if steps count through it
         return steps_up_to_first > second.steps
+
+    def resumes_run_of(self, earlier: "Record") -> bool:
+        """Return whether this log of ours is of a run that went on from a checkpoint of the run of another log.
+
+        A resumed run has the seed of the run that wrote its checkpoint. That run has not finished.
+
+        Args:
+            earlier: What the other log says.
+        """
+        if not self.is_resumed or self.seed is None or self.seed != earlier.seed or earlier.status == "success":
+            return False
+        if self.run_start_s is None or earlier.run_start_s is None:
+            return False
+        return earlier.run_start_s < self.run_start_s
 
     @property
     def run_span(self) -> Span | None:

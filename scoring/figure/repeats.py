@@ -20,7 +20,7 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
         records: The runs as read from their logs. A value that a log does not give agrees with any other.
 
     Raises:
-        InputError: Two runs differ, or a run is given twice or in two parts.
+        InputError: Two runs differ, or a run is given twice or in two parts, also if it stopped between them.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
@@ -30,6 +30,8 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
     if None in names_of_frameworks:  # the format has to stand in for the framework
         _refuse_difference("format", records, [record.format for record in records])
     refuse_same_run_twice(records)
+    for earlier, later in itertools.permutations(records, 2):
+        _refuse_resumed_part(earlier, later)
 
 
 def _framework_if_named(record: Record) -> str | None:
@@ -90,3 +92,18 @@ def _refuse_continuation(earlier: Record, later: Record) -> None:
         says = "parts of one run are no repeats; join them with `cat`"
         first_line = later.windows[0].line
         raise InputError(f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: {says}")
+
+
+def _refuse_resumed_part(earlier: Record, later: Record) -> None:
+    """Raise an error if a run stopped in one log and went on from a checkpoint in another.
+
+    Args:
+        earlier: The log that may have the run until it stopped.
+        later: The log that may have the rest.
+
+    Raises:
+        InputError: The two logs are parts of one run.
+    """
+    if later.resumes_run_of(earlier):
+        says = "parts of one run are no repeats; give one of them"
+        raise InputError(f"{later.file} went on from a checkpoint of the run of {earlier.file}: {says}")

@@ -31,6 +31,7 @@ from scoring.importers.values import (
     positive_whole,
     table_or_none,
     text_or_none,
+    whole_or_zero,
 )
 from scoring.record import Check, Quality, Span, Window
 
@@ -295,6 +296,9 @@ class MLLog(FormatReader):
         self._note_other_value(schema.TRAIN_SAMPLES.key, counts="last")
         self._note_other_value(schema.EVAL_SAMPLES.key, counts="last")
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
+        seed = first.get(schema.SEED.key)
+        if seed is not None:  # one that is no number is no problem: no figure needs it
+            self.set_if_unset("seed", whole_or_zero(seed.value), seed.line)
         self.set_if_unset("rate_scope", self.rate_scope)  # the format's own, as a fact of the record
 
     def _note_other_value(self, key: str, *, counts: str) -> None:

@@ -62,6 +62,32 @@ def test_a_log_that_was_cut_within_an_epoch_is_in_parts(tmp_path: Path, name: st
     refuse_parts(records_of_parts(tmp_path, text.splitlines(keepends=True), whole.windows[5].line - 1))
 
 
+def write_stopped_and_resumed(folder: Path, *, seed: int, seed_of_resumed: int, status: str | None) -> list[Path]:
+    """The log of a run that ended so, and that of one that went on from a checkpoint, of step 200."""
+    first = samples.mllog(samples.run_of([0.5] * 240), status=status, facts={"seed": seed})
+    rest = samples.mllog(samples.run_of([0.6] * 240), facts={"seed": seed_of_resumed}, resumed=True)
+    rest = re.sub(r'"step": (\d+)', lambda step: f'"step": {int(step[1]) + 200}', rest)
+    return [write(folder, "result_0.txt", first), write(folder, "result_0.resumed_1.txt", rest)]
+
+
+@pytest.mark.parametrize("status", ["aborted", None])
+def test_a_stopped_run_and_its_rest_are_no_repeats(tmp_path: Path, status: str | None) -> None:
+    """The rest has the seed of the run that wrote the checkpoint."""
+    logs = write_stopped_and_resumed(tmp_path, seed=1234, seed_of_resumed=1234, status=status)
+    for order in itertools.permutations(logs):
+        exit_status, _, error = command("score", *order, "--protocol", "window")
+        assert exit_status == 2
+        assert re.search(r"resumed_1\.txt went on from a checkpoint of the run of .*result_0\.txt: ", error)
+
+
+@pytest.mark.parametrize(("seed_of_resumed", "status"), [(1235, "aborted"), (1234, "success")])
+def test_the_rest_of_another_run_is_a_repeat(tmp_path: Path, seed_of_resumed: int, status: str) -> None:
+    """Of another seed, or of a run that has finished."""
+    logs = write_stopped_and_resumed(tmp_path, seed=1234, seed_of_resumed=seed_of_resumed, status=status)
+    _, result, _ = command("score", *logs, "--protocol", "window")
+    assert result["runs"] == 2
+
+
 @pytest.mark.parametrize("name", ["gluoncv", "keras", "paddleclas_static", "mllog"])
 def test_runs_of_the_same_epochs_are_repeats(tmp_path: Path, name: str) -> None:
     """The first row of a run is where its first epoch begins, and no other run ends before it."""
