@@ -16,7 +16,9 @@ from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.text import printable
 
-_LOCK = "locks/run.lock"  # in the code: the packages that a run installs
+# In the code: the packages that a run installs, and those with Paddle's build for CUDA 12.
+_LOCK = "locks/run.lock"
+_LOCK_OF_CUDA_12 = "locks/run12.lock"
 
 
 class Refusal(NamedTuple):
@@ -164,8 +166,10 @@ def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
         run: The run of the first log.
         code: Folder of the code in the package. One without a lock is not compared.
     """
-    lock = code / _LOCK
+    version = run.header_section(schema.PACKAGES).get("paddlepaddle-gpu")
+    name = _LOCK_OF_CUDA_12 if str(version).endswith(".post120") else _LOCK
+    lock = code / name
     stated = run.header_section(schema.SOURCE).get("lock_sha256")
     if lock.is_file() and stated != sha256(lock):
-        what = f"by source.lock_sha256 they ran with another {_LOCK} than their commit has"
+        what = f"by source.lock_sha256 they ran with another {name} than their commit has"
         yield Refusal("logs", f"{what}: {printable(stated)}")

@@ -1,6 +1,7 @@
 """Package and verify: what is built passes mlperf-logging's tools, what may not be published is refused."""
 
 import contextlib
+import hashlib
 import json
 import os
 import py_compile
@@ -219,6 +220,24 @@ def test_what_may_not_be_published_is_refused(spoil, says: str, commit, tmp_path
     status, out, _ = compliance(*arguments(description(tmp_path), tmp_path / "out", logs))
     assert status == 1 and says in out
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("lock_of_commit", "says"), [(None, ""), (b"a==1", ""), (b"b==1", "they ran with another locks/run12.lock")]
+)
+def test_runs_of_paddles_build_for_cuda_12_have_a_lock_of_their_own(
+    lock_of_commit: bytes | None, says: str, commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user makes it (launch/lock.sh cuda12), and may commit it."""
+    logs = five(tmp_path, commit)
+    _replaced('"paddlepaddle-gpu": "2.6.2"', '"paddlepaddle-gpu": "2.6.2.post120"')(logs)
+    _replaced('"lock_sha256": "[0-9a-f]{64}', f'"lock_sha256": "{hashlib.sha256(b"a==1").hexdigest()}')(logs)
+    code = committed_code.code_of(commit)
+    if lock_of_commit is not None:
+        code["locks/run12.lock"] = committed_code.CodeFile(lock_of_commit, is_executable=False)
+    monkeypatch.setattr(package, "code_of", lambda _: code)
+    status, out, _ = compliance(*arguments(description(tmp_path), tmp_path / "out", logs))
+    assert (status, says in out) == (1 if says else 0, True)
 
 
 def test_the_report_and_the_reasons_are_plain_text(commit, tmp_path: Path) -> None:
