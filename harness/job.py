@@ -108,8 +108,10 @@ class Setting:
         Raises:
             ValueError: The text has another form, or the number is out of the setting's bounds.
         """
-        if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        if not re.fullmatch(r"-?[0-9]+", text):
             raise ValueError(f"{self.variable}={text!r}: must be a whole number ({self.doc})")
+        if not re.fullmatch(r"-?[0-9]{1,18}", text):
+            raise ValueError(f"{self.variable}={text}: must have at most 18 digits ({self.doc})")
         value = int(text)
         if self.least is not None and value < self.least:
             raise ValueError(f"{self.variable}={value}: must be at least {self.least} ({self.doc})")

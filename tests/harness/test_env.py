@@ -28,7 +28,8 @@ TF32 = libraries.TF32_OVERRIDE
     [
         ({"BATCHSIZE": "many"}, "BATCHSIZE='many': must be a whole number"),
         ({"BATCHSIZE": "1e3"}, "BATCHSIZE='1e3': must be a whole number"),
-        ({"BATCHSIZE": "9" * 40}, "BATCHSIZE='9{40}': must be a whole number"),
+        ({"BATCHSIZE": "9" * 40}, "BATCHSIZE=9{40}: must have at most 18 digits"),
+        ({"SEED": "-" + "9" * 19}, "SEED=-9{19}: must have at most 18 digits"),
         ({"BATCHSIZE": "\N{ARABIC-INDIC DIGIT THREE}"}, "BATCHSIZE='.': must be a whole number"),
         ({"RANK_NUMA": "0,\N{ARABIC-INDIC DIGIT THREE}"}, "RANK_NUMA='0,.': must be whole numbers"),
         ({"PROFILE": "steps:1-\N{ARABIC-INDIC DIGIT THREE}"}, "PROFILE='steps:1-.': must be steps:a-b"),
