@@ -433,7 +433,9 @@ def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
         What is wrong and what to set instead.
     """
     auto = "STRATEGY=auto: Paddle's automatic mode"
-    if not job.cluster.on_gpu or job.cluster.world_size != AUTO_RANKS:
+    if not job.cluster.on_gpu:
+        yield f"{auto} divides the state over {AUTO_RANKS} GPUs, and a CPU cannot: set DEVICE=gpu, or leave it out"
+    if job.cluster.world_size != AUTO_RANKS:
         yield f"{auto} divides the state over {AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
     if job.model.loss_scale:
         yield f"{auto} scales its loss by itself: set LOSS_SCALE=0"

@@ -63,7 +63,7 @@ AUTO = {"strategy": "auto", "device": "gpu", "dgxngpu": 8, "precision": "amp_o1"
     [
         ({"strategy": "gradient_merge=3"}, "gradient_merge=3: must divide BATCHSIZE=16"),
         ({"strategy": "perturb_input=1"}, "perturb_input=1 is a control"),
-        (AUTO | {"device": "cpu", "precision": "fp32"}, "divides the state over 8 GPUs"),
+        (AUTO | {"device": "cpu", "precision": "fp32"}, "over 8 GPUs, and a CPU cannot: set DEVICE=gpu"),
         (AUTO | {"dgxngpu": 4}, "divides the state over 8 GPUs"),
         (AUTO | {"dgxnnodes": 2}, "divides the state over 8 GPUs"),
         (AUTO | {"precision": "fp32"}, "trains in mixed precision: set PRECISION=amp_o1"),
