@@ -21,6 +21,14 @@ from runlog.options import Parser
 SIMILARITY = 0.88  # by difflib's ratio
 LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 FAMILIES = ("SUBMISSION_", "CHECKPOINT_")  # of settings: what begins so is hardly another program's
+OF_THE_RECIPE = "the RECIPE has it"
+# What other training programs, NVIDIA's MLPerf submissions among them, call settings, or what a recipe has.
+NAMES_ELSEWHERE = {
+    **dict.fromkeys(("EPOCHS", "NUM_EPOCHS", "NUMEPOCHS"), "MAX_EPOCHS is"),
+    **dict.fromkeys(("LR", "BASE_LR", "LEARNING_RATE", "WARMUP_EPOCHS", "OPTIMIZER"), OF_THE_RECIPE),
+    "MLPERF_SUBMISSION_ORG": "SUBMISSION_ORG is",
+    "MLPERF_SUBMISSION_PLATFORM": "SUBMISSION_PLATFORM is",
+}
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
@@ -54,12 +62,14 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 
 
 def _names_read_in_place_of(name: str) -> str:
-    """Say which names are read that begin as a variable does that is no setting; empty if it may be anybody's.
+    """Say what is read in place of a variable that is no setting, but is meant as one; empty if it may be anybody's.
 
     Args:
         name: Name of the variable, as "SUBMISSION_ORGANISATION" or "RN50_STRATEGY". One of a workload and a precision,
             as RN50_FP32_STRATEGY, is read.
     """
+    if name in NAMES_ELSEWHERE:
+        return NAMES_ELSEWHERE[name]
     for family in FAMILIES:
         if name.startswith(family):
             settings = [setting for setting in SETTINGS if setting.startswith(family)]

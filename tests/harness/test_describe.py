@@ -50,6 +50,9 @@ def test_a_misspelt_variables_value_is_not_told() -> None:
             "SUBMISSION_ORGANISATION",
             "SUBMISSION_ORGANISATION is read by nothing: SUBMISSION_ORG, SUBMISSION_DIVISION, ",
         ),
+        ("EPOCHS", "EPOCHS is read by nothing: MAX_EPOCHS is"),
+        ("LR", "LR is read by nothing: the RECIPE has it"),
+        ("MLPERF_SUBMISSION_ORG", "MLPERF_SUBMISSION_ORG is read by nothing: SUBMISSION_ORG is"),
         ("CHECKPOINT_FOLDER", "CHECKPOINT_FOLDER is read by nothing: CHECKPOINT_EPOCHS, CHECKPOINT_MINUTES, "),
     ],
 )
