@@ -141,7 +141,7 @@ class Workload(ABC):
         return ""
 
     def require_pretrained(self, path: str) -> None:  # noqa: B027 - a network need not read such a file
-        """Make sure that a file can be read as pretrained first weights, whether they fit the network or not.
+        """Make sure that a file holds pretrained first weights that fit the network.
 
         This is asked before a log is begun: `pretrained` needs the training program, which is built later.
 
@@ -149,7 +149,7 @@ class Workload(ABC):
             path: The file that PRETRAINED names; empty: none.
 
         Raises:
-            ValueError: It cannot be read, or holds no weights.
+            ValueError: It cannot be read, holds no weights, or those of another network.
         """
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:

@@ -10,15 +10,17 @@ import numpy as np
 import paddle
 from paddle import static
 from paddle.nn import functional
+from paddle.utils import unique_name
 
 from harness.loop import COUNTED
 from harness.workload import Workload, add_to_total
 from paddle_hrnet import config, data, labels, scenes
-from paddle_hrnet.model import enlarge, fcn_hrnet_w18, pretrained_weights, read_pdparams
+from paddle_hrnet.model import enlarge, fcn_hrnet_w18, pretrained_weights
 from program.arrays import Array
 from program.passes import sync_bn
 
 CONFUSION = "eval.confusion"
+PIXELS = 32  # side of the smallest image that the network takes
 
 
 class HRNet(Workload):
@@ -97,8 +99,14 @@ class HRNet(Workload):
         return labels.few_classes("the evaluation's labels", classes)
 
     def require_pretrained(self, path: str) -> None:
-        if path:
-            read_pdparams(Path(path))
+        if not path:
+            return
+        paddle.enable_static()
+        network = static.Program()  # its layers are those of the training program, at any size of the images
+        with static.program_guard(network, static.Program()), unique_name.guard():
+            pixels = static.data("image", [1, 3, PIXELS, PIXELS], "float32")
+            fcn_hrnet_w18(pixels, self.recipe, training=False)
+        pretrained_weights(Path(path), network)
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
         return pretrained_weights(Path(path), program) if path else {}

@@ -316,14 +316,24 @@ def test_labels_without_anything_to_learn_are_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("ranks")
-def test_a_job_of_weights_that_are_none_says_one_line_and_leaves_no_log(tmp_path: Path, data_set: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (bytes(range(256)), "no weights of Paddle ("),
+        (pickle.dumps({"conv_layer1_1._conv.weight": np.zeros(1)}), "does not fit in 1525 layers: "),
+    ],
+    ids=["no weights", "another network"],
+)
+def test_a_job_of_unfit_weights_says_one_line_and_leaves_no_log(
+    tmp_path: Path, data_set: Path, content: bytes, said: str
+) -> None:
     """It left one, which the next start had to refuse."""
     weights = tmp_path / "weights.pdparams"
-    weights.write_bytes(bytes(range(256)))
+    weights.write_bytes(content)
     variables = TRAINING | {"MODE": "throughput", "DGXNGPU": 1, "PRETRAINED": weights}
     done = jobs.run_and_time(LOGDIR=tmp_path, DATADIR=data_set, timeout_s=1200, **variables)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert done.stderr.startswith(f"error: {weights}: no weights of Paddle (")
+    assert done.stderr.startswith(f"error: {weights}: {said}")
     assert "Traceback" not in done.stdout and not (tmp_path / "CPU/hrnet/result_0.txt").exists()
 
 
