@@ -272,7 +272,7 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
     It is the first of the ten drawn crops that fits into the image, at the drawn place. If none fits, it is the largest
-    crop that `augment` allows, at the centre, as in torchvision.
+    crop that `augment` allows, at the centre, as in torchvision. It has a pixel at least.
 
     Args:
         image_shape: Node of the image's height and width in pixels.
@@ -287,8 +287,9 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     first_fit = _marked(tries, is_first_fit)
     largest = _largest_within_bounds(height_over_width, augment)
 
-    height = _choose(any_fits, first_fit.heights, largest.heights)
-    width = _choose(any_fits, first_fit.widths, largest.widths)
+    # The decoder takes whole pixels, and of a crop below one it takes none.
+    height = dali_math.max(_choose(any_fits, first_fit.heights, largest.heights), 1.0 / size[0])
+    width = dali_math.max(_choose(any_fits, first_fit.widths, largest.widths), 1.0 / size[1])
     place = _choose(any_fits, drawn.places, 0.5)  # x and y, from 0 to 1; 0.5 is the centre
     left = (1.0 - width) * place[0]
     top = (1.0 - height) * place[1]

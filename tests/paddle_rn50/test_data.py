@@ -161,6 +161,15 @@ def test_where_no_drawn_crop_fits_it_is_the_largest_within_the_bounds_at_the_cen
         np.testing.assert_allclose(pixels[:, :, :2].mean(axis=(0, 1)), 125, atol=4)
 
 
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 2), (1, 5)])
+def test_a_crop_has_a_pixel_at_least(tmp_path: Path, height: int, width: int) -> None:
+    """Of images of one colour, as a tracking pixel has; a run ended at it, and named no file."""
+    images = write(tmp_path, [np.full((height, width, 3), 200, dtype=np.uint8)] * 32)
+    [batch] = taken(training(images, 32))
+    for image in batch.image:
+        np.testing.assert_allclose(pixels_of(image, data), 200, atol=1)
+
+
 def test_the_next_epoch_has_another_order_and_other_crops(tmp_path: Path) -> None:
     images = data.find(small.data_set(tmp_path), "train", 10)
     first, second = taken(training(images, 40), 2)
