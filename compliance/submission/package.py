@@ -19,6 +19,7 @@ from compliance.submission.committed_code import REPOSITORY, code_of
 from compliance.submission.description import read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
 from compliance.submission.official_answers import official_answers
+from compliance.submission.package_files import new_folder
 from compliance.submission.package_logs import FRAMEWORK_LOG, CopiedLogs, PlacedLogs, copy_and_check, place_logs
 from compliance.submission.refusals import (
     PackagedRun,
@@ -150,9 +151,8 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
     if target.exists() or target.is_symlink():
         raise ValueError(f"{target}: exists; packages are never overwritten, name another --out")
 
-    out.mkdir(parents=True, exist_ok=True)
     # The package is moved to its place when the tools have accepted it. So a refused one leaves nothing.
-    with tempfile.TemporaryDirectory(dir=out, prefix="building-") as scratch:
+    with new_folder(out), tempfile.TemporaryDirectory(dir=out, prefix="building-") as scratch:
         stage = Path(scratch) / org
         stage.mkdir()
         content = _fill_package(stage, logs, description_path, ruleset)

@@ -1,7 +1,8 @@
 """The files of a package as they lie in a folder: which of them no package has, and how they differ from the wanted."""
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,24 @@ MOST_BYTES = 4 << 30  # of all files: more takes minutes to hash
 _HASH_DIGITS = 64  # at the beginning of a line of sha256sum
 _NAME_AT = 66  # where the name begins in it, after two blanks
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """Make a folder, and those above it, where they are not there; an error in the context removes these again.
+
+    Args:
+        folder: The folder. One that holds something by then is left.
+    """
+    absent = [one for one in (folder, *folder.parents) if not one.exists()]  # the innermost first
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # it is not empty
+            for made in absent:
+                made.rmdir()
+        raise
 
 
 def strange_files(folder: Path) -> list[Verdict]:

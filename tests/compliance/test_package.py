@@ -217,9 +217,10 @@ def _receipt_of_another(logs: Path) -> None:
 def test_what_may_not_be_published_is_refused(spoil, says: str, commit, tmp_path: Path) -> None:
     logs = five(tmp_path, commit)
     spoil(logs)
-    status, out, _ = compliance(*arguments(description(tmp_path), tmp_path / "out", logs))
+    (tmp_path / "kept").mkdir()
+    status, out, _ = compliance(*arguments(description(tmp_path), tmp_path / "kept" / "some" / "out", logs))
     assert status == 1 and says in out
-    assert not list((tmp_path / "out").iterdir())
+    assert not list((tmp_path / "kept").iterdir())
 
 
 @pytest.mark.parametrize(
