@@ -315,7 +315,7 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: A
         scales: Factors by which the images are scaled, [N].
         drawn_corners: Random numbers from 0 up to but not 1, which choose the windows' places, [N, 2].
     """
-    scaled_sizes = np.rint(sizes * scales[:, None])
+    scaled_sizes = np.maximum(np.rint(sizes * scales[:, None]), 1)  # a side of one pixel stays one at half the size
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])  # a smaller image is taken whole
     start_counts = scaled_sizes - window_sizes + 1
     scaled_starts = np.floor(drawn_corners * start_counts)

@@ -111,6 +111,17 @@ def test_a_window_starts_at_any_pixel_up_to_the_last_that_holds_it(drawn: float,
     assert windows.starts.tolist() == [[start] * 2] and windows.ends.tolist() == [[start + 25] * 2]
 
 
+@pytest.mark.parametrize(("height", "width", "labelled"), [(1, 1, 1), (8, 1, 4), (1, 8, 4)])
+def test_a_side_of_one_pixel_stays_one_at_half_the_size(tmp_path: Path, height: int, width: int, labelled: int) -> None:
+    """It became 0, and the run ended by 'cannot convert float NaN to integer' or a segmentation fault."""
+    image = np.full((height, width, 3), 90, dtype=np.uint8)
+    for name in ("0", "1", "2", "3"):
+        write(tmp_path, "train", name, image, np.full((height, width), 3, dtype=np.uint8))
+    augment = replace(PLAIN, scale_min=0.5, scale_max=0.5)
+    [batch] = taken(training(tmp_path, augment=augment, height=32, width=32))
+    assert (batch.label == 3).sum() == len(batch.label) * labelled
+
+
 def test_a_window_has_the_pixels_that_the_whole_image_gives(tmp_path: Path) -> None:
     """The windows are compared with those that DALI cuts out of the files as they are, not shortened beforehand.
 
