@@ -97,7 +97,8 @@ def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault
 def _caches_of_other_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
     """Yield a fault for each described node without a cache_clear, and for each cache_clear that no run logs.
 
-    Such a one is of another node, or says that the cache was cleared although the settings forbid it.
+    Such a one is of another node, has a value and a status that contradict each other, or says that the cache was
+    cleared although the settings forbid it.
 
     Args:
         run: The facts that the log states of the run, with its events cache_clear.
@@ -109,6 +110,10 @@ def _caches_of_other_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[
         host = event.metadata.get("node")  # of any type of JSON
         if event.value is True and run.settings.get("CLEAR_CACHES") == 0:
             yield Fault(event.line, "a cache that was cleared; CLEAR_CACHES is 0")
+        status = event.metadata.get("status")
+        is_done = status == "done"
+        if event.value is not is_done:
+            yield Fault(event.line, f"a cache_clear of {printable(event.value)} with the status {printable(status)}")
         if isinstance(host, str) and host in hosts:
             hosts_of_caches.add(host)
         else:

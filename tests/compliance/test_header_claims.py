@@ -152,6 +152,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, "dataset", train_source=_SOURCE, eval_source=_SOURCE), "dataset.eval_source have one digest"),
     "a source without a digest": (lambda: Altered(make_log.run()), lambda log: _header(
         log, "dataset", train_source=_SOURCE | {"sha256": "?"}), "dataset.train_source with the digest ?"),
+    "a cache that was not cleared, by a status of done": (lambda: Altered(make_log.run()), lambda log: log.value(
+        "cache_clear", False), "a cache_clear of false with the status done"),
     "a cleared cache, and a setting that forbids it": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, CLEAR_CACHES=0), "CLEAR_CACHES is 0"),
     "a knob that does not exist": (lambda: Altered(make_log.run()), lambda log: by.settings(
