@@ -429,7 +429,7 @@ class RunOrder:
             self._report_disorder(event, f"{part} is still open")
 
     def _stop_block(self, event: Event) -> None:
-        """Close the open block. Report a block_stop without an open block.
+        """Close the open block. Report a block_stop without an open block, or of another number of epochs.
 
         In a log with events of the epochs, which have the times, the block must stop after its last epoch. In a log of
         blocks alone, the mean time of the block's epochs is kept.
@@ -440,6 +440,9 @@ class RunOrder:
         block = self._close_part("block", event)
         if block is None:
             return
+        epoch_count = event.metadata.get("epoch_count", block.epochs)
+        if epoch_count != block.epochs:
+            self._report_disorder(event, f"{block} of {block.epochs} epochs stops with {printable(epoch_count)}")
         if self._has_epoch_events:
             self._check_last_epoch_of_block(event, block)
         else:

@@ -65,6 +65,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("event-order", run, lambda log: log.repeat("epoch_start", 1), "*"),
     ("event-order", run, lambda log: log.metadata("epoch_start", epoch_num="1"), "epoch_start"),
     ("event-order", run, lambda log: log.drop("block_stop", -1), "run_stop"),
+    ("event-order", run, lambda log: log.metadata("block_stop", epoch_count=3), "block_stop"),
     ("event-order", run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
     ("event-order", run, lambda log: log.drop("block_start", 1), "*"),
     ("event-order", run, lambda log: log.metadata("block_start", 2, epoch_count=2), "block_stop"),
