@@ -28,6 +28,7 @@ _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _LOSS_SCALING = "check_finite_and_unscale"  # the operator that looks for what overflowed in half precision
 _LARS_UPDATE = "lars_momentum"
 _UPDATES = frozenset({"momentum", "merged_momentum", _LARS_UPDATE})  # the operators that update the weights
+_PREFIXES_OF_FUSED = ("fused_", "merged_")  # of the operators that the header lists once more as `fused`
 _RANKS_OF_PROOF = re.compile(r" over (\d+) ranks\b")  # as "161 gradients summed over 2 ranks once"
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
@@ -334,6 +335,10 @@ def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault
         yield Fault(_line(run), f"a program of {program['all_reduces']} all-reduces for {summary.devices} devices")
     must_cast = summary.precision in schema.HALF_PRECISIONS
     yield from _other_sums_and_updates(run, program, summary.devices)
+    fused = {kind: count for kind, count in program["operators"].items() if kind.startswith(_PREFIXES_OF_FUSED)}
+    if program["fused"] != fused:
+        shown = f"{printable(program['fused'])}, not {printable(fused)}"
+        yield Fault(_line(run), f"a program whose fused operators are {shown}")
     casts = program["operators"].get("cast", 0)
     if must_cast and casts < 1:
         yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")

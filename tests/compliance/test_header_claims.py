@@ -146,6 +146,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
     "a program for other ranks": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", verified=[
         "161 gradients summed over 4 ranks once, scaled by 1/4 once"]), "over 4 ranks once"),
+    "fused operators that the program does not have": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "program", fused={"merged_momentum": 1}), 'fused operators are {"merged_momentum": 1}, not {}'),
     "another optimizer's program": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", operators={
         "conv2d": 53, "lars_momentum": 1}), "updates by lars_momentum; opt_name is sgd"),
     "records packed from one set of files": (lambda: Altered(make_log.run()), lambda log: _header(
