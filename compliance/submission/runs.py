@@ -36,6 +36,7 @@ _SAME_SECTIONS = tuple(
 _SETTINGS_THAT_MAY_DIFFER = (
     *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
     *("NODE_RANK", "HOSTS", "GLOO_PORT"),
+    *("KEEP_TRIALS", "JOB_KEY", "SSH_PORT"),  # which a launcher sets: where it goes on, and for each job
 )
 # Variables that decide how a run computes begin so. Others may be of a node, such as those of its network and its GPUs.
 _PREFIXES_OF_COMPUTING = ("FLAGS_", "OMP_", "MKL_", "CUBLAS_", "CUDNN_", "DALI_", "NVIDIA_TF32_")

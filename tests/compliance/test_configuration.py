@@ -54,6 +54,15 @@ def test_the_field_of_a_header_that_differs_is_named(old: str, new: str, says: s
     assert not says or warnings[0].startswith(says)
 
 
+def test_a_launcher_that_goes_on_and_a_further_job_make_no_other_configuration(tmp_path: Path) -> None:
+    """launch/mpirun.sh with a spare and launch/slurm.sub set these themselves."""
+    by_launcher = {"KEEP_TRIALS": 1, "JOB_KEY": "/results/.job_key_8", "SSH_PORT": 20008}
+    first = by.settings(by.Altered(make_log.run(seed=1)), KEEP_TRIALS=0, JOB_KEY="/results/.job_key_7", SSH_PORT=20007)
+    write(tmp_path, first.text, by.settings(by.Altered(make_log.run(seed=2)), **by_launcher).text)
+    status, files = check(tmp_path)
+    assert (status, [f["rule"] for f in files[1]["findings"] if f["severity"] == "warning"]) == (0, [])
+
+
 def test_a_run_that_went_on_keeps_its_seed_and_differs_by_that_alone(tmp_path: Path) -> None:
     resumed = make_log.run(seed=1, summary={"resumed": True}).replace('"time_ms": 17', '"time_ms": 18')
     first = by.settings(by.Altered(make_log.run(seed=1)), RESUME="auto").text
