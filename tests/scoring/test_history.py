@@ -7,8 +7,6 @@ import json
 import os
 import re
 import sqlite3
-import struct
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,20 +18,11 @@ import pytest
 from scoring.figure import history_file
 from scoring.importers import read_record
 from scoring.record import InputError
-from tests import make_log
 from tests.browser import TOO_SMALL, Opened, opened  # noqa: F401
-from tests.jobs import Done, need, refused
+from tests.jobs import Done
 from tests.scoring import samples
 from tests.scoring.pages import write_log
-from tests.scoring.samples import scoring, write
-
-try:
-    import mlflow
-    import pyarrow.parquet
-    import tensorboardX
-    from tensorboardX.proto.event_pb2 import Event
-except ImportError:
-    mlflow = None
+from tests.scoring.samples import scoring
 
 Command = Callable[..., Done]
 PAST = [1, 1.01, 0.99, 1.005, 0.995]
@@ -306,103 +295,6 @@ def test_a_name_steers_neither_terminal_nor_page_nor_spreadsheet(tmp_path: Path,
     page, (row,) = (tmp_path / "a.html").read_text(), csv.DictReader((tmp_path / "a.csv").open())
     assert r"\xff" in page and "\x1b" not in page and "<script>" not in page and "<b>" not in page
     assert row["system"].startswith("'=1+1\\x1b[31m<script>") and "\n" not in row["file"]
-
-
-# ---- export: what other tools read back is what the log says
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> list[str]:
-    need(mlflow is not None, "no packages of the extra [export]: launch/setup.sh export")
-    return [str(write_log(tmp_path / f"result_{n}.txt", devices=2, seed=n, step_s=0.5 + n / 100)) for n in (0, 1)]
-
-
-def test_parquet_has_a_row_a_window(pair: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "windows.parquet"
-    assert scoring("export", *pair, "--parquet", file).returncode == 0
-    rows = pyarrow.parquet.read_table(file).to_pylist()
-    records = [read_record(log) for log in pair]
-    wanted = [(r.sha256, r.devices, w.step, w.seconds, w.images_per_s) for r in records for w in r.windows]
-    assert [tuple(row[n] for n in ("sha256", "devices", "step", "seconds", "images_per_s")) for row in rows] == wanted
-    refused(scoring("export", *pair, "--parquet", file), f"{file}: exists")
-    nowhere = tmp_path / "nowhere" / "windows.parquet"
-    refused(scoring("export", *pair, "--parquet", nowhere), f"{nowhere}: no folder {nowhere.parent} to write into")
-
-
-def test_a_history_is_a_table(pair: list[str], tmp_path: Path) -> None:
-    kept, file = tmp_path / "h.sqlite", tmp_path / "h.parquet"
-    assert scoring("history", "add", "--file", kept, "--system", "box", *pair).returncode == 0
-    assert scoring("history", "export", "--file", kept, file).returncode == 0
-    rows = pyarrow.parquet.read_table(file).to_pylist()
-    assert sorted(row["file"] for row in rows) == sorted(pair)
-    assert all(row["images_per_s"] > 0 for row in rows)
-
-
-def test_tensorboard_has_a_folder_a_run(pair: list[str], tmp_path: Path) -> None:
-    folder = tmp_path / "board"
-    assert scoring("export", *pair, "--tensorboard", folder).returncode == 0
-    for number, log in enumerate(pair):
-        (file,) = (folder / f"{number}-result_{number}").glob("events.out.*")
-        shown = [
-            (value.tag, round(value.simple_value, 3), event.step)
-            for event in _events(file.read_bytes())
-            for value in event.summary.value
-            if value.tag == "images_per_s"
-        ]
-        windows = read_record(log).windows
-        assert shown == [("images_per_s", round(w.images_per_s or 0, 3), w.step) for w in windows]
-    assert scoring("export", *pair, "--tensorboard", folder).returncode == 2
-
-
-def test_an_evaluation_stands_at_its_epoch(tmp_path: Path) -> None:
-    need(mlflow is not None, "no packages of the extra [export]: launch/setup.sh export")
-    log = write(tmp_path, "run.txt", make_log.run(epochs=8, eval_every=4))
-    assert scoring("export", log, "--tensorboard", tmp_path / "board").returncode == 0
-    (file,) = (tmp_path / "board" / "0-run").glob("events.out.*")
-    quality = read_record(log).quality
-    shown = [
-        event.step
-        for event in _events(file.read_bytes())
-        for value in event.summary.value
-        if value.tag == quality[0].name
-    ]
-    assert shown == [one.epoch for one in quality] and shown != [0, 1]
-
-
-def _events(data: bytes) -> "list[Event]":  # a name only where the extra is installed
-    """TensorBoard's records: a length of 8 bytes, its CRC, the event, its CRC."""
-    found, at = [], 0
-    while at < len(data):
-        (size,) = struct.unpack_from("<Q", data, at)
-        found.append(Event.FromString(data[at + 12 : at + 12 + size]))
-        at += 12 + size + 4
-    return found
-
-
-def test_mlflow_has_a_run_each_without_a_server(pair: list[str], tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    uri = (tmp_path / "runs").as_uri()
-    done = scoring("export", *pair, "--mlflow", uri)
-    assert done.returncode == 2 and "MLFLOW_ALLOW_FILE_STORE" in done.stderr
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    assert scoring("export", *pair, "--mlflow", uri).returncode == 0
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    (experiment,) = [one for one in client.search_experiments() if one.name != "Default"]
-    runs = client.search_runs([experiment.experiment_id])
-    assert {run.data.tags["log.sha256"] for run in runs} == {read_record(log).sha256 for log in pair}
-    for run in runs:
-        record = read_record(run.data.tags["log.file"])
-        assert run.data.params["devices"] == str(record.devices)
-        history = client.get_metric_history(run.info.run_id, "images_per_s")
-        assert [(point.step, point.value) for point in history] == [(w.step, w.images_per_s) for w in record.windows]
-
-
-def test_a_missing_package_is_named(pair: list[str], tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    assert tensorboardX is not None
-    done = scoring("export", pair[0], "--tensorboard", tmp_path / "b")
-    refused(done, "export needs the package tensorboardX: pip install '.[export]' brings it")
-    refused(scoring("export", pair[0]), "no form given")
 
 
 def test_an_error_that_is_not_of_what_the_file_holds_says_what_happened(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""`scoring export`: what other tools read back is what the log says."""
+
+import importlib.util
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scoring.importers import read_record
+from tests import make_log
+from tests.jobs import need, refused
+from tests.scoring.pages import write_log
+from tests.scoring.samples import scoring, write
+
+pytestmark = pytest.mark.xdist_group("export")  # one worker alone loads MLflow, in 3 s
+
+
+@pytest.fixture(autouse=True)
+def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the extra, which has no PyTorch: a tensorboardX that finds one loads it, in 3 s."""
+    there = all(importlib.util.find_spec(name) for name in ("mlflow", "pyarrow", "tensorboardX"))
+    need(there, "no packages of the extra [export]: launch/setup.sh export")
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[str]:
+    return [str(write_log(tmp_path / f"result_{n}.txt", devices=2, seed=n, step_s=0.5 + n / 100)) for n in (0, 1)]
+
+
+def test_parquet_has_a_row_a_window(pair: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "windows.parquet"
+    assert scoring("export", *pair, "--parquet", file).returncode == 0
+    rows = _rows_of(file)
+    records = [read_record(log) for log in pair]
+    wanted = [(r.sha256, r.devices, w.step, w.seconds, w.images_per_s) for r in records for w in r.windows]
+    assert [tuple(row[n] for n in ("sha256", "devices", "step", "seconds", "images_per_s")) for row in rows] == wanted
+    refused(scoring("export", *pair, "--parquet", file), f"{file}: exists")
+    nowhere = tmp_path / "nowhere" / "windows.parquet"
+    refused(scoring("export", *pair, "--parquet", nowhere), f"{nowhere}: no folder {nowhere.parent} to write into")
+
+
+def test_a_history_is_a_table(pair: list[str], tmp_path: Path) -> None:
+    kept, file = tmp_path / "h.sqlite", tmp_path / "h.parquet"
+    assert scoring("history", "add", "--file", kept, "--system", "box", *pair).returncode == 0
+    assert scoring("history", "export", "--file", kept, file).returncode == 0
+    rows = _rows_of(file)
+    assert sorted(row["file"] for row in rows) == sorted(pair)
+    assert all(row["images_per_s"] > 0 for row in rows)
+
+
+def test_tensorboard_has_a_folder_a_run(pair: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "board"
+    assert scoring("export", *pair, "--tensorboard", folder).returncode == 0
+    for number, log in enumerate(pair):
+        (file,) = (folder / f"{number}-result_{number}").glob("events.out.*")
+        shown = [
+            (value.tag, round(value.simple_value, 3), event.step)
+            for event in _events(file.read_bytes())
+            for value in event.summary.value
+            if value.tag == "images_per_s"
+        ]
+        windows = read_record(log).windows
+        assert shown == [("images_per_s", round(w.images_per_s or 0, 3), w.step) for w in windows]
+    assert scoring("export", *pair, "--tensorboard", folder).returncode == 2
+
+
+def test_an_evaluation_stands_at_its_epoch(tmp_path: Path) -> None:
+    log = write(tmp_path, "run.txt", make_log.run(epochs=8, eval_every=4))
+    assert scoring("export", log, "--tensorboard", tmp_path / "board").returncode == 0
+    (file,) = (tmp_path / "board" / "0-run").glob("events.out.*")
+    quality = read_record(log).quality
+    shown = [
+        event.step
+        for event in _events(file.read_bytes())
+        for value in event.summary.value
+        if value.tag == quality[0].name
+    ]
+    assert shown == [one.epoch for one in quality] and shown != [0, 1]
+
+
+def _rows_of(file: Path) -> list[dict[str, Any]]:
+    return importlib.import_module("pyarrow.parquet").read_table(file).to_pylist()
+
+
+def _events(data: bytes) -> list[Any]:
+    """TensorBoard's records: a length of 8 bytes, its CRC, the event, its CRC."""
+    of_bytes, found, at = importlib.import_module("tensorboardX.proto.event_pb2").Event.FromString, [], 0
+    while at < len(data):
+        (size,) = struct.unpack_from("<Q", data, at)
+        found.append(of_bytes(data[at + 12 : at + 12 + size]))
+        at += 12 + size + 4
+    return found
+
+
+def test_mlflow_has_a_run_each_without_a_server(pair: list[str], tmp_path: Path, monkeypatch) -> None:
+    mlflow = importlib.import_module("mlflow")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    uri = (tmp_path / "runs").as_uri()
+    done = scoring("export", *pair, "--mlflow", uri)
+    assert done.returncode == 2 and "MLFLOW_ALLOW_FILE_STORE" in done.stderr
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    assert scoring("export", *pair, "--mlflow", uri).returncode == 0
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    (experiment,) = [one for one in client.search_experiments() if one.name != "Default"]
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.data.tags["log.sha256"] for run in runs} == {read_record(log).sha256 for log in pair}
+    for run in runs:
+        record = read_record(run.data.tags["log.file"])
+        assert run.data.params["devices"] == str(record.devices)
+        history = client.get_metric_history(run.info.run_id, "images_per_s")
+        assert [(point.step, point.value) for point in history] == [(w.step, w.images_per_s) for w in record.windows]
+
+
+def test_a_missing_package_is_named(pair: list[str], tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    done = scoring("export", pair[0], "--tensorboard", tmp_path / "b")
+    refused(done, "export needs the package tensorboardX: pip install '.[export]' brings it")
+    refused(scoring("export", pair[0]), "no form given")
