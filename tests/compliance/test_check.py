@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import jsonschema
 import pytest
 
 from compliance import rules
 from compliance.official import tools as official
-from tests import jobs, make_log
+from tests import jobs, json_schema, make_log
 from tests.compliance.altered import Altered, answer, compliance, foreign, write
 
 STRICT = rules.load("4.0.0").strict
@@ -405,10 +404,10 @@ def test_the_findings_are_as_their_schema_says(tmp_path: Path) -> None:
     schema = json.loads((rules.RULES.parent / "findings.schema.json").read_text())
     texts = Altered(make_log.run(seed=1)).drop("init_start").text, make_log.closed_run(seed=2), "\0"
     said = answer("check", "--official", *write(tmp_path, *texts), status=1)
-    jsonschema.validate(said, schema)
+    json_schema.validate(said, schema)
     said["files"][0]["findings"][0]["class"] = "other"
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(said, schema)
+    with pytest.raises(json_schema.ValidationError):
+        json_schema.validate(said, schema)
 
 
 def test_the_check_of_a_log_starts_without_what_only_others_need(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from harness.job import names
 from launch.times import TIMES
 from tests import jobs
 from tests.jobs import printed, refused, resolved
+from tests.json_schema import Draft202012Validator
 from tests.launch.test_nodes import NODES
 
 LAUNCH = jobs.REPOSITORY / "launch"

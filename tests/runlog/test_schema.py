@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from mlperf_logging.mllog import constants
 
 import paddle_hrnet.config
@@ -21,6 +20,7 @@ from runlog import schema
 from runlog.writer import RunLog
 from tests import jobs, make_log
 from tests.harness import small
+from tests.json_schema import Draft202012Validator
 
 OURS = {"rank_times", "run_summary", "step_window", "epoch_throughput", "telemetry_summary", "clock_set"}
 OURS |= {"checkpoint", "checkpoint_failed"}
