@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 import paddle
 from PIL import Image
-from sklearn.datasets import load_sample_images
 
 from paddle_hrnet import config as hrnet_config
 from paddle_hrnet import train as hrnet_train
@@ -172,6 +171,8 @@ SHOWN = (  # and bound to nothing
 @functools.cache
 def photographs(batch: int, width: int, height: int) -> np.ndarray:
     """Crops of scikit-learn's two photographs as the recipe draws them, normalized, NHWC."""
+    from sklearn.datasets import load_sample_images  # here: to load it takes 0.7 s, and few ask for photographs
+
     rng, images = np.random.default_rng(0), []
     for _ in range(batch):
         photograph = Image.fromarray(load_sample_images().images[rng.integers(2)])
