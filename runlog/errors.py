@@ -34,10 +34,10 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
         try:
             return main(*args, **kwargs)
         except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {message_of(error)}", file=sys.stderr)
             return 2
         except RunError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {message_of(error)}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print(INTERRUPTED, file=sys.stderr)

@@ -78,6 +78,10 @@ def test_what_cannot_be_opened_is_one_line(main: Callable[[], int], words: str, 
     assert "Errno" not in done.stderr and done.stdout == ""
 
 
+def test_a_name_with_a_line_break_is_one_line_too() -> None:
+    jobs.refused(jobs.called(pack.main, "ab\nsent", "packed"), "ab sent/train_list.txt: no such file")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
