@@ -187,6 +187,13 @@ def test_a_checkpoint_has_the_file_of_its_step(forged: dict[str, object], passes
     assert errors(file) == ([] if passes else [("own-log", log.at("checkpoint") + 1)])
 
 
+@pytest.mark.parametrize(("commit", "passes"), [("1a2b3c4", True), ("a" * 64, True), ("1a2b3c", False)])
+def test_a_commit_is_as_long_as_source_commit_may_be(commit: str, passes: bool, tmp_path: Path) -> None:
+    """An image may have been built with a short one."""
+    _, [file] = check(*write(tmp_path, run().replace("0" * 40, commit)))
+    assert errors(file) == ([] if passes else [("own-log", None)])
+
+
 def test_a_throughput_without_its_epoch_is_told_once(tmp_path: Path) -> None:
     log = Altered(run()).without_metadata("epoch_throughput", "epoch_num", 1)
     status, [file] = check(*write(tmp_path, log.text))
