@@ -174,13 +174,13 @@ def _write(file: str, text: str) -> None:
     if file == "-":
         sys.stdout.write(text)
         return
-    refuse_missing_folder(Path(file))
-    path = Path(file).resolve()
+    path = Path(file)
+    refuse_missing_folder(path)
     is_pipe_or_device = path.exists() and not path.is_file()
-    if is_pipe_or_device:  # it can be written to, but not be replaced
+    if is_pipe_or_device:  # it can be written to, but not be replaced; the path of a pipe leads to no other path
         path.write_text(text, encoding="utf-8", newline="")
     else:
-        _replace_whole_file(path, text)
+        _replace_whole_file(path.resolve(), text)
 
 
 def _replace_whole_file(path: Path, text: str) -> None:

@@ -112,6 +112,7 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
         columns = cells or (columns if line.startswith("|--") else 0)
     row = next(csv.DictReader(report(log, "--csv", "-").stdout.splitlines()))
     assert row["file"] == str(log)
+    assert report(log, "--csv", "/dev/stdout").stdout == report(log, "--csv", "-").stdout  # here a pipe
 
 
 def test_a_folders_runs_are_numbered_as_its_logs_are(tmp_path: Path) -> None:
