@@ -14,7 +14,7 @@ from runlog import workloads
 from runlog.json_types import JsonObject
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
-OURS = "ours"  # the benchmarks of a row that holds for this project's, whatever their number
+TRAINED_HERE = "trained_here"  # the benchmarks of a row that holds for those of this project's workloads
 _WORKLOAD_BENCHMARKS = tuple(workload.benchmark for workload in workloads.WORKLOADS)
 # Fields of rows that are not simply a field of Benchmark or StrictRule.
 _FIELDS_OF_BENCHMARK_ROWS = ("rulesets", "no_reference_points", "published_sizes")
@@ -52,6 +52,7 @@ class StrictRule:
     in_force: bool = True
     benchmarks: Sequence[str] = ()  # those that it holds for; empty: all
     division: str = ""  # the one that it holds for; empty: both
+    logs: str = ""  # "project": it holds for logs that this project wrote; empty: for anybody's
     bounds: Mapping[str, float] = field(default_factory=dict)
     bound_from: str = ""
     found: int = 0  # accepted logs of the corpus that it refuses
@@ -72,6 +73,8 @@ class StrictRule:
     @property
     def scope(self) -> str:
         """Return in words which logs the rule applies to, such as `closed logs of resnet` or `every log`."""
+        if self.logs == "project":
+            return "logs that this project wrote"
         division = f"{self.division} " if self.division else ""
         benchmarks = f" of {' and '.join(self.benchmarks)}" if self.benchmarks else ""
         return f"{division}logs{benchmarks}" if division or benchmarks else "every log"
@@ -128,18 +131,18 @@ def load(version: str) -> Ruleset:
     benchmarks = _benchmarks(version)
     strict = {}
     for name, row in read_rules("strict.yaml").items():
-        strict[name] = _strict_rule(name, _with_names_of_ours(row, benchmarks), version, texts)
+        strict[name] = _strict_rule(name, _with_names_of_benchmarks(row, benchmarks), version, texts)
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written_rules(texts))
 
 
-def _with_names_of_ours(row: JsonObject, benchmarks: Iterable[str]) -> JsonObject:
-    """Return a row of strict.yaml, with the names of this project's benchmarks in place of the word "ours".
+def _with_names_of_benchmarks(row: JsonObject, benchmarks: Iterable[str]) -> JsonObject:
+    """Return a row of strict.yaml, with the names of this project's benchmarks in place of TRAINED_HERE.
 
     Args:
         row: The row, with the fields of one rule.
         benchmarks: The benchmarks that this project has in the ruleset. Those of its workloads are added.
     """
-    if row.get("benchmarks") != OURS:
+    if row.get("benchmarks") != TRAINED_HERE:
         return row
     each_once = dict.fromkeys([*_WORKLOAD_BENCHMARKS, *benchmarks])
     return {**row, "benchmarks": tuple(each_once)}

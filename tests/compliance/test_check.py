@@ -364,6 +364,8 @@ def test_every_rule_can_be_explained() -> None:
         assert status == 0 and name.partition(".")[0] in text and "source: " in text
     status, text, _ = compliance("check", "--explain", "all")
     assert status == 0 and all(name in text for name in STRICT)
+    own_log = compliance("check", "--explain", "own-log")[1]
+    assert "applies to: logs that this project wrote" in own_log
 
 
 def test_a_receipt_names_what_was_checked(tmp_path: Path) -> None:
