@@ -63,7 +63,7 @@ class LoggedRun:
     all_events: dict[str, list[Event]] = field(default_factory=lambda: {key: [] for key in _ALL_KEPT})
     headers: JsonObject = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
-    losses: list[float | None] = field(default_factory=list)  # of its first windows
+    first_losses: list[float | None] = field(default_factory=list)  # of at most LOSSES_KEPT windows, to compare runs
     # Durations of epochs, blocks, evaluations and windows, by (the key of their events, the number of those before).
     intervals: dict[tuple[str, int], float] = field(default_factory=dict)
     tick_ms: int = 1000  # of the clock: 1 once an event's time is not a whole second

@@ -67,7 +67,7 @@ class Window:
         return self.seconds / self.steps if self.seconds is not None and self.steps else self.printed_step_time_s
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """The time between two moments. Both are in seconds, with the origin of the log's other stamps."""
 
     begin_s: float
@@ -156,7 +156,7 @@ class Record:
     windows: tuple[Window, ...] = ()
     epochs: tuple[Window, ...] = ()  # the summary of each, if the log prints one; evaluation excluded
     quality: tuple[Quality, ...] = ()
-    evaluations: tuple[Span, ...] = ()  # when the model was evaluated, if an MLPerf log states that
+    evaluations: tuple[TimeSpan, ...] = ()  # when the model was evaluated, if an MLPerf log states that
     run_start_s: float | None = None  # stamps share one origin
     run_stop_s: float | None = None
     telemetry: JsonObject = field(default_factory=dict)  # `telemetry_summary` of our own logs
@@ -260,11 +260,11 @@ class Record:
         return earlier.run_start_s < self.run_start_s
 
     @property
-    def run_span(self) -> Span | None:
+    def run_span(self) -> TimeSpan | None:
         """The time from run_start to run_stop; None if one of them is not known."""
         if self.run_start_s is None or self.run_stop_s is None:
             return None
-        return Span(self.run_start_s, self.run_stop_s)
+        return TimeSpan(self.run_start_s, self.run_stop_s)
 
     @property
     def run_time_s(self) -> float | None:

@@ -436,7 +436,7 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
     Returns:
         The sentence; "" if fewer than LEAST_EQUAL_VALUES different losses are equal.
     """
-    pairs = list(zip(run.losses, other.losses, strict=False))
+    pairs = list(zip(run.first_losses, other.first_losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}  # None: not read
     if len(equal_losses) < LEAST_EQUAL_VALUES:  # a loss has 24 bits, so even three equal ones are no accident
         return ""

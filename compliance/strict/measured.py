@@ -189,7 +189,7 @@ class Measured:
         Args:
             line: The line of the run_stop, which is blamed.
         """
-        losses = self._run.losses
+        losses = self._run.first_losses
         missing_losses = losses.count(None) - self._losses_not_read  # malformed windows have been reported already
         first = f"of the first {len(losses)} step_windows"
         if missing_losses:
@@ -312,14 +312,14 @@ class Measured:
             window: The window. None if it does not fit the schema: it keeps its place with a loss of None and a time of
                 0.
         """
-        if len(self._run.losses) >= LOSSES_KEPT:
+        if len(self._run.first_losses) >= LOSSES_KEPT:
             return
         if window is None:
             self._losses_not_read += 1
             loss, time_s = None, 0.0
         else:
             loss, time_s = window.loss, window.time_s
-        self._run.losses.append(loss)
+        self._run.first_losses.append(loss)
         self._run.keep_interval(schema.STEP_WINDOW.key, time_s)
 
     def _compare_with_plan(

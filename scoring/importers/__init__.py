@@ -22,7 +22,7 @@ from runlog.reader import PACKED, has_old_events, open_log
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle, paddleclas
 from scoring.importers.evidence import Fact
-from scoring.importers.lines import Lines, Span
+from scoring.importers.lines import LineRange, Lines
 from scoring.importers.show import record_lines
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern
@@ -32,7 +32,7 @@ from scoring.record import Check, InputError, NoRunError, Record
 MOST = 10**9  # no number of devices, images or runs is this large
 MOST_RUNS_SHOWN = 6  # in an error about the runs of a log
 _FIELDS = {field.name for field in dataclasses.fields(Record)}
-_WHOLE_LOG: Span = (1, None)  # from the first line to the end
+_WHOLE_LOG: LineRange = (1, None)  # from the first line to the end
 
 FORMATS: dict[str, type[FormatReader]] = {
     "mllog": mllog.MLLog,
@@ -292,7 +292,7 @@ def _record_of_reader(
     )
 
 
-def _segment_of(span: Span, lines: int) -> tuple[int, int] | None:
+def _segment_of(span: LineRange, lines: int) -> tuple[int, int] | None:
     """Return the first and the last line of a run, or None if the run is the whole log.
 
     Args:
@@ -305,7 +305,7 @@ def _segment_of(span: Span, lines: int) -> tuple[int, int] | None:
     return first_line, lines if last_line is None else last_line
 
 
-def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
+def _read(path: str | os.PathLike[str], name: str, span: LineRange) -> FormatReader:
     """Read some lines of a log, and return the reader that holds what they say.
 
     Args:
@@ -327,7 +327,7 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> FormatReader:
     return reader
 
 
-def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, number: int | None) -> Span:
+def _span_of_run(path: str | os.PathLike[str], runs: Sequence[LineRange], lines: int, number: int | None) -> LineRange:
     """Return the first and the last line of the run that the user asks for.
 
     Args:
@@ -350,7 +350,7 @@ def _span_of_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int,
     return runs[number - 1]
 
 
-def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
+def _runs_in_words(runs: Sequence[LineRange], lines: int) -> str:
     """Return the first runs of a log in words, for an error: `1: lines 1 to 311; 2: lines 312 to 640`.
 
     Args:
@@ -365,7 +365,7 @@ def _runs_in_words(runs: Sequence[Span], lines: int) -> str:
     return "; ".join(texts)
 
 
-def _further_runs_in_words(runs: Sequence[Span]) -> str:
+def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
     """Return how many runs of a log an error does not name, and what to do if several ranks wrote the log.
 
     Args:

@@ -76,7 +76,7 @@ class PyTorch(EpochFormatReader):
 
     row_marker = "Epoch: "
     row_clue = "train.total_ips"
-    tool_marker = "DLL "
+    whole_line_marker = "DLL "
     row_pattern = RowPattern(_STEP_HEAD, (field(r" train\.total_ips : ", r" \w+/s"),), _OTHERS_OF_ROW)
     columns = "stamp epoch step rate time loss wait unit"
     required_column = "rate"
@@ -346,7 +346,7 @@ class MXNetSpeed(MXNet):
 
     row_marker = "Epoch["
     row_clue = " samples/sec\tLR: "
-    tool_marker = ":INFO: "
+    whole_line_marker = ":INFO: "
     row_pattern = RowPattern(
         re.compile(r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+):INFO: )?Epoch\[(\d{1,9})\] Batch \[\d+-(\d{1,9})\]"),
         (field(r"\tSpeed: ", r" samples/sec\tLR: "),),
@@ -378,7 +378,7 @@ class Json(MXNet):
     """Rows in JSON of any of the four frameworks. The columns of the first row show which."""
 
     row_marker = '"step": ['
-    row_clue = tool_marker = "DLLL {"
+    row_clue = whole_line_marker = "DLLL {"
     figure_words = ('"train.total_ips": ', '"train.ips": ', '"total_ips": ')
     row_pattern = RowPattern(
         re.compile(
@@ -464,7 +464,7 @@ class TensorFlow(PyTorch):
 class NvLog(TensorFlow):
     """Rows of TensorFlow's examples before they used DLLogger, each on two lines."""
 
-    row_marker = tool_marker = "iteration: "
+    row_marker = whole_line_marker = "iteration: "
     row_clue = ":::NVLOG"
     row_pattern = RowPattern(re.compile(_NVLOG + r" iteration: (\d{1,9})\b"), (field(r"\) total_ips: ", r"(?=\s|$)"),))
     recognised_by = RowPattern(re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),))

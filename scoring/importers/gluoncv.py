@@ -18,7 +18,7 @@ class GluonCV(EpochFormatReader):
 
     row_marker = "Epoch["
     row_clue = "\tSpeed: "
-    tool_marker = "poch"
+    whole_line_marker = "poch"
     row_pattern = RowPattern(
         re.compile(r"\bEpoch\[(\d{1,9})\] Batch \[(\d{1,9})\]"),
         (field(r"\tSpeed: ", r" samples/sec\t"), field(r"\tlr=")),

@@ -20,7 +20,7 @@ _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d
 class Keras(FormatReader):
     """Rows that state between which steps they lie, and the seconds of these steps."""
 
-    row_marker = row_clue = tool_marker = "keras_utils.py"
+    row_marker = row_clue = whole_line_marker = "keras_utils.py"
     row_pattern = RowPattern(
         re.compile(r"TimeHistory: (\S+) seconds,"),
         (

@@ -44,7 +44,7 @@ START_WORDS = (
     ", replicas ",
 )
 
-Span = tuple[int, "int | None"]  # first and last line of a run; None: to the end of the log
+LineRange = tuple[int, "int | None"]  # first and last line of a run; None: to the end of the log
 
 
 class TaggedLine(NamedTuple):
@@ -79,7 +79,7 @@ class Lines:
     row and `note_if_start` for each other line. From these calls `runs` works out which runs the log holds.
     """
 
-    def __init__(self, stream: BinaryIO, span: Span = (1, None)) -> None:
+    def __init__(self, stream: BinaryIO, span: LineRange = (1, None)) -> None:
         self.stream = stream
         self.span = span
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
@@ -129,7 +129,7 @@ class Lines:
             self._first_lines.append(self._start.line)
             self._start.has_row = True
 
-    def runs(self, restarts: Iterable[Restart]) -> list[Span]:
+    def runs(self, restarts: Iterable[Restart]) -> list[LineRange]:
         """Return the first and the last line of each training run in the log. Call this after all lines are read.
 
         A run begins at each start of a tool that `confirm_run` has confirmed. It also begins where the step counter

@@ -33,7 +33,7 @@ from scoring.importers.values import (
     text_or_none,
     whole_or_zero,
 )
-from scoring.record import Check, Quality, Span, Window
+from scoring.record import Check, Quality, TimeSpan, Window
 
 T = TypeVar("T")
 IMAGE_BENCHMARKS = frozenset({"resnet", "resnet50_v1.5"})  # of MLPerf Training, whose train_samples are images
@@ -457,7 +457,7 @@ class MLLog(FormatReader):
             start = evaluation.start
             stop = evaluation.stop
             if start and stop and stop.time_ms > start.time_ms:
-                self.evaluation_spans.append(Span(start.time_ms / 1000, stop.time_ms / 1000))
+                self.evaluation_spans.append(TimeSpan(start.time_ms / 1000, stop.time_ms / 1000))
 
         for accuracy in self.events.accuracies:
             value = real(accuracy.value)

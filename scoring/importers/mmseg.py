@@ -25,7 +25,7 @@ class MMSeg(FormatReader):
 
     row_marker = "Iter"
     row_clue = "data_time: "
-    tool_marker = " - INFO - "
+    whole_line_marker = " - INFO - "
     row_pattern = RowPattern(
         re.compile(
             r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"

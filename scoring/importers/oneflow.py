@@ -22,7 +22,7 @@ class OneFlow(EpochFormatReader):
 
     row_marker = "train: epoch "
     row_clue = "samples/s: "
-    tool_marker = "epoch "
+    whole_line_marker = "epoch "
     row_pattern = RowPattern(
         re.compile(r"train: epoch (\d{1,9}), iter (\d{1,9}),"),
         (_RATE,),

@@ -128,7 +128,7 @@ class Paddle18(Launch, EpochFormatReader):
     """Rows of single batches."""
 
     row_marker = "train batch "
-    tool_marker = "[Pass "
+    whole_line_marker = "[Pass "
     row_pattern = RowPattern(
         re.compile(
             r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
@@ -162,7 +162,7 @@ class PaddleSeg(Launch):
     """Rows, the launcher's lines, the configuration, and the command line, which overrides it."""
 
     row_marker = "[TRAIN] epoch"
-    tool_marker = "[INFO]"
+    whole_line_marker = "[INFO]"
     row_pattern = RowPattern(
         re.compile(
             r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[INFO\]\s*)?"

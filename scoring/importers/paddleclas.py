@@ -141,7 +141,7 @@ class Dygraph(Launch):
     """The dynamic-graph trainer, with the indented configuration that PaddleClas prints, and the ends of epochs."""
 
     row_marker = "[Train][Epoch "
-    tool_marker = "INFO: "
+    whole_line_marker = "INFO: "
     row_pattern = RowPattern(
         re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/(\d{1,9})\]"), _COSTS, _OTHERS
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from runlog.digits import six_digits
 from scoring.importers.text import lines_in_words, total
-from scoring.record import Record, Span, Window
+from scoring.record import Record, TimeSpan, Window
 
 # A run with its start and end may take so many times the time of its epochs, as public runs do.
 MAX_RATIO_BY_STARTUP = 1.1
@@ -150,7 +150,7 @@ class LeftOut(NamedTuple):
     in_words: str  # stands behind the name of the span; empty if the span has no evaluations
 
 
-def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: Span) -> RunRate | None:
+def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: TimeSpan) -> RunRate | None:
     """Return the images/s of training over a span of time, without the time of its evaluations if that is known.
 
     Args:
@@ -167,7 +167,7 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
     return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)
 
 
-def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Span) -> LeftOut:
+def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: TimeSpan) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a span of time, and words on whether this is done.
 
     Args:
@@ -200,7 +200,7 @@ def _training_seconds(images: int, rows: Sequence[Window]) -> float:
     return images * total(rows, "seconds") / total(rows, "images")
 
 
-def _evaluated_s(evaluations: Sequence[Span], longest_s: float, rows: Sequence[Window], span: Span) -> float:
+def _evaluated_s(evaluations: Sequence[TimeSpan], longest_s: float, rows: Sequence[Window], span: TimeSpan) -> float:
     """Return the sum of the seconds of the evaluations that begin within a span of time but not within an epoch.
 
     Args:
@@ -269,13 +269,13 @@ def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
     return first.images + epochs_after_first * record.train_samples
 
 
-def _span_of_rows(rows: Sequence[Window]) -> Span:
+def _span_of_rows(rows: Sequence[Window]) -> TimeSpan:
     """Return the time from the beginning of the first epoch to the end of the last one.
 
     Args:
         rows: The epochs, in order. Each has seconds and a time stamp, which is that of its end.
     """
-    return Span(_begin_s(rows[0]), _end_s(rows[-1]))
+    return TimeSpan(_begin_s(rows[0]), _end_s(rows[-1]))
 
 
 def _begin_s(row: Window) -> float:

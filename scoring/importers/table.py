@@ -13,7 +13,7 @@ from scoring.importers.lines import Lines, Restart
 from scoring.importers.row_batch import RowBatch
 from scoring.importers.text import CUT, RowPattern, Values, integer, moment_s, number, plausible_wait_s, positive, rows
 from scoring.importers.unread import UnreadRows
-from scoring.record import Check, InputError, Quality, Span, Window
+from scoring.record import Check, InputError, Quality, TimeSpan, Window
 
 Columns = dict[str, "str | None"]  # a row's values by column, as printed
 MAX_ROWS = 1_000_000  # of a run, about 300 MB; public logs have some thousand
@@ -43,7 +43,7 @@ class FormatReader:
     """The base of all formats: a subclass describes a format, an object reads one log of it.
 
     A row is a line that a program prints of its training steps. Its columns are `step` and what else is printed:
-    epoch, of (the last step of the run), stamp, rate, unit (of the rate), time and wait (s), loss,
+    epoch, of (the run's last step, not the epoch's), stamp, rate, unit (of the rate), time and wait (s), loss,
     memory (MiB). A format may add columns of its own.
 
     A fact is a value that the log states once. The groups of `fact_pattern` name facts. A fact is a field of the
@@ -54,7 +54,7 @@ class FormatReader:
     row_marker: str  # stands in every row
     row_clue: str = ""  # stands in every row and in little else; empty: use the marker
     figure_words: tuple[str, ...] = ()  # one stands in every row, and in no row of an evaluation; empty: use the clue
-    tool_marker: str  # stands in every line that the tool prints
+    whole_line_marker: str  # in no second half of a row that another process broke in two
     row_pattern: RowPattern
     recognised_by: RowPattern | None = None  # recognises the format; None: use `row_pattern`
     columns: str  # names of the row's groups, in order; of two groups with one name the first that matched counts
@@ -62,7 +62,7 @@ class FormatReader:
     first_step = 1  # the number of an epoch's first step
     prints_mean_times = False  # the time of a row is the mean over its steps; else it is that of its last step
     rate_scope: str | None = "device"  # whose images/s a row has: "device" or "global"
-    cumulative = False  # rates are running averages
+    cumulative = False  # rates are running averages; this says it to readers, and the format differences them itself
     rows_imply_batch = False  # rate x time is the batch, of one device or of all, as the rate is
     segmentation = False  # the program trains only segmentation networks
     # The lines around them
@@ -87,7 +87,7 @@ class FormatReader:
         self.windows: list[Window] = []
         self.epochs: list[Window] = []
         self.qualities: list[Quality] = []
-        self.evaluation_spans: list[Span] = []
+        self.evaluation_spans: list[TimeSpan] = []
         self.software: dict[str, str] = {}
         self.header: JsonObject = {}
         self.problems: list[str] = []
@@ -404,7 +404,7 @@ class FormatReader:
             InputError: A row prints a rate of anything but images, or the run has over MAX_ROWS rows.
         """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
-        for line, text, values in rows(numbered_lines, self.row_marker, self.tool_marker, self.row_pattern):
+        for line, text, values in rows(numbered_lines, self.row_marker, self.whole_line_marker, self.row_pattern):
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
                 self.lines.confirm_run()

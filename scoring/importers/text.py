@@ -80,7 +80,7 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 
 
 def rows(
-    numbered_lines: Iterable[tuple[int, str]], row_marker: str, tool_marker: str, pattern: RowPattern
+    numbered_lines: Iterable[tuple[int, str]], row_marker: str, whole_line_marker: str, pattern: RowPattern
 ) -> Iterator[Row]:
     """Yield the lines of a log, each with the values of the training figures that are printed on it.
 
@@ -89,7 +89,7 @@ def rows(
     Args:
         numbered_lines: Number and text of each line.
         row_marker: Text that stands in every row of training figures.
-        tool_marker: Text that stands in every line of the training program. A line with it is no second half of a row.
+        whole_line_marker: Text that stands in no second half of a row that was broken in two.
         pattern: Pattern of a row.
 
     Yields:
@@ -105,7 +105,7 @@ def rows(
             continue
 
         joined_row = None
-        if first_half is not None and tool_marker not in line:  # a second half holds neither marker
+        if first_half is not None and whole_line_marker not in line:  # a second half holds neither marker
             joined_row = _joined(first_half, number, line, pattern)
         if joined_row is not None:
             first_half = None
