@@ -78,7 +78,7 @@ def test_packages_import_one_way(trees: dict[str, ast.Module]) -> None:
         package = module.partition(".")[0]
         forbidden = set(MAY) - MAY[package] - {package}
         wrong += [f"{module}:{n.lineno}: {name}" for n, name in imports(tree) if name.partition(".")[0] in forbidden]
-    assert wrong == []
+    assert wrong == [], "docs/architecture.md says which folder may import which"
 
 
 def circle(trees: dict[str, ast.Module]) -> list[str]:
@@ -155,7 +155,8 @@ def test_no_file_is_long() -> None:
             lines -= docstring_lines(ast.parse(text))
         lengths[str(path.relative_to(REPOSITORY))] = lines
     assert "launch/nodes.py" in lengths and "run_and_time.sh" in lengths
-    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+    too_long = {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
+    assert too_long == {}, f"over {MOST_LINES} lines without docstrings: move a subject to a file of its own"
 
 
 def test_no_function_is_long(trees: dict[str, ast.Module]) -> None:
@@ -165,7 +166,7 @@ def test_no_function_is_long(trees: dict[str, ast.Module]) -> None:
         for node in functions(tree)
         if (node.end_lineno or 0) - node.lineno - docstring_lines(node) >= MOST_LINES_OF_A_FUNCTION
     ]
-    assert long == []
+    assert long == [], f"over {MOST_LINES_OF_A_FUNCTION} lines without docstring: make two of it"
 
 
 def named(page: str) -> set[str]:
@@ -256,7 +257,7 @@ def test_a_module_folds_no_thoughts_and_its_docstrings_have_a_subject(trees: dic
     new = [
         f"{module}:{breach}" for module, found in breaches.items() if module not in NOT_PLAIN_YET for breach in found
     ]
-    assert new == []
+    assert new == [], "one thought a statement; a docstring begins with its subject or verb"
     assert {module for module in NOT_PLAIN_YET if not breaches.get(module)} == set(), (
         "these are plain now: take them out"
     )
