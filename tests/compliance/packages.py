@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,18 @@ def of_commit(log: str, commit: str) -> str:
     """The text of a log of `make_log`, as by the code and the lock of a commit."""
     lock_sha256 = hashlib.sha256((REPOSITORY / "locks/run.lock").read_bytes()).hexdigest()
     return log.replace("0" * 40, commit).replace("1" * 64, lock_sha256)
+
+
+def little(folder: Path) -> str:
+    """Makes a repository of the package `runlog`, the lock and the job; its commit."""
+    shutil.copytree(REPOSITORY / "runlog", folder / "runlog", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "run_and_time.sh", folder)
+    (folder / "locks").mkdir()
+    shutil.copy(REPOSITORY / "locks/run.lock", folder / "locks")
+    git = ["git", "-c", "user.name=Example", "-c", "user.email=example@example.org", "-C", str(folder)]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=one"]):
+        subprocess.run([*git, *words], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def five(folder: Path, commit: str, make: Callable[..., str] = make_log.run, **changes: Any) -> Path:

@@ -7,16 +7,17 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from compliance.submission import package
+from compliance.submission import committed_code, package
 from compliance.submission.published_pages import pages_of
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
 from tests.compliance.altered import answer, compliance
 from tests.compliance.packages import in_text
 from tests.jobs import refused, script
+
+pytestmark = [pytest.mark.usefixtures("little_repository"), pytest.mark.xdist_group("package")]
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,11 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(built: tuple[Path, dict[str, Any]], key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(built, little_code, key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("www") / "site"
-    done = compliance("publish", built[0], "--out", out, "--key", key)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(committed_code, "REPOSITORY", little_code[0])
+        done = compliance("publish", built[0], "--out", out, "--key", key)
     assert done.returncode == 0 and f"{out / 'index.html'}: 1 result (1 no MLPerf result)\n" in done.stdout
     return out
 
