@@ -15,7 +15,7 @@ import pynvml
 import pytest
 
 import harness.__main__
-from harness import child, network, nvidia, nvidia_smi, provenance
+from harness import child, env, network, nvidia, nvidia_smi, provenance
 from harness.job import with_values
 from runlog.errors import RunError
 from runlog.verdict import FATAL, OK, WARNING, Verdict
@@ -212,6 +212,19 @@ def test_a_driver_of_minor_version_compatibility_is_told_so() -> None:
     for version in ("440.33.01", "450.36.06"):
         (driver,) = by_check(judged(*[V100 | {"driver": version}] * 8, cuda_start=failed("cuInit", 36)), "gpu.driver")
         assert (driver.status, driver.found) == (FATAL, version) and "520.61.05" in driver.fix
+
+
+def test_a_driver_before_455_leaves_an_a100s_jpeg_decoder_unused() -> None:
+    """As DALI documents it. The driver was ok, and gpu.memory counted what the decoder would take."""
+    reads_jpeg = env.of_system(DGXSYSTEM="DGXA100", DATADIR="/no/data")
+    verdicts = judged(*[A100 | {"driver": "450.80.02"}] * 8, job=reads_jpeg)
+    driver, *_ = by_check(verdicts, "gpu.driver")
+    assert driver.status == WARNING and driver.found.startswith("450.80.02: ") and "520.61.05" in driver.fix
+    assert "JPEG" in driver.found and "JPEG" not in by_check(verdicts, "gpu.memory")[0].wanted
+    for gpu in (V100 | {"driver": "450.80.02"}, A100 | {"driver": "455.23.04"}):
+        verdicts = judged(*[gpu] * 8, job=reads_jpeg)
+        assert by_check(verdicts, "gpu.driver")[0].status == OK
+    assert "JPEG" in by_check(verdicts, "gpu.memory")[0].wanted
 
 
 # ---- the network of several nodes

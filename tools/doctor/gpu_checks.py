@@ -34,6 +34,8 @@ DRIVERS = (
 WHY_AN_OLDER_DRIVER_RUNS = (
     f"older than {DRIVERS.bundled}, it runs CUDA by minor-version compatibility, which compiles no PTX"
 )
+JPEG_UNIT_DRIVER = "455"  # DALI's documentation of fn.decoders.image
+JPEG_UNIT_IS_UNUSED = f"before {JPEG_UNIT_DRIVER} DALI leaves the GPU's JPEG decoder unused, and input is slower"
 CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle, as cuDriverGetVersion has it
 NO_NVML = "NVML Shared Library Not Found"
 ROW_REMAPPING_FROM = 80  # compute capability of the first GPUs that replace rows of their memory
@@ -172,7 +174,8 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
     - OK: the driver is new enough (DRIVERS), or CUDA has started on this node with an older or unknown one.
-    - WARNING: its version is unknown, and CUDA has not started.
+    - WARNING: its version is unknown, and CUDA has not started; or CUDA runs on it, but DALI does not use the GPU's
+    JPEG unit, which would decode the job's images.
     - FATAL: it is too old, and CUDA has not started.
 
     Args:
@@ -186,6 +189,9 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     if _is_at_least(driver, DRIVERS.bundled):
         return verdict(OK, found=shown_driver)
     if _is_at_least(driver, DRIVERS.oldest):
+        would_use_jpeg_unit = gpu.capability in nvidia.JPEG_UNIT_CAPABILITIES and memory.input_memory(job).unit_mib > 0
+        if would_use_jpeg_unit and _is_too_old_for_jpeg_unit(gpu):
+            return verdict(WARNING, found=f"{shown_driver}: {JPEG_UNIT_IS_UNUSED}")
         return verdict(OK, found=f"{shown_driver}: {WHY_AN_OLDER_DRIVER_RUNS}")
     if _cuda_has_started(facts):  # although the driver is old or unknown
         return verdict(OK, found=f"{shown_driver}: {_start_in_words(driver, facts['cuda_start'])}")
@@ -240,6 +246,15 @@ def _is_at_least(version: str | None, wanted: str) -> bool:
         wanted: Version of the other driver.
     """
     return version is not None and _numbers(version) >= _numbers(wanted)
+
+
+def _is_too_old_for_jpeg_unit(gpu: nvidia.Gpu) -> bool:
+    """Return whether the GPU's driver is so old that DALI leaves a JPEG unit unused; an unknown one is not.
+
+    Args:
+        gpu: Properties of the GPU by NVML, which DALI asks, too.
+    """
+    return gpu.driver is not None and not _is_at_least(gpu.driver, JPEG_UNIT_DRIVER)
 
 
 def _numbers(version: str) -> list[int]:
@@ -443,7 +458,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
         program_mib=program_mib,
         workspace_mib=_workspace_mib(gpu.memory_gib, job),
         input_memory=memory.input_memory(job),
-        has_jpeg_unit=gpu.capability in nvidia.JPEG_UNIT_CAPABILITIES,
+        has_jpeg_unit=gpu.capability in nvidia.JPEG_UNIT_CAPABILITIES and not _is_too_old_for_jpeg_unit(gpu),
     )
     margin_gib = memory.MARGIN * gpu.memory_gib  # MARGIN is a share of the memory
     fits = need.gib + margin_gib <= gpu.memory_gib
@@ -463,7 +478,7 @@ class _MemoryNeed(NamedTuple):
     program_mib: float  # the peak of its program, by measured ones
     workspace_mib: int  # of cuDNN
     input_memory: memory.InputMemory
-    has_jpeg_unit: bool  # which takes memory of its own
+    has_jpeg_unit: bool  # which DALI uses, and which takes memory of its own
 
     @property
     def input_mib(self) -> float:
