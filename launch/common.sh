@@ -109,7 +109,8 @@ find_job_python() {
 load_job() {
   local pairs
   find_job_python
-  mapfile -d '' -t pairs < <(PYTHONIOENCODING=:surrogateescape "${JOB_PYTHON}" -m harness.describe "$1") # a value need not be UTF-8
+  # A value need not be UTF-8. Ctrl-C ends this shell; Python, as it loads its modules, would print where it was.
+  mapfile -d '' -t pairs < <(trap '' INT; PYTHONIOENCODING=:surrogateescape "${JOB_PYTHON}" -m harness.describe "$1")
   wait $! || exit 2
   unset JOB_DROPPED
   export "${pairs[@]}"

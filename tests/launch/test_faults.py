@@ -5,6 +5,7 @@ A rank that trains nothing (tests/stand_in.py) serves where the launcher is aske
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -82,6 +83,18 @@ def test_a_signal_ends_the_job_in_any_phase(
     assert re.search(reason.replace("$", r"\b"), ended(job, tmp_path))
     assert job.returncode == STATUS_AFTER[sent]
     assert re.match(reason, aborted(tmp_path))
+
+
+def test_ctrl_c_as_a_job_is_read_ends_it_without_pythons_words(tmp_path: Path) -> None:
+    """It printed where Python was in loading its modules, in 20 lines."""
+    begun = tmp_path / "begun"
+    slow = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(2)"
+    checkout = jobs.checkout(tmp_path / "checkout", "harness", describe=slow)
+    job = jobs.run_and_time("--dry-run", cwd=checkout, start=functools.partial(jobs.begin, together=True))
+    jobs.until(begun.exists, job, every_s=0.01)
+    os.killpg(job.pid, signal.SIGINT)
+    assert job.communicate(timeout=jobs.LIMIT_S)[0] == ""
+    assert job.returncode == -signal.SIGINT
 
 
 # An engine whose container says which signal it got, and ends by it.
