@@ -342,6 +342,7 @@ class Gpu:
     mig: bool | None = None  # whether the GPU is divided into MIG instances
     mig_after_reset: bool | None = None
     power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
     application_clock_mhz: int | None = None  # of the SMs, by nvidia-smi -ac
     default_application_clock_mhz: int | None = None
     ecc_corrected: int | None = None  # errors since the driver was loaded
@@ -385,6 +386,7 @@ def gpu_of(handle: Handle) -> Gpu:
         mig=_flag(mig),
         mig_after_reset=_flag(mig_after_reset),
         power_limit_w=_from_milli(_ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
+        default_power_limit_w=_from_milli(_ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
         application_clock_mhz=_ask(pynvml.nvmlDeviceGetApplicationsClock, handle, pynvml.NVML_CLOCK_SM),
         default_application_clock_mhz=_ask(pynvml.nvmlDeviceGetDefaultApplicationsClock, handle, pynvml.NVML_CLOCK_SM),
         ecc_corrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),

@@ -141,6 +141,7 @@ NO_UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidia-uvm": "Operation not 
         (SERVICE | {"process_mib": 310}, {}, "gpu.processes", FATAL, "GPU7: pids 812, 8 MiB", "end the other"),
         (DESKTOP, {}, "gpu.processes", WARNING, "GPU7: pids none, of a display 99, 700", "multi-user.target"),
         (DESKTOP | {"pids": [7]}, {}, "gpu.processes", FATAL, "GPU7: pids 7, of a display 99", "end the other"),
+        ({"power_limit_mw": 250_000}, {}, "gpu.power", WARNING, "GPU7: 250 W of 400 W", "-i 7 -pl 400"),
         ({"mig": [1, 1]}, SEVEN, "cuda.start", FATAL, "CUDA shows 7 GPUs: MIG divides GPU7", "-mig 0"),
         ({"mig": [1, 1]}, {}, "gpu.mig", FATAL, "GPU7: MIG on", "by their UUID"),
         ({}, SEVEN, "cuda.start", FATAL, "CUDA shows 7 GPUs: CUDA shows fewer", "where a GPU is missing look for Xid"),

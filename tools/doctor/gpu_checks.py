@@ -273,6 +273,7 @@ def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     yield from _judge_memory_repair(gpu, job)
     yield _judge_throttling(gpu, job)
     yield _judge_clocks(gpu, job)
+    yield from _judge_power_limit(gpu, job)
     yield judge_processes(gpu, job)
     yield _judge_persistence(gpu, job)
 
@@ -386,6 +387,23 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
         return judge_check(job, "gpu.clocks", OK, found=f"{gpu_name(gpu)}: no application clock is known")
     found = f"{gpu_name(gpu)}: {set_mhz} MHz of {default_mhz} by default"
     return judge_check(job, "gpu.clocks", ok_if(set_mhz >= default_mhz, otherwise=WARNING), found=found)
+
+
+def _judge_power_limit(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
+    """Yield the verdict on whether somebody has set the GPU's power limit below the card's default; if so, a warning.
+
+    An idle GPU shows no throttling by it.
+
+    Args:
+        gpu: Properties of the GPU by NVML. There is no verdict if one of the two limits is unknown.
+        job: Settings of the training job, for the texts of the verdict.
+    """
+    limit_w, default_w = gpu.power_limit_w, gpu.default_power_limit_w
+    if limit_w is None or default_w is None:
+        return
+    found = f"{gpu_name(gpu)}: {limit_w:.0f} W of {default_w:.0f} W by default"
+    status = ok_if(limit_w >= default_w, otherwise=WARNING)
+    yield judge_check(job, "gpu.power", status, found=found, number=gpu.index, default=f"{default_w:.0f}")
 
 
 def _judge_modes(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
