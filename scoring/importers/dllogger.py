@@ -98,8 +98,8 @@ class PyTorch(EpochFormatReader):
         """Read the values that a line before the first row of training figures states, such as the batch size.
 
         The line may be JSON or text. On a line with `PARAMETER` or `Start with arguments`, each known parameter is set,
-        as `amp : True` sets "amp". The first line that states a value counts. The line is also searched for words that
-        say whether evaluation or training follows.
+        as `amp : True` sets "amp". The last line that states a value counts: a start that failed may stand before. The
+        line is also searched for words that say whether evaluation or training follows.
 
         Args:
             line: Number of the line in the log.
@@ -110,10 +110,17 @@ class PyTorch(EpochFormatReader):
         for head in ("PARAMETER", "Start with arguments"):
             if head in plain_text:
                 _, parameters = plain_text.split(head, 1)
+                values_by_name: dict[str, str] = {}
                 for name, value in _PARAMETER.findall(parameters):
-                    self.set_if_unset(name, value, line)
+                    values_by_name.setdefault(name, value)
+                for name, value in values_by_name.items():
+                    self.set_last(name, value, line)
                 break
         self._note_phase(line, plain_text)
+
+    def take_fact(self, name: str, value: object, line: int) -> None:
+        """Set a value that a line before the first row states. The last line that states the value counts."""
+        self.set_last(name, value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row of training figures that is not such a row itself, in JSON or as text.

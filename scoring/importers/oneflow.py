@@ -40,6 +40,10 @@ class OneFlow(EpochFormatReader):
     evaluation_pattern = re.compile(r"validation: epoch (?P<epoch>\d{1,9}),.*? top_1: (?P<value>[\d.]+)")
     quality_name = "top_1"
 
+    def take_fact(self, name: str, value: object, line: int) -> None:
+        """Set a value that a line before the first row states. The last line that states the value counts."""
+        self.set_last(name, value, line)
+
     def finish_facts(self) -> None:
         """Set devices = nodes x devices of a node, if both are stated, and convert texts to numbers and names."""
         super().finish_facts()  # makes `nodes` a number

@@ -112,6 +112,17 @@ class FormatReader:
         if value is not None:
             self.facts_by_name.setdefault(name, Fact(value, line))
 
+    def set_last(self, name: str, value: object, line: int) -> None:
+        """Set a value that a later line may state anew, as where a start failed: the last start counts.
+
+        Args:
+            name: Name of the value, such as "devices".
+            value: The value. One that is the same as before keeps its first line.
+            line: Number of the line that states the value.
+        """
+        if self.value(name) != value:
+            self.facts_by_name[name] = Fact(value, line)
+
     def value(self, name: str) -> Any:
         """Return a value that the log states, such as the number of devices, or None if it does not state it.
 

@@ -281,6 +281,27 @@ def test_a_launch_that_failed_at_once_says_no_devices(tmp_path: Path, name: str)
     )
 
 
+OF_LAST_START = (
+    *("oneflow", "nvidia_pytorch", "nvidia_tensorflow", "nvidia_mxnet", "nvidia_mxnet_speed"),
+    *("nvidia_json", "nvidia_nvlog"),
+)
+
+
+@pytest.mark.parametrize(("batch", "devices"), [(64, 8), (64, 4)])
+@pytest.mark.parametrize("name", OF_LAST_START)
+def test_a_start_that_failed_before_its_first_row_says_nothing(
+    tmp_path: Path, name: str, batch: int, devices: int
+) -> None:
+    """Out of memory with the larger batch, and started again into the same file."""
+    failed = samples.WRITERS[name](samples.run_of([0.5] * 240, batch=batch, devices=devices))
+    first_row = read(tmp_path, failed).windows[0].line
+    head = "".join(failed.splitlines(keepends=True)[: first_row - 1])
+    text = samples.WRITERS[name](samples.run_of([0.5] * 240, batch=32, devices=8))
+    record = read(tmp_path, f"{head}RuntimeError: CUDA out of memory\n{text}")
+    assert (record.devices, record.batch_per_device) == (8, 32)
+    assert not [check for check in record.checks if not check.agree]
+
+
 def test_an_empty_section_amp_states_no_precision(tmp_path: Path) -> None:
     """`AMP : None` is a section that the command line took away."""
     text = samples.paddleclas_dygraph(run())
