@@ -22,13 +22,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # of what takes seconds: a hang meets it, a slow and busy machine does not
 STAND_IN = REPOSITORY / "tests" / "stand_in.py"  # of a rank's training
 # A job that takes seconds: a few steps at 32 x 32 pixels, a window each step, the same samples every time.
-TINY = {"MODE": "throughput", "IMAGE_SIZE": "32", "WARMUP_STEPS": "1", "MEASURED_STEPS": "3", "PRINT_STEPS": "1"}
-TINY |= {"SEED": "7", "CLEAR_CACHES": "0", "PROGRESS": "plain"}
+TINY: dict[str, Any] = {"MODE": "throughput", "IMAGE_SIZE": "32", "WARMUP_STEPS": "1", "MEASURED_STEPS": "3"}
+TINY |= {"PRINT_STEPS": "1", "SEED": "7", "CLEAR_CACHES": "0", "PROGRESS": "plain"}
 MPIRUN_FOLDER = tempfile.TemporaryDirectory(prefix="mpirun.")  # what a killed one leaves in /tmp may stop another
 JOB_PREFIXES = ("JOB_", "OMPI_", "PMIX_", "PRTE_", "PADDLE_")
 
 
-def environment(**variables: str | int) -> dict[str, str]:
+def environment(**variables: object) -> dict[str, str]:
     """This process's environment without what another job left in it, and with `variables`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(JOB_PREFIXES)}
     kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -63,12 +63,12 @@ def standing_in(folder: Path) -> Path:
     return checkout(folder, "harness", train=STAND_IN.read_text())
 
 
-def _settings(cwd: Path, variables: dict[str, str | int]) -> dict[str, Any]:
+def _settings(cwd: Path, variables: dict[str, object]) -> dict[str, Any]:
     return {"env": environment(**variables), "cwd": cwd, "stdin": subprocess.DEVNULL, "text": True}
 
 
 def run(
-    command: Sequence[str], *, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: str | int
+    command: Sequence[str], *, timeout_s: float = LIMIT_S, cwd: Path = REPOSITORY, **variables: object
 ) -> subprocess.CompletedProcess[str]:
     """A command, to its end, with `variables` in a clean environment."""
     settings = _settings(cwd, variables)
@@ -83,7 +83,7 @@ class Done(NamedTuple):
     stderr: str
 
 
-def called(main: Callable[[], int], *arguments: object, **variables: str | int) -> Done:
+def called(main: Callable[[], int], *arguments: object, **variables: object) -> Done:
     """The same of a command of Python, called in this process, as to start one takes seconds."""
     argv, out, err = [main.__module__, *map(str, arguments)], io.StringIO(), io.StringIO()
     with (
@@ -136,7 +136,7 @@ def resolved(stdout: str) -> dict[str, Any]:
 
 
 def begin(
-    command: Sequence[str], *, cwd: Path = REPOSITORY, together: bool = False, **variables: str | int
+    command: Sequence[str], *, cwd: Path = REPOSITORY, together: bool = False, **variables: object
 ) -> subprocess.Popen[str]:
     """A command, begun, its stderr in a pipe, or all that it says `together` on its stdout.
 

@@ -53,7 +53,7 @@ def need(found: bool, what: str) -> None:
 
 
 def run(
-    *command: str, timeout_s: float = jobs.LIMIT_S, check: bool = True, **environment: str
+    *command: str, timeout_s: float = jobs.LIMIT_S, check: bool = True, **environment: Any
 ) -> subprocess.CompletedProcess[str]:
     """A command's result; its whole output in the error where it fails."""
     done = jobs.run(command, timeout_s=timeout_s, **environment)
@@ -62,7 +62,7 @@ def run(
     return done
 
 
-def docker(*arguments: str, **options: float) -> str:
+def docker(*arguments: str, **options: Any) -> str:
     """Output of a docker command that must succeed."""
     return run("docker", *arguments, **options).stdout.strip()
 
@@ -72,7 +72,7 @@ def facts(image: str) -> dict[str, Any]:
     return json.loads(docker("image", "inspect", image))[0]
 
 
-def build_image(tag: str, *, checkout: Path = jobs.REPOSITORY, **environment: str) -> None:
+def build_image(tag: str, *, checkout: Path = jobs.REPOSITORY, **environment: Any) -> None:
     """Builds the run image of a checkout by the project's own script."""
     run(str(checkout / "launch/build_image.sh"), "--tag", tag, *BUILD_OPTIONS, timeout_s=3600, **environment)
 
@@ -218,7 +218,7 @@ class Rootless:
         told = [f"{name}={value}" for name, value in clean.items()]
         return ["/usr/sbin/runuser", "-u", LOGIN, "--", "env", "-i", "-C", str(folder or self.home), *told, *words]
 
-    def __call__(self, *words: str, timeout_s: float = 120, check: bool = True, **kw: str) -> str:
+    def __call__(self, *words: str, timeout_s: float = 120, check: bool = True, **kw: Any) -> str:
         done = run(*self.command(*words, **kw), timeout_s=timeout_s, check=check)
         return (done.stdout + done.stderr).strip()
 

@@ -40,7 +40,7 @@ def assert_aborted(nodes: Nodes, reason: str) -> None:
 )
 def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) -> None:
     data = small.data_set(nodes.logdir / "data")
-    job = {name: str(value) for name, value in small.TRAINING.items()} | {"CHECKPOINT_EPOCHS": "1"}
+    job: dict[str, Any] = {name: str(value) for name, value in small.TRAINING.items()} | {"CHECKPOINT_EPOCHS": "1"}
     image = IMAGE if phase == "checkpoint's write" else STANDS_IN
     second, first = (nodes.start(rank, 2, image=image, DATADIR=str(data), **job) for rank in (1, 0))
     reached = PHASES[phase]
@@ -196,7 +196,7 @@ QUICK = ((0, "launch.nodes"), (0, "launch/trials.sh"))
 
 @pytest.mark.parametrize("victim", [pytest.param(v, marks=() if v in QUICK else pytest.mark.slow) for v in TREE])
 def test_nothing_stays_of_a_job_when_one_process_is_killed(nodes: Nodes, victim: tuple[int, str]) -> None:
-    secrets = {"AWS_SECRET_ACCESS_KEY": "s3cr3t", "NCCL_X_TOKEN": "s3cr3t"}
+    secrets: dict[str, Any] = {"AWS_SECRET_ACCESS_KEY": "s3cr3t", "NCCL_X_TOKEN": "s3cr3t"}
     second, first = nodes.start(1, 2, **ENDLESS_JOB), nodes.start(0, 2, **ENDLESS_JOB, **secrets)
     nodes.until_trains(2)
     found = [(node, process) for node, name in enumerate((first, second)) for process in tree(name)]
@@ -230,7 +230,7 @@ def measured(nodes: Nodes, *, cpus: dict[int, str], links: tuple[int, ...] = ())
     names = {}
     for rank in reversed(range(COUNT)):
         options = ("--cpus", cpus.get(rank, USUAL_CPUS))
-        job = {**FLEET_JOB, "DATADIR": str(data)}
+        job: dict[str, Any] = {**FLEET_JOB, "DATADIR": str(data)}
         names[rank] = nodes.start(rank, COUNT, image=IMAGE, options=options, arguments=("--fleet",), **job)
     for other in links:
         for here, there in ((1, other), (other, 1)):

@@ -4,12 +4,14 @@ Podman without root: the default job, two nodes from one head, and a node that i
 Ranks stand in for such that train (tests/stand_in.py); those of Podman train, on two nodes by this launcher.
 """
 
+import functools
 import json
 import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +75,7 @@ def command(nodes: Nodes, ssh: str, *arguments: str) -> list[str]:
     return ["launch/mpirun.sh", "--hosts", nodes.hosts(2), "--ssh", ssh, *arguments]
 
 
-def job(nodes: Nodes, of: dict[str, str], batch: int, **more: str) -> dict[str, str]:
+def job(nodes: Nodes, of: dict[str, str], batch: int, **more: str) -> dict[str, Any]:
     return {**of, "BATCHSIZE": str(batch), "DGXSYSTEM": "2xCPU", "LOGDIR": str(nodes.logdir), **more}
 
 
@@ -119,7 +121,7 @@ def test_spares_take_the_places_of_killed_nodes(
     with jobs.begin(command(nodes, str(shell)), together=True, **contained) as head:
         for trial in killed:
             log = nodes.log(2, trial)
-            jobs.until(lambda log=log: jobs.trains(log), head)
+            jobs.until(functools.partial(jobs.trains, log), head)
             found = docker("ps", "--quiet", "--filter", "name=paddle-reference-.*-1$")
             run("docker", "kill", found)
         said, _ = head.communicate(timeout=900)

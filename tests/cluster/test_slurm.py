@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -70,7 +71,7 @@ class Slurm:
         # A run that was killed could not remove its namespaces: this one's have names of its own.
         self.namespaces = {node: f"{node}-{os.getpid()}-{folder.name}" for node in NODES}
 
-    def command(self, *command: str, check: bool = True, **environment: str) -> str:
+    def command(self, *command: str, check: bool = True, **environment: Any) -> str:
         inside = ("nsenter", self.network("slurm1"), *command)
         return run(*inside, check=check, SLURM_CONF=str(self.config), **environment).stdout.strip()
 
@@ -78,7 +79,7 @@ class Slurm:
         """The option by which nsenter enters a node's network."""
         return f"--net=/run/netns/{self.namespaces[node]}"
 
-    def submit(self, *options: str, **environment: str) -> str:
+    def submit(self, *options: str, **environment: Any) -> str:
         """Number of the job that launch/slurm.sub became."""
         output = self.folder / "job_%j.txt"
         arguments = ("--parsable", "--nodes", "2", "--time", "20", "--output", str(output), *options)

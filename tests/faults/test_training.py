@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -190,7 +191,7 @@ def test_soak_keeps_memory_and_handles_flat(tmp_path):
 # ---- a full disk, a log folder that is gone or read-only: the run says so and ends in order, or does without
 
 
-def on_a_disk_of(size: str, folder: Path, *command: str, **variables: str | int) -> subprocess.CompletedProcess[str]:
+def on_a_disk_of(size: str, folder: Path, *command: str, **variables: Any) -> subprocess.CompletedProcess[str]:
     """A command that sees a file system of its own at `folder`; what it leaves there is copied to `folder`.seen."""
     seen = folder.with_name(f"{folder.name}.seen")
     script = f'mount -t tmpfs -o size={size} none {folder} && "$@"; status=$?; cp -a {folder} {seen}; exit $status'

@@ -16,8 +16,8 @@ from PIL import Image
 from tests import jobs
 
 STEPS_PER_EPOCH = 10
-TRAINING = {"MODE": "train", "IMAGE_SIZE": 32, "BATCHSIZE": 2, "PRINT_STEPS": 1, "MAX_EPOCHS": 2, "SEED": 7}
-TRAINING |= {"THREADS": 1, "CLEAR_CACHES": 0, "PROGRESS": "plain"}
+TRAINING: dict[str, Any] = {"MODE": "train", "IMAGE_SIZE": 32, "BATCHSIZE": 2, "PRINT_STEPS": 1, "MAX_EPOCHS": 2}
+TRAINING |= {"SEED": 7, "THREADS": 1, "CLEAR_CACHES": 0, "PROGRESS": "plain"}
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,7 +212,8 @@ def elsewhere(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("command", ["./go", "sh ./go"])
 def test_a_job_is_the_same_from_any_shell(elsewhere: Path, command: str) -> None:
     """Called through a link, from a folder that has a launch/ of its own."""
-    shell = {"PYTHONPATH": str(elsewhere), "PYTHONHOME": "/usr/nowhere", "PYTHONSAFEPATH": "1", "PYTHONINSPECT": "1"}
+    shell: dict[str, Any] = {"PYTHONPATH": str(elsewhere), "PYTHONHOME": "/usr/nowhere", "PYTHONSAFEPATH": "1"}
+    shell |= {"PYTHONINSPECT": "1"}
     shell |= {"PYTHONPROFILEIMPORTTIME": "1", "CDPATH": str(elsewhere), "HOME": "/proc/nowhere", "POSIXLY_CORRECT": "1"}
     done = jobs.run([*command.split(), "--dry-run"], cwd=elsewhere, **shell)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", jobs.run_and_time("--dry-run").stdout)

@@ -152,7 +152,7 @@ def on_hosts(folder: Path, script: str, hosts: str = "a,b", *, unless: str = "fa
     shell = jobs.local_ssh(folder / "shell", unless=unless)
     jobs.script(folder / "run_and_time.sh", f"#!/usr/bin/env bash\n{script}")
     bare = ("--no-container", "--workdir", str(folder), "--ssh", str(shell))
-    job = {**CPUS, "LOGDIR": str(folder / "logs")}
+    job: dict[str, Any] = {**CPUS, "LOGDIR": str(folder / "logs")}
     return lambda *options, **more: jobs.run(["launch/mpirun.sh", "--hosts", hosts, *bare, *options], **job, **more)
 
 
@@ -253,7 +253,7 @@ JOB_OF_TWO = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}
         ("nodes serve", JOB_OF_TWO, "needs JOB_KEY"),
     ],
 )
-def test_wrong_use_is_one_line_and_2(command: str, variables: dict[str, str], said: str) -> None:
+def test_wrong_use_is_one_line_and_2(command: str, variables: dict[str, Any], said: str) -> None:
     script, *arguments = command.split()
     program = NODES if script == "nodes" else (f"launch/{script}",)
     refused(jobs.run([*program, *arguments], **variables), said)

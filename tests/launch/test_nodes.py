@@ -5,9 +5,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -40,12 +42,13 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         port = free_port()
-        self.variables = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "first,localhost", "NODE_WAIT_S": "300"}
+        self.variables: dict[str, Any] = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "first,localhost"}
+        self.variables |= {"NODE_WAIT_S": "300"}
         self.variables |= {"JOB_KEY": new_key(folder / "key"), "SSH_PORT": str(port), "SSH_ADDRESS": "127.0.0.1"}
         self.folder = Path(f"/tmp/nodes-{os.getuid()}-{port}")
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *command: str, **variables: Any) -> subprocess.Popen[str]:
         process = jobs.begin(command, **(self.variables | variables))
         self.processes.append(process)
         return process
@@ -134,7 +137,7 @@ def test_a_key_of_no_use_leaves_no_copy_behind(tmp_path: Path) -> None:
     key = tmp_path / "key"
     port = free_port()
     jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "a passphrase", "-f", str(key)])
-    variables = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "localhost,second", "NODE_RANK": "0"}
+    variables: dict[str, Any] = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "localhost,second", "NODE_RANK": "0"}
     done = jobs.run([*NODES, "lead", "--", "true"], JOB_KEY=str(key), SSH_PORT=port, **variables)
     assert done.returncode == 2 and "no private ssh key without passphrase" in done.stderr, done.stderr
     assert not Path(f"/tmp/nodes-{os.getuid()}-{port}").exists()
@@ -143,7 +146,7 @@ def test_a_key_of_no_use_leaves_no_copy_behind(tmp_path: Path) -> None:
 def test_only_the_first_nodes_refused_call_ends_a_waiting_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scanner's calls end in the same way; and a first node with the right key calls again."""
     now_s = 1000.0
-    monkeypatch.setattr(hello.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     calls = hello.RefusedCalls(["127.0.0.1", "localhost"])
     log = ["Server listening on 127.0.0.1 port 2222.", "Connection closed by 203.0.113.7 port 50048 [preauth]"]
     assert calls.read(log) == ["203.0.113.7"]

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -119,7 +119,7 @@ def python_takes(words: list[str], monkeypatch: pytest.MonkeyPatch, **settings: 
         jobs.called(main, *usage, **settings)
 
 
-def script_takes(words: list[str], folder: Path, **settings: str) -> None:
+def script_takes(words: list[str], folder: Path, **settings: Any) -> None:
     """Assert that a script of launch/ does its dry run; FILE is a list of eight hosts, GOOD a file to write."""
     hosts = folder / "hosts"
     hosts.write_text("".join(f"node{number}\n" for number in range(8)))

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ RANKS = pytest.mark.xdist_group("ranks")
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
 )
-def test_wrong_use_is_one_line_and_makes_no_log(tmp_path: Path, variables: dict[str, str], message: str) -> None:
+def test_wrong_use_is_one_line_and_makes_no_log(tmp_path: Path, variables: dict[str, Any], message: str) -> None:
     refused(jobs.run_and_time(LOGDIR=str(tmp_path), **{**jobs.TINY, **variables}), message)
     assert not list(tmp_path.rglob("result_*.txt"))
 
@@ -100,7 +101,8 @@ def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
 def test_a_dry_run_says_that_the_image_is_not_here(tmp_path: Path, answers: bool, launched: bool) -> None:
     """Unless its engine does not answer, or a launcher shows what would run on another machine."""
     jobs.script(tmp_path / "docker", f"#!/usr/bin/env bash\n[[ $1 == version ]] && {str(answers).lower()}\n")
-    variables = {"CONT": "none", "PATH": f"{tmp_path}:{os.environ['PATH']}"} | ({"CONT_HOST": "b"} if launched else {})
+    variables: dict[str, Any] = {"CONT": "none", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    variables |= {"CONT_HOST": "b"} if launched else {}
     done = jobs.run(["launch/container_node.sh", "--dry-run"], **variables)
     warning = "warning: image none is not on this node: build it with launch/build_image.sh, or pull it\n"
     assert (done.returncode, done.stderr) == (0, warning if answers and not launched else "")
