@@ -14,7 +14,7 @@ from harness.progress import Progress
 from harness.ranks import Ranks
 from runlog.writer import RunLog
 
-ARRAYS = {
+ARRAYS: dict[str, np.ndarray] = {
     "weight": np.arange(12, dtype=np.float32).reshape(3, 4),
     "half": np.array([1.5, -2.0], dtype=np.float16),
     "steps": np.array([7], dtype=np.int64),

@@ -36,7 +36,7 @@ V100 = {
     "pcie_generation": 3,
     "highest_mhz": 1530,
 }
-A100 = {
+A100: dict[str, Any] = {
     "name": "NVIDIA A100-SXM4-40GB",
     "driver": "525.105.17",
     "capability": (8, 0),

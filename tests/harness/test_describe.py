@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,8 @@ def test_the_settings_page_has_every_variable() -> None:
 def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
     meant = {"BATCHSZE": "BATCHSIZE", "BATCH_SIZE": "BATCHSIZE", "batchsize": "BATCHSIZE", "PRECISON": "PRECISION"}
     meant |= {"DGXNGPUS": "DGXNGPU", "DATA_DIR": "DATADIR", "RESUM": "RESUME", "Logdir": "LOGDIR"}
-    done = jobs.run([sys.executable, "-m", "harness.describe", "--json"], **dict.fromkeys(meant, "8"))
+    misspelt: dict[str, Any] = dict.fromkeys(meant, "8")
+    done = jobs.run([sys.executable, "-m", "harness.describe", "--json"], **misspelt)
     assert done.returncode == 0
     warnings = [f"warning: {name} is read by nothing: is it {right}?" for name, right in meant.items()]
     assert sorted(done.stderr.splitlines()) == sorted(warnings)

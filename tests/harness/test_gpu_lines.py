@@ -61,7 +61,7 @@ def on_gpu(values: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_a_gpu_batch_is_copied_into_a_paddle_tensor_on_paddles_stream(kind: type) -> None:
-    images = np.random.default_rng(0).standard_normal((2, 4, 5, 3)).astype(kind)
+    images: np.ndarray = np.random.default_rng(0).standard_normal((2, 4, 5, 3)).astype(kind)
     stream = mock.create_autospec(paddle.device.cuda.Stream, instance=True, cuda_stream=STREAM)
     with (
         mock.patch.object(paddle, "CUDAPlace", side_effect=lambda device: paddle.CPUPlace()) as place,
@@ -215,7 +215,8 @@ def test_the_topology_is_what_nvidia_smi_prints(tmp_path: Path, monkeypatch: pyt
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert nvidia_smi.topology() == nvidia_smi.parse_topology(A100_TOPOLOGY)
-    assert provenance.node().topology.devices[0] == "GPU0"
+    seen = provenance.node().topology
+    assert seen is not None and seen.devices[0] == "GPU0"
     (tmp_path / "matrix").write_text(A100_TOPOLOGY.replace("\nGPU7\t", "\nGPU9\t"))
     with pytest.raises(ValueError, match="GPU7 has a column and no whole row"):
         nvidia_smi.topology()

@@ -110,7 +110,7 @@ def test_a_captured_training_goes_on_without_capture_and_the_other_way(
 ) -> None:
     """All but the loss scale is the checkpoint's: a captured step has a fixed one, of which nothing is counted."""
     position = dataclasses.replace(POSITION, ranks=1)
-    states = []
+    states: list[dict[str, np.ndarray]] = []
     for value, knobs in ((7.0, before), (5.0, after)):
         program = programs.build(name="amp_o2", device="gpu", ranks=8, knobs=knobs, stages=WHOLE_TILES)
         with static.scope_guard(static.Scope()):
@@ -125,8 +125,8 @@ def test_a_captured_training_goes_on_without_capture_and_the_other_way(
             states.append(own | {name: value.copy() for name, value in state.shared_values(program.main)})
     changed = before.partition(",")[0] != after
     assert (SCALE & {*states[0]} == SCALE) == (before == LAUNCHED), "what this is about"
-    for name, value in states[1].items():
-        assert np.all(value == (5 if changed and name in SCALE else 7)), name
+    for name, restored in states[1].items():
+        assert np.all(restored == (5 if changed and name in SCALE else 7)), name
     warned = "loss scale, this one has a" in capfd.readouterr().err
     assert warned == changed
 

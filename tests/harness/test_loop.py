@@ -3,9 +3,10 @@
 import itertools
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -323,6 +324,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return read_record(path)
 
 
+def rank_times(values: Sequence[Any]) -> RankTimes:
+    """Those of a window, in the order of the fields."""
+    named_values: dict[str, Any] = dict(zip(RankTimes.__dataclass_fields__, values, strict=True))
+    return RankTimes(**named_values)
+
+
 def of_ranks(run: Record, draw: np.random.Generator, ranks: int, slow: float = 0.0) -> Record:
     """A run of ranks whose times scatter by 2 % and are correlated by 0.6; rank 3 takes `slow` more."""
     noise = draw.standard_normal((60, ranks))
@@ -335,8 +342,8 @@ def of_ranks(run: Record, draw: np.random.Generator, ranks: int, slow: float = 0
         slowest = int(row.argmax())
         input_s = (0.0, 0.0, 0.0, 0, "host0")
         compute_s = (float(row.min()), float(np.sort(row)[(ranks - 1) // 2]), float(row.max()))
-        values = zip(RankTimes.__dataclass_fields__, (*input_s, *compute_s, slowest, f"host{slowest}"), strict=True)
-        rows.append(replace(run.windows[0], rank_times=RankTimes(**dict(values)), seconds=float(row.max())))
+        values = (*input_s, *compute_s, slowest, f"host{slowest}")
+        rows.append(replace(run.windows[0], rank_times=rank_times(values), seconds=float(row.max())))
     return replace(run, devices=ranks, windows=tuple(rows))
 
 
@@ -357,10 +364,8 @@ def test_a_rank_that_moves_to_another_host_is_another_rank(run: Record) -> None:
     """Rank 3 is the slowest in all windows: in most of them on host0, 10 % behind, and in the others on host1."""
 
     def window_on(host: str, slowest_s: float) -> Window:
-        values = zip(
-            RankTimes.__dataclass_fields__, (0.0, 0.0, 0.0, 0, "host0", 0.9, 1.0, slowest_s, 3, host), strict=True
-        )
-        return replace(run.windows[0], rank_times=RankTimes(**dict(values)), seconds=1.0)
+        values = (0.0, 0.0, 0.0, 0, "host0", 0.9, 1.0, slowest_s, 3, host)
+        return replace(run.windows[0], rank_times=rank_times(values), seconds=1.0)
 
     windows = (*[window_on("host0", 1.1)] * 21, *[window_on("host1", 1.8)] * 19)
     [found] = named(replace(run, devices=256, windows=windows))

@@ -15,6 +15,7 @@ import pytest
 from nvidia.dali import Pipeline
 
 from harness import env, loader, memory, nvidia
+from harness.hooks.watchdog import WATCHDOG
 from harness.job import job_of
 from harness.traits import traits_of
 from paddle_rn50 import data
@@ -65,7 +66,7 @@ def paddles_text() -> str:
 @pytest.fixture(autouse=True)
 def nothing_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog, of which this process has one, keeps what a test before this one was doing."""
-    monkeypatch.setattr(memory.WATCHDOG, "doing", "starting")
+    monkeypatch.setattr(WATCHDOG, "doing", "starting")
 
 
 def test_a_gpu_that_is_full_is_named_with_what_it_holds() -> None:
@@ -209,7 +210,9 @@ def test_a_card_of_16_gib_gets_a_workspace_that_fits_the_published_batch() -> No
 
 
 def test_memory_follows_what_is_computed_at_once() -> None:
-    peaks = traits_of("rn50").memory.mib["amp_o2"]
+    measured = traits_of("rn50").memory
+    assert measured is not None
+    peaks = measured.mib["amp_o2"]
     whole, parts = needed_mib(batchsize=256), needed_mib(batchsize=256, strategy="gradient_merge=4")
     assert parts == needed_mib(batchsize=64) == needed_mib(batchsize=256, image_size=112)
     assert (parts, whole) == (peaks[64], peaks[256])
@@ -246,9 +249,10 @@ def test_decoders_take_memory_by_the_largest_image_of_the_data(tmp_path: Path) -
 
 
 def test_what_is_reckoned_is_what_the_decoders_are_told() -> None:
-    hints = data._hints(4000, 3000)
-    assert hints["device_memory_padding"] == traits_of("rn50").decoder.device_padding(4000, 3000) == 6 * 12_000_000
-    assert hints["host_memory_padding"] == traits_of("rn50").decoder.host_padding(4000, 3000) == 4 * 12_000_000
+    hints, decoder = data._hints(4000, 3000), traits_of("rn50").decoder
+    assert decoder is not None
+    assert hints["device_memory_padding"] == decoder.device_padding(4000, 3000) == 6 * 12_000_000
+    assert hints["host_memory_padding"] == decoder.host_padding(4000, 3000) == 4 * 12_000_000
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from harness import passport
-from paddle_rn50 import data, recordio
+from paddle_rn50 import data, recordio, records
 from tests.harness import small
 from tools import pack, pack_lists
 
@@ -148,8 +148,13 @@ def test_sizes_of_many_files_are_kept_until_one_changes(root: Path, monkeypatch:
     content = kept.read_bytes()
     assert surveyed(root) == first and kept.read_bytes() == content and not (root / "val.filesizes").exists()
     asked = []
+
+    def size(path: str) -> int:
+        asked.append(path)
+        return Path(path).stat().st_size
+
     monkeypatch.setattr(passport, "CHECKED", 3)
-    monkeypatch.setattr(passport, "_size", lambda path: asked.append(path) or Path(path).stat().st_size)
+    monkeypatch.setattr(passport, "_size", size)
     assert surveyed(root) == first and len(asked) == 3 + 8
     monkeypatch.setattr(passport, "CHECKED", 40)
     (root / "train/11.jpeg").write_bytes(b"changed")
@@ -167,5 +172,6 @@ def test_packed_images_carry_their_sources_passport(root: Path, tmp_path: Path) 
     train = data.find(target, "train", 10)
     of_files = surveyed(root).train
     of_records = surveyed(target).train
+    assert isinstance(train, records.Records)
     assert train.source == of_files and isinstance(train.format, type(recordio.FORM))
     assert (of_records.files, of_records.bytes, of_records.is_exact) == (40, of_files.bytes, True)

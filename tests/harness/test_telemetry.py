@@ -5,6 +5,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pynvml
@@ -53,7 +54,7 @@ def test_samples_of_this_machine(tmp_path):
 
 
 def test_a_summary_is_of_all_nodes() -> None:
-    first = {"samples": 3, "images": 20, "energy_j": 10.0, "sampler_cpu_s": 0.5, "elapsed_s": 10.0}
+    first: dict[str, Any] = {"samples": 3, "images": 20, "energy_j": 10.0, "sampler_cpu_s": 0.5, "elapsed_s": 10.0}
     first |= {"peak_gpu_memory_mib": 5.0, "peak_gpu_temperature_c": None}
     second = {"samples": 4, "images": 20, "energy_j": 30.0, "sampler_cpu_s": 0.1, "elapsed_s": 10.0}
     second |= {"peak_gpu_memory_mib": 4.0, "peak_gpu_temperature_c": 60.0}

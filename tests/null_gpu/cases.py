@@ -194,7 +194,7 @@ class Case:
         """Epochs of a training run: more than the recipe's warm-up; a checkpoint follows the last but one."""
         return 6 if self.recipe == "nvidia_cosine" else 3
 
-    def variables(self, data: Path) -> dict[str, str]:
+    def variables(self, data: Path) -> dict[str, Any]:
         """The job's environment, on the data set of `write_data`."""
         settings = {
             "WORKLOAD": self.workload,
@@ -235,8 +235,8 @@ def matrix() -> list[Case]:
     """Every case on a GPU."""
     found: dict[Case, None] = {}
     for workload, recipes in RECIPES.items():
-        for recipe, *job in itertools.product(recipes, PRECISIONS, ("train", "throughput"), (2, 1)):
-            precision, mode, ranks = job
+        jobs = itertools.product(recipes, PRECISIONS, ("train", "throughput"), (2, 1))
+        for recipe, precision, mode, ranks in jobs:
             case = Case(workload=workload, recipe=recipe, precision=precision, mode=mode, ranks=ranks)
             found[case] = None
             if workload == "rn50":  # FCN-HRNetW18 has one layout

@@ -16,7 +16,7 @@ from tests.null_gpu.cases import Case
 RUN = Path(__file__).with_name("run.sh")
 NODE = Path("/sys/devices/system/node/node0/cpulist")  # cores of this machine's first NUMA node
 BLOCKING = ", blocking"
-FEW = {  # a job of two steps an epoch: the first reads no loss, the second does
+FEW: dict[str, Any] = {  # a job of two steps an epoch: the first reads no loss, the second does
     **{"DGXSYSTEM": "DGXA100", "RANK_NUMA": "", "DEVICE": "gpu", "SEED": "7", "CLEAR_CACHES": "0", "PROGRESS": "plain"},
     **{"PRINT_STEPS": "2", "WARMUP_STEPS": "2", "MEASURED_STEPS": "2", "TELEMETRY_S": "0"},
     **{"HANG_TIMEOUT_S": "900", "THREADS": "1", "DATA_THREADS": "1"},  # several jobs share the machine
@@ -155,13 +155,13 @@ def start(folder: Path, *before: str, timeout_s: float = 1200, trial: str = "res
     """
     counts = folder / f"{trial}.counts"
     counts.mkdir(parents=True)
-    settings = {**FEW, "LOGDIR": str(folder / "logs"), "NULLGPU_OUT": str(counts), **variables}
+    settings: dict[str, Any] = {**FEW, "LOGDIR": str(folder / "logs"), "NULLGPU_OUT": str(counts), **variables}
     done = jobs.run([*before, str(RUN), "./run_and_time.sh"], timeout_s=timeout_s, **settings)
     log = folder / "logs" / settings["DGXSYSTEM"] / settings.get("WORKLOAD", "rn50") / f"{trial}.txt"
     return Job(done=done, log=log, ranks=read(counts))
 
 
-def trained_twice(case: Case, folder: Path, **variables: str) -> list[Job]:
+def trained_twice(case: Case, folder: Path, **variables: Any) -> list[Job]:
     """A training, and its resumption in the middle; both have ended as they must."""
     end = f"evaluation is 0.0000 after {case.epochs} epochs, below the target"  # nothing is computed
     first = start(folder, **variables)

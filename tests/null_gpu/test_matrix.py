@@ -92,8 +92,10 @@ def named(work: Counter[tuple[str, ...]], *parts: str) -> dict[tuple[str, ...], 
 def units(statistics: str, count: int, network: cases.Network) -> dict[tuple[str, ...], int]:
     """Forward calls of ResNet-50's units with `count` convolutions, three a bottleneck, with statistics each."""
     normalized = 3 * network.add_relu
-    images = {("cudnnFusedConvolution", "half", "NHWC"): count, ("cudnnFusedNormalize", "half", "NHWC"): normalized}
-    return {**images, (f"cudnnFused{statistics}",): count}
+    found: dict[tuple[str, ...], int] = {("cudnnFusedConvolution", "half", "NHWC"): count}
+    found[("cudnnFusedNormalize", "half", "NHWC")] = normalized
+    found[(f"cudnnFused{statistics}",)] = count
+    return found
 
 
 def updates(case: Case) -> int:
@@ -132,7 +134,8 @@ def check_layers(case: Case, step: Step) -> None:
             network = case.resnet50
             fused = {f"{way}Relu": network.relu, f"{way}AddRelu": network.add_relu}
             plain = case.normalizations - network.relu - network.add_relu
-            assert {name: norms[(name, *about)] for name in (*fused, way)} == {**fused, way: plain}
+            keys = {name: (name, *about) for name in (*fused, way)}
+            assert {name: norms[key] for name, key in keys.items()} == {**fused, way: plain}
 
 
 def check_units(work: Counter[tuple[str, ...]], case: Case) -> None:
@@ -141,7 +144,8 @@ def check_units(work: Counter[tuple[str, ...]], case: Case) -> None:
     inside = case.convolutions - 1
     backward = {("cudnnFusedWgrad", *about): inside, ("cudnnFusedBackward", *about): inside}
     assert named(work, "cudnnFused") == units("Statistics", inside, case.resnet50) | backward
-    found = {name: work[(name, *about)] for name in GRADIENTS}
+    keys = {name: (name, *about) for name in GRADIENTS}
+    found = {name: work[key] for name, key in keys.items()}
     assert found == dict(zip(GRADIENTS, (1, inside, 1), strict=True))
     ways = ("cudnnBatchNormalizationForwardTrainingExRelu", "cudnnBatchNormalizationBackwardExRelu")
     assert named(work, "Normalization") == dict.fromkeys(((way, *about) for way in ways), 1)  # the stem's

@@ -204,7 +204,8 @@ class _Lowering:
     def fused_batch_norm_act(self, op: Any) -> None:
         assert op.attr("act_type") == "relu"
         y, of = self.like(op.output("Y")[0]), slots_of(op)
-        self.norm(op, of, *of["X"], y)
+        (x,) = of["X"]
+        self.norm(op, of, x, y)
         if "Z" in of:
             total = self.like(y)
             self.add("elementwise_add", {"X": [y], "Y": of["Z"]}, {"Out": [total]}, axis=-1)

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,10 @@ def test_two_ranks_train_as_the_whole_batch(of: str) -> None:
     assert sorted(done.stdout.split("\n")) == ["", "rank 0 agrees", "rank 1 agrees"]
 
 
-def on_null_gpus(out: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def on_null_gpus(out: Path, **variables: Any) -> subprocess.CompletedProcess[str]:
     need(shutil.which("gcc") is not None, "gcc, which makes the libraries that answer")
-    more = {"PYTHONPATH": str(jobs.REPOSITORY), "DEVICE": "gpu", "WORKLOAD": "hrnet", "DGXNGPU": "2", "THREADS": "1"}
+    more: dict[str, Any] = {"PYTHONPATH": str(jobs.REPOSITORY), "DEVICE": "gpu", "WORKLOAD": "hrnet"}
+    more |= {"DGXNGPU": "2", "THREADS": "1"}
     command = [NULL_GPU, *jobs.mpirun(2, RANK, "null_gpu")]
     return jobs.run(command, timeout_s=900, NULLGPU_OUT=str(out), **more, **variables)
 

@@ -137,19 +137,16 @@ TRAINED = [  # captured, so at the least scale that the door chooses
 ]
 NARROW = replace(TRAINED[0], weights="late")  # one norm is short, in TF32 too, by the 11 bits that both have
 TRAINED.remove(NARROW)
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"knobs": "cuda_graph=1"},
+    {"knobs": "gradient_merge=2"},
+    {"knobs": "resnet_unit=1"},
+    {"layout": "NCHW"},
+)
 CASES = (
     *(Case(precision="tf32", knobs=knobs) for knobs in ("", "gradient_merge=2")),
-    *(
-        Case(precision=precision, **way)
-        for precision in ("amp_o2", "amp_o1")
-        for way in (
-            {},
-            {"knobs": "cuda_graph=1"},
-            {"knobs": "gradient_merge=2"},
-            {"knobs": "resnet_unit=1"},
-            {"layout": "NCHW"},
-        )
-    ),
+    *(Case(precision=precision, **way) for precision in ("amp_o2", "amp_o1") for way in WAYS),
     Case(precision="amp_o2", loss_scale=204),  # the least that is taken at this batch
     Case(precision="amp_o2", knobs="fuse_bn_act_ops=0,fuse_bn_add_act_ops=0"),
     Case(precision="amp_o2", knobs="enable_addto=0"),
@@ -186,7 +183,7 @@ def photographs(batch: int, width: int, height: int) -> np.ndarray:
         box = (left, top, left + sides[0], top + sides[1])
         crop = photograph.resize((width, height), Image.Resampling.BILINEAR, box)
         pixels = np.asarray(crop, dtype=np.float32)[:, :: rng.choice([-1, 1])]
-        images.append((pixels - np.float32(data.MEAN)) / np.float32(data.STD))
+        images.append((pixels - np.array(data.MEAN, np.float32)) / np.array(data.STD, np.float32))
     return np.stack(images)
 
 

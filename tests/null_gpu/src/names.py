@@ -21,7 +21,9 @@ def output(*command: str) -> str:
 def looked_up(library: Path) -> set[bytes]:
     """Functions that Paddle's `library` looks up in another one when it first calls them."""
     sections = output("readelf", "--section-headers", "--wide", str(library))
-    start, size = (int(text, 16) for text in re.search(r" \.dynstr +STRTAB +\w+ (\w+) (\w+)", sections).groups())
+    section = re.search(r" \.dynstr +STRTAB +\w+ (\w+) (\w+)", sections)
+    assert section is not None, sections
+    start, size = (int(text, 16) for text in section.groups())
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         found = re.findall(rb"_ZN(?:3phi|6paddle8platform)7dynload(\d+)(\w+)E\0", content[start : start + size])
     return {name for length, name in found if int(length) == len(name)}
