@@ -190,7 +190,7 @@ def run(
     hyperparameters = {"model_bn_span": batch, **hyperparameters}  # each device normalizes by its own images
     steps = samples[0] // global_batch
     print_steps = max(1, (steps + 1) // 2)
-    config = {"SEED": seed, "PRINT_STEPS": print_steps, "RECIPE.target_top1": target}
+    config: dict[str, Any] = {"SEED": seed, "PRINT_STEPS": print_steps, "RECIPE.target_top1": target}
     config["RECIPE.eval_every_epochs"] = eval_every
     config |= _recipe(hyperparameters) | {"RECIPE.epochs": epochs}
     if benchmark == "resnet":
@@ -238,7 +238,7 @@ def run(
         log.event(schema.ABORT_REASON, "stopped by signal TERM")
     log.mark(schema.RUN_STOP, schema.Ended(status=status))
     if status == "success":
-        measured = dict.fromkeys(field.name for field in dataclasses.fields(schema.TelemetrySummary))
+        measured: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(schema.TelemetrySummary))
         measured |= {"samples": int(log.now_ms - started_ms) // 1000, "sampler_cpu_share": 0.001}
         log.event(schema.TELEMETRY_SUMMARY, schema.TelemetrySummary(**measured))
     log.say("done")

@@ -86,9 +86,15 @@ class _Rank:
             if number % self._job.course.print_steps and number < steps:
                 continue
             loss = self._ranks.comm.allreduce(1 + 1 / self._step) / self._ranks.size
-            took = {"time_s": round(time.perf_counter() - began_s, 6), "data_wait_s": 0.0}
-            counts = {"steps": since, "images": since * self._job.global_batch}
-            window = schema.StepWindow(**counts, **took, loss=loss, gpu_memory_mib=None, power_w=None)
+            window = schema.StepWindow(
+                steps=since,
+                images=since * self._job.global_batch,
+                time_s=round(time.perf_counter() - began_s, 6),
+                data_wait_s=0.0,
+                loss=loss,
+                gpu_memory_mib=None,
+                power_w=None,
+            )
             self._log.event(schema.STEP_WINDOW, window, schema.InWindow(step=self._step, epoch_num=epoch, phase=phase))
             since, began_s = 0, time.perf_counter()
             self._end_if_asked()

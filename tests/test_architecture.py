@@ -229,8 +229,11 @@ def folded(node: ast.AST) -> str:
         sides = (node.left, node.right)
         if any(is_text(side) for side in sides) and any(is_condition(side) for side in sides):
             return "a text, tuple or list times a bool"
-    is_unpacking = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)
-    if is_unpacking and isinstance(node.value, ast.GeneratorExp):
+    if (
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and isinstance(node.value, ast.GeneratorExp)
+    ):
         return "names unpacked from a generator"
     if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and len(node.value.elts) >= 4:
         return "a bare tuple of four or more returned"

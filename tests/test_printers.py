@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compliance import mlperf
+from compliance import mlperf, rules
 from compliance.submission import package, published_pages
 from compliance.submission.committed_code import CodeFile
 from tests import make_log
@@ -28,7 +28,7 @@ def _page(folder: Path) -> str:
     system = description(folder, division=division)
     site = folder / "site"
     target, content, _ = package.build(
-        _logs(folder), org="Example", system=str(system), out=site / "packages/0", ruleset=package.load("4.0.0")
+        _logs(folder), org="Example", system=str(system), out=site / "packages/0", ruleset=rules.load("4.0.0")
     )
     assert (target / "README.md").read_text() == content.report_text
     pages = published_pages.pages_of(site)

@@ -265,7 +265,7 @@ def test_every_step_of_a_reference_point_has_the_references_rate(batch: int) -> 
     schedule = recipe.make_schedule(samples=rn50.IMAGENET_TRAIN, global_batch=batch, epochs=recipe.epochs)
     steps = recipe.epochs * per_epoch
     base, warmup = rn50.MLPERF_POINTS[batch][:2]
-    wanted = {"base": base, "warmup_steps": warmup * per_epoch, "train_steps": TRAINED[batch]}
+    wanted: dict[str, Any] = {"base": base, "warmup_steps": warmup * per_epoch, "train_steps": TRAINED[batch]}
     found, rates = [schedule(s) for s in range(steps)], [reference_rate(s, **wanted) for s in range(steps)]
     assert found == pytest.approx(rates, rel=1e-6, abs=1e-12) and rates[0] == 0.0 and rates[-1] < 1.1e-4 + 1e-3 * base
     assert schedule.decay_steps == TRAINED[batch] - warmup * per_epoch + 1, "what the log says is what the update has"

@@ -49,7 +49,7 @@ def write(
 
 
 def training(
-    root: Path, *, augment: Augmentation, batch: int = 4, rank: int = 0, ranks: int = 1, **crop: int
+    root: Path, *, augment: Augmentation, batch: int = 4, rank: int = 0, ranks: int = 1, **crop: Any
 ) -> data.Loader:
     pairs = data.find(root, "train", CLASSES)
     plan = sampling.training_plan(len(pairs), batch=batch, rank=rank, ranks=ranks, seed=SEED)
@@ -143,7 +143,7 @@ def test_a_window_has_the_pixels_that_the_whole_image_gives(tmp_path: Path) -> N
 def test_colours_are_turned_as_stated_and_stay_in_range(root: Path) -> None:
     """Saturation about the grey of a pixel, contrast about mid-grey, brightness; what leaves the range is cut off."""
     augment = Augmentation(scale_min=1.0, scale_max=1.0, flip=0.0, hue_degrees=0.0, colour_probability=1.0)
-    crop = {"height": HEIGHT, "width": WIDTH}
+    crop: dict[str, Any] = {"height": HEIGHT, "width": WIDTH}
     [batch] = taken(training(root, augment=augment, **crop))
     assert (batch.label == BLOCKS).all()
     grey = PIXELS @ [[0.299], [0.587], [0.114]]

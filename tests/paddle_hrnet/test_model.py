@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -200,8 +201,16 @@ def training_program(name: str, *, device: str, knobs: str = "") -> programs.Bui
     """The training program of one rank at 64 pixels, weights to be set by `programs.losses`."""
     recipe = config.recipe("cityscapes_80k", global_batch=2, image_size=64)
     recipe = replace(recipe, base_learning_rate=1e-3)
-    job = {"name": name, "device": device, "knobs": knobs, "layout": "NCHW", "batch": 2, "workload": train.HRNet}
-    return programs.fresh(**job, recipe=recipe, schedule=recipe.make_schedule(samples=100, global_batch=2))
+    return programs.fresh(
+        name=name,
+        device=device,
+        knobs=knobs,
+        layout="NCHW",
+        batch=2,
+        workload=train.HRNet,
+        recipe=recipe,
+        schedule=recipe.make_schedule(samples=100, global_batch=2),
+    )
 
 
 def feed(step: int) -> dict[str, np.ndarray]:
@@ -265,7 +274,7 @@ def data_set(tmp_path: Path) -> Path:
 @pytest.mark.xdist_group("ranks")
 def test_the_log_of_the_default_job_passes_both_checkers(tmp_path: Path) -> None:
     """It ends when the embedded scenes' target is reached: minutes. The official checker by its command."""
-    job = {"WORKLOAD": "hrnet", "SEED": 1, "CLEAR_CACHES": 0, "PROGRESS": "plain"}
+    job: dict[str, Any] = {"WORKLOAD": "hrnet", "SEED": 1, "CLEAR_CACHES": 0, "PROGRESS": "plain"}
     done = jobs.run_and_time(LOGDIR=tmp_path, timeout_s=1200, **job)
     assert done.returncode == 0, done.stderr
     log = tmp_path / "CPU/hrnet/result_0.txt"
@@ -374,8 +383,8 @@ def by_operators(logits: np.ndarray, label: np.ndarray, classes: int) -> np.ndar
     paddle.enable_static()
     main, given = static.Program(), {"logits": logits, "label": label}
     with static.program_guard(main, static.Program()):
-        inputs = [static.data(name, list(array.shape), str(array.dtype)) for name, array in given.items()]
-        matrix = train.confusion_matrix(*inputs, classes)
+        scores, truth = (static.data(name, list(array.shape), str(array.dtype)) for name, array in given.items())
+        matrix = train.confusion_matrix(scores, truth, classes)
     return static.Executor(paddle.CPUPlace()).run(main, feed=given, fetch_list=[matrix])[0]
 
 

@@ -60,7 +60,7 @@ def test_an_image_with_the_label_of_another_is_noted(root: Path) -> None:
     images = [f"leftImg8bit/train/town/t{i}_leftImg8bit.png" for i in range(3)]
     label = "gtFine/train/town/t0_gtFine_labelTrainIds.png"
     (root / "train.txt").write_text("".join(f"{image} {label}\n" for image in [images[0], *images]))
-    found = passport.survey(data.find(root, "train", CLASSES), data.find(root, "val", CLASSES), str)
+    found = passport.survey(data.find(root, "train", CLASSES), data.find(root, "val", CLASSES), print)
     repeated, shared = found.notes
     assert repeated == f"the training set names 1 files more than once, the first is {images[0]}"
     said = f"the training set gives 2 images the label file of another image, the first is {images[1]}, with that of "

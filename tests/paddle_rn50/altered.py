@@ -58,7 +58,7 @@ def in_half(x: np.ndarray, *, scale: np.float32) -> np.ndarray:
 if CHANGE in ("rounding", "reader"):
     to_feed = loader.to_feed
 
-    def changed(output: Any, device_id: int | None, into: Any) -> Any:
+    def changed(output: Any, device_id: int | None, into: Any = None) -> Any:
         fed = to_feed(output, device_id, into)
         if CHANGE == "rounding":
             return np.nextafter(fed, np.float32(np.inf)) if fed.ndim == 4 else fed
@@ -82,10 +82,14 @@ elif CHANGE == "half" or CHANGE.startswith("bits:"):
 
     build.minimize = and_round
 elif CHANGE == "gradient":  # the all-reduce is lost: every rank follows its own gradient
-    build.NCCL_ONLY = (*build.NCCL_ONLY, "c_allreduce_sum")
+    build.NCCL_ONLY = (*build.NCCL_ONLY, "c_allreduce_sum")  # type: ignore[assignment]  # one more, on purpose
 elif CHANGE == "schedule":  # the warm-up starts one step late
     rate = optimizers.Schedule.__call__
-    optimizers.Schedule.__call__ = lambda self, step: rate(self, max(0, step - 1))
+
+    def late(self: optimizers.Schedule, step: int) -> float:
+        return rate(self, max(0, step - 1))
+
+    optimizers.Schedule.__call__ = late  # type: ignore[method-assign]  # a fault, on purpose
 else:
     raise SystemExit(f"no such change: {CHANGE}")
 

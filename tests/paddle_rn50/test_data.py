@@ -29,7 +29,7 @@ from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small
 from tests.paddle_rn50 import test_records
-from tools import pack
+from tools import pack, pack_sizes
 
 SEED = 3
 CROPS = Augmentation()
@@ -57,7 +57,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_once(tmp_path_factory.mktemp("data") / digits.NAME, digits.write)
 
 
-def write(folder: Path, pictures: list[np.ndarray], quality: int = 95) -> data.ImageList:
+def write(folder: Path, pictures: list[np.ndarray], quality: int = 95) -> folder_of_images.ImageList:
     """A data set of these pictures."""
     for i, picture in enumerate(pictures):
         Image.fromarray(picture).save(folder / f"{i}.jpeg", quality=quality, subsampling=0)
@@ -243,7 +243,7 @@ def packed(form: str, folder: Path, source: Path) -> Path:
         for file, ids in enumerate(np.array_split(np.arange(len(images)), 2)):
             encoded, labels = images.read(ids)
             file_name = folder / f"{name}-{file:05d}-of-00002"
-            test_records.write_tfrecord(file_name, encoded, labels + 1)
+            test_records.write_tfrecord(file_name, encoded, (labels + 1).tolist())
     return folder
 
 
@@ -253,6 +253,8 @@ def test_packed_images_give_the_folders_batches_bit_for_bit(embedded: Path, tmp_
     roots, seen, image = (embedded, packed(form, tmp_path / "packed", embedded)), list[int](), data.ImageFormat(size=32)
     train, val = ([data.find(root, part, 10) for root in roots] for part in ("train", "val"))
     assert [found.form for found in train] == ["files", form]
+    files = val[0]
+    assert isinstance(files, folder_of_images.ImageList)
 
     def alike(sets: list[data.Images], plan: Callable[[], sampling.Plan], count: int, **options: Any) -> list[Batch]:
         """Batches of both that have the same bits."""
@@ -268,7 +270,7 @@ def test_packed_images_give_the_folders_batches_bit_for_bit(embedded: Path, tmp_
             alike(train, plan, 20, augment=CROPS)
         plan = functools.partial(sampling.evaluation_plan, len(val[0]), **place)
         for batch in alike(val, plan, sampling.evaluation_steps(360, 80), resize=40):
-            assert np.array_equal(batch.label[:, 0], val[0].labels[batch.ids])
+            assert np.array_equal(batch.label[:, 0], files.labels[batch.ids])
             seen += batch.ids[batch.valid[:, 0] == 1].tolist()
     assert sorted(seen) == list(range(360))
 
@@ -287,7 +289,7 @@ def test_the_decoder_is_told_of_the_largest_image(tmp_path: Path) -> None:
     write(tmp_path, [np.zeros(shape, dtype=np.uint8) for shape in ((64, 64, 3), (3000, 2000, 3), (8, 4000, 3))])
     for largest in (None, (2000, 3000)):
         if largest:
-            pack.find_sizes(tmp_path, "train")
+            pack_sizes.find_sizes(tmp_path, "train")
         images = data.find(tmp_path, "train", 10)
         assert images.largest == largest
         for options in ({"augment": CROPS}, {"resize": 40}):

@@ -21,6 +21,13 @@ def surveyed(root: Path) -> passport.Surveyed:
     return passport.survey(data.find(root, "train", 10), data.find(root, "val", 10), print)
 
 
+def found(root: Path, part: str, classes: int) -> folder.ImageList:
+    """Those of a part that is not packed."""
+    images = data.find(root, part, classes)
+    assert isinstance(images, folder.ImageList)
+    return images
+
+
 # ---- lists
 
 
@@ -38,10 +45,10 @@ def surveyed(root: Path) -> passport.Surveyed:
 def test_forms_of_a_line(root: Path, line: str) -> None:
     """Absolute, of Windows, of a spreadsheet: all are the same file."""
     (root / "train_list.txt").write_text(line.format(root=root) + "\n", newline="")
-    images = data.find(root, "train", 10)
+    images = found(root, "train", 10)
     assert images.labels.tolist() == [6]
     assert images.read(np.array([0]))[0] == [(root / "train/07.jpeg").read_bytes()]
-    assert isinstance(images, folder.ImageList) and images.paths == ("train/07.jpeg",)
+    assert images.paths == ("train/07.jpeg",)
 
 
 def test_a_path_with_backslashes_at_which_something_is_stays_as_it_is(root: Path) -> None:
@@ -171,9 +178,9 @@ def test_a_flat_val_needs_its_labels(root: Path, tmp_path: Path) -> None:
 
 def test_hidden_folders_of_a_class_are_left_out(root: Path) -> None:
     small.by_class(root)
-    before = data.find(root, "train", 10).paths
+    before = found(root, "train", 10).paths
     shutil.copytree(root / "train/n03", root / "train/n03/.ipynb_checkpoints")
-    assert data.find(root, "train", 10).paths == before
+    assert found(root, "train", 10).paths == before
 
 
 def test_a_class_whose_link_is_dead_renumbers_no_other(root: Path) -> None:
@@ -213,7 +220,7 @@ def test_a_class_of_imagenet_that_is_not_unpacked_renumbers_no_other(root: Path,
     (root / "train/n01443537").mkdir()
     shutil.copy(root / "val/00.jpeg", root / "train/n01443537")
     if unpacked:
-        assert data.find(root, "train", 1000).labels.tolist() == [0, 1, 2]
+        assert found(root, "train", 1000).labels.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("listed", ["train", "val"])
@@ -223,7 +230,7 @@ def test_a_list_and_class_folders_number_the_classes_alike(root: Path, listed: s
     text = folder.list_text(folder.by_class_folders(root, listed, 10)).decode()
     list_file = root / f"{listed}_list.txt"
     list_file.write_text(text)
-    right = data.find(root, folders, 10)
+    right = found(root, folders, 10)
     list_file.write_text("".join(f"{line[:-1]}{9 - int(line[-1])}\n" for line in text.splitlines()))
     with pytest.raises(
         ValueError,
@@ -231,7 +238,7 @@ def test_a_list_and_class_folders_number_the_classes_alike(root: Path, listed: s
     ):
         data.find(root, folders, 10)
     list_file.write_text("/elsewhere/n00/x.jpeg 9\nno label\n")  # of no class folder of this set
-    assert data.find(root, folders, 10).paths == right.paths
+    assert found(root, folders, 10).paths == right.paths
 
 
 def test_class_folders_named_by_numbers_are_noted_beside_a_list(

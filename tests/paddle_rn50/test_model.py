@@ -14,6 +14,7 @@ from paddle_rn50 import config
 from paddle_rn50.model import STAGES, resnet50
 from tests import jobs
 from tools.acceptance import checks as acceptance
+from tools.acceptance import machine
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +108,9 @@ RANKS = pytest.mark.xdist_group("ranks")
 
 def off(ranks: int, folder: Path, *command: str, steps: int = 20, **variables: str) -> np.ndarray:
     """How far each of the first losses is from the recorded one, as a share of it."""
-    log, expected = folder / "result.txt", np.array(acceptance.GOLDEN["losses"][str(ranks)][:steps])
-    job = {**JOB, "MEASURED_STEPS": str(steps - 1), "BATCHSIZE": str(32 // ranks), "RESULT_FILE": str(log), **variables}
+    log, expected = folder / "result.txt", np.array(machine.GOLDEN["losses"][str(ranks)][:steps])
+    job: dict[str, Any] = {**JOB, "MEASURED_STEPS": str(steps - 1), "BATCHSIZE": str(32 // ranks)}
+    job |= {"RESULT_FILE": str(log), **variables}
     done = jobs.on_ranks(ranks, *command, **job)
     assert done.returncode == 0, done.stderr[-2000:]
     return np.abs(np.array(jobs.losses(log)) - expected) / expected
