@@ -12,7 +12,7 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
          reader_cost: .., ips: .. samples/s, eta: ..   (ppcls/engine/train/utils.py)
          The costs are averages since iteration 5 of the epoch, where the meters are reset, and so on into the next
          epoch. Releases after 2.5 reset them after each row, too. Iterations count from 0.
-`ips` is that of rank 0 alone in all of them. Averages are differenced here.
+`ips` is that of rank 0 alone in all of them. Averages are differenced.
 """
 
 import re
@@ -22,9 +22,9 @@ from typing import NamedTuple
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.paddle import Launch
-from scoring.importers.running_averages import PrintedMean, run_on
+from scoring.importers.running_averages import NO_TOTALS, PrintedMean, Totals, run_on
 from scoring.importers.table import Columns, RowPosition, RowTime
-from scoring.importers.text import RowPattern, field, integer, number, plausible, plausible_wait_s, positive
+from scoring.importers.text import RowPattern, field, integer, number, plausible, positive
 from scoring.record import Window
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
@@ -76,42 +76,6 @@ def _is_precision_switch(path: str, name: str) -> bool:
         name: The key itself, such as "use_amp". Some names count at any place.
     """
     return name in _PRECISION_SWITCHES or path.startswith("AMP.")
-
-
-class Totals(NamedTuple):
-    """The totals of all steps that a row's printed averages cover."""
-
-    steps: int
-    time_s: float
-    wait_s: float | None  # the part of the time that waited for input; None: not printed
-
-    def since(self, before: "Totals") -> RowTime:
-        """Return the steps, their seconds and their wait for input that came after earlier totals of the same averages.
-
-        Args:
-            before: The earlier totals.
-
-        Returns:
-            The steps, seconds and wait. The seconds are None if the time did not grow. The wait is None if it is not
-            printed, or if it is over 1 % longer than the seconds.
-        """
-        steps = self.steps - before.steps
-        seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
-        return RowTime(steps, seconds, plausible_wait_s(self._wait_since(before), seconds))
-
-    def _wait_since(self, before: "Totals") -> float | None:
-        """Return the seconds of waiting for input that came after earlier totals, or None if none are printed.
-
-        Args:
-            before: The earlier totals. If their wait is None, it counts as 0.
-        """
-        if self.wait_s is None:
-            return None
-        wait_before_s = 0.0 if before.wait_s is None else before.wait_s
-        return max(0.0, self.wait_s - wait_before_s)  # the averages are rounded, so the difference may be below 0
-
-
-NO_TOTALS = Totals(steps=0, time_s=0.0, wait_s=0.0)  # right after the averages were reset
 
 
 class Meters(NamedTuple):

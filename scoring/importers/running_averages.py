@@ -1,5 +1,6 @@
-"""Tells whether the printed averages of a log go on from row to row, or begin anew with each row.
+"""Takes running averages apart: the steps between two rows, and whether a log's averages run on from row to row at all.
 
+A format that prints running averages makes `Totals` of each row, and takes those of the row before from them.
 Releases 2.1 to 2.5 of PaddleClas's dynamic graph print averages since a reset early in the epoch, later ones averages
 since the last row, both in the same words.
 """
@@ -10,11 +11,50 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from scoring.importers.table import RowTime
+from scoring.importers.text import plausible_wait_s
+
 MOST_STAMP_ERROR_S = 1.0  # of the time between two stamps of whole seconds
 CLEARLY_NEARER = 2.0  # one reading is right if it lies nearer to the stamps by this factor
 LEAST_CHANGES = 40  # with fewer, how they shrink may be chance
 RUNNING_SLOPE = -0.5  # halfway between the slopes of the two readings, which are -1 and 0
 _DIGIT_S = 1e-5  # the last printed digit of a step time
+
+
+class Totals(NamedTuple):
+    """The totals of all steps that a row's printed averages cover."""
+
+    steps: int
+    time_s: float
+    wait_s: float | None  # the part of the time that waited for input; None: not printed
+
+    def since(self, before: "Totals") -> RowTime:
+        """Return the steps, their seconds and their wait for input that came after earlier totals of the same averages.
+
+        Args:
+            before: The earlier totals.
+
+        Returns:
+            The steps, seconds and wait. The seconds are None if the time did not grow. The wait is None if it is not
+            printed, or if it is over 1 % longer than the seconds.
+        """
+        steps = self.steps - before.steps
+        seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
+        return RowTime(steps, seconds, plausible_wait_s(self._wait_since(before), seconds))
+
+    def _wait_since(self, before: "Totals") -> float | None:
+        """Return the seconds of waiting for input that came after earlier totals, or None if none are printed.
+
+        Args:
+            before: The earlier totals. If their wait is None, it counts as 0.
+        """
+        if self.wait_s is None:
+            return None
+        wait_before_s = 0.0 if before.wait_s is None else before.wait_s
+        return max(0.0, self.wait_s - wait_before_s)  # the averages are rounded, so the difference may be below 0
+
+
+NO_TOTALS = Totals(steps=0, time_s=0.0, wait_s=0.0)  # right after the averages were reset
 
 
 class PrintedMean(NamedTuple):

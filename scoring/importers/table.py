@@ -62,7 +62,7 @@ class FormatReader:
     first_step = 1  # the number of an epoch's first step
     prints_mean_times = False  # the time of a row is the mean over its steps; else it is that of its last step
     rate_scope: str | None = "device"  # whose images/s a row has: "device" or "global"
-    cumulative = False  # rates are running averages; this says it to readers, and the format differences them itself
+    cumulative = False  # rates are running averages, which the format itself differences (running_averages.py)
     rows_imply_batch = False  # rate x time is the batch, of one device or of all, as the rate is
     segmentation = False  # the program trains only segmentation networks
     # The lines around them
