@@ -113,7 +113,7 @@ class Checkpoints:
         if type(every_epochs) is not int or type(every_minutes) is not int or stop is None:
             return ""
         by_time = [step for step in self._waited_ms_by_step if not self._is_due_after_epoch(step, epoch_steps)]
-        # Minutes count from before the first event on.
+        # Minutes count from the first step on, which comes after these events.
         init_start_ms = self._run.first_event(schema.INIT_START).time_ms
         first_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
         minutes = (stop.time_ms - max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)) / 60_000

@@ -121,7 +121,7 @@ class Keeper(Hook):
             _prepare_folder(self._folder, start)
 
         # What makes a checkpoint due at the end of a window of steps.
-        self._last_checkpoint_s = time.monotonic()  # when the last one began, or this run did
+        self._last_checkpoint_s: float | None = None  # when the last one began, or the first step; None before it
         self._signal = NO_SIGNAL  # the last one that asked the run to end
         self._earlier_handlers: dict[int, Any] = {}  # by signal; empty until `_catch_signals`
 
@@ -171,6 +171,11 @@ class Keeper(Hook):
         if self._on_disk:
             in_words = f"the last good checkpoint is {self._on_disk[-1]}{suffix}"
         return str(self._ranks.comm.bcast(in_words))
+
+    def run_begins(self) -> None:
+        """Count CHECKPOINT_MINUTES from the first step on: the log has begun by then, so its clock holds them."""
+        if self._last_checkpoint_s is None:
+            self._last_checkpoint_s = time.monotonic()
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint after a window of training steps, if one is due; every rank must call this.
@@ -245,6 +250,7 @@ class Keeper(Hook):
 
     def _is_due(self) -> bool:
         """Say whether CHECKPOINT_MINUTES are set and have passed since the last checkpoint, by this rank's clock."""
+        assert self._last_checkpoint_s is not None, "a window has ended before the first step"
         limit_s = 60 * self._settings.minutes
         return limit_s > 0 and time.monotonic() - self._last_checkpoint_s >= limit_s
 

@@ -8,6 +8,7 @@ import signal
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,10 @@ def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, built)
     made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_epochs=0, checkpoint_minutes=1)
     before = signal.getsignal(signal.SIGTERM)
     with made:
+        made.run_begins()
         assert made.window_ends(built.main, Timing(), step=3, epoch=1) == 0.0
         made._last_checkpoint_s -= 61
+        made.run_begins()  # of a later epoch
         assert made.window_ends(built.main, Timing(), step=14, epoch=2) > 0.0
         made._wait_for_writer()
         signal.raise_signal(signal.SIGTERM)
@@ -147,9 +150,23 @@ def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, built)
     assert (metadata["position"]["epoch"], metadata["position"]["epoch_step"]) == (2, 4)
 
 
+def test_minutes_count_from_the_first_step(tmp_path, one_rank, built, monkeypatch):
+    """Before it a run asks GPUs and flushes caches, and its log has not begun: the check could not count that time."""
+    clock = mock.Mock(spec=time.monotonic, return_value=0.0)
+    monkeypatch.setattr(checkpoint, "time", mock.Mock(spec=time, wraps=time, monotonic=clock))
+    with keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_minutes=1) as made:
+        clock.return_value = 59.0
+        made.run_begins()
+        clock.return_value = 118.0
+        assert made.window_ends(built.main, Timing(), step=3, epoch=1) == 0.0
+        clock.return_value = 119.0
+        assert made.window_ends(built.main, Timing(), step=4, epoch=1) > 0.0
+
+
 def test_a_step_has_one_checkpoint_where_it_is_due_by_minutes_and_after_the_epoch(tmp_path, one_rank, built):
     log = tmp_path / "result_0.txt"
     with keeper(one_rank, tmp_path / "kept", log, checkpoint_epochs=2, checkpoint_minutes=1) as made:
+        made.run_begins()
         for epoch in (1, 2):
             made._last_checkpoint_s -= 61
             waited_s = made.window_ends(built.main, Timing(), step=10 * epoch, epoch=epoch)
