@@ -23,6 +23,12 @@ GPU3    SYS    NV2    NV1     X     PHB     20-39
 mlx5_0  PIX    PIX    PHB    PHB     X
 """
 TOPOLOGY = json.loads(json.dumps(asdict(nvidia_smi.parse_topology(DGX1))))
+ODD_LINKS: tuple[dict[str, Any], ...] = (
+    {"links": [["X", "NV1"], ["NV1"]]},
+    {"links": [["X"]] * 5},
+    {"links": 3},
+    {"devices": []},
+)
 
 
 def write_log(

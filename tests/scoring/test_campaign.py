@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 import yaml
@@ -173,12 +174,13 @@ def test_a_job_exports_what_the_report_says_and_is_started_where_its_nodes_are(
 
 def write_log(folder: Path, exports: dict[str, str], *, step_time_s: float, status: str | None = "success") -> Path:
     """A log as a job of `exports` would write it, every step of the same time, and thrice that in the warm-up."""
-    said = {name: int(value) if value.isdigit() else value for name, value in exports.items()}
+    said: dict[str, Any] = {name: int(value) if value.isdigit() else value for name, value in exports.items()}
     nodes, warm_up = said["DGXNNODES"], said["WARMUP_STEPS"]
     times = [3 * step_time_s] * warm_up + [step_time_s] * said["MEASURED_STEPS"]
-    size = {"devices": nodes * said["DGXNGPU"], "batch": said["BATCHSIZE"], "every": said["PRINT_STEPS"]}
-    of_log = {"mode": "throughput", "warm_up": warm_up, "nodes": nodes, "precision": said["PRECISION"]}
-    text = make_log.mllog(make_log.run_of(times, share=0, **size), status=status or "", **of_log)
+    devices, batch = nodes * said["DGXNGPU"], said["BATCHSIZE"]
+    run = make_log.run_of(times, share=0, devices=devices, batch=batch, every=said["PRINT_STEPS"])
+    of_log: dict[str, Any] = {"mode": "throughput", "warm_up": warm_up, "nodes": nodes, "precision": said["PRECISION"]}
+    text = make_log.mllog(run, status=status or "", **of_log)
     config = {name: {"value": value, "origin": "environment"} for name, value in said.items()}
     text = f"# {json.dumps({'config': config})}\n{text}".replace('"gpu_memory_mib": null', '"gpu_memory_mib": 12000')
     if status is None:
@@ -371,7 +373,7 @@ def own(tmp_path: Path) -> dict[str, str]:
     return {name: str(path) for name, path in places.items()} | {"RUNNER_DOES": ""}
 
 
-def campaign_sh(own: dict[str, str], *arguments: str, **variables: str) -> CompletedProcess[str]:
+def campaign_sh(own: dict[str, Any], *arguments: str, **variables: Any) -> CompletedProcess[str]:
     return jobs.run([CAMPAIGN_SH, *arguments], **(own | variables))
 
 
@@ -406,7 +408,7 @@ def test_a_failed_run_is_said_and_repeated(own: dict[str, str], tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_a_stopped_campaign_goes_on_where_it_was(own: dict[str, str], tmp_path: Path) -> None:
+def test_a_stopped_campaign_goes_on_where_it_was(own: dict[str, Any], tmp_path: Path) -> None:
     first = jobs.begin([CAMPAIGN_SH, "dlperf", "--shrink"], **(own | {"RUNNER_DOES": "hang"}))
     folder = tmp_path / "results" / "campaigns" / "shrunk_rn50" / RUNS[1]
     jobs.until(lambda: bool(list(folder.glob("trial_1/**/result_0.txt"))), first)

@@ -176,9 +176,9 @@ def test_the_page_and_the_table_hold_each_run_and_nothing_else_is_written_over(
     (tmp_path / "other.csv").write_text("mine")
     (tmp_path / "link.html").symlink_to(runs[0])
     kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    others = {"show": ("other.html", "link.html"), "export": ("other.csv",)}
+    others: dict[str, tuple[str, ...]] = {"show": ("other.html", "link.html"), "export": ("other.csv",)}
     for action, names in others.items():
-        for out in (runs[0], "history.sqlite", "new.txt", *names):
+        for out in (str(runs[0]), "history.sqlite", "new.txt", *names):
             assert command(action, tmp_path / out).returncode == 2
     assert kept == {path: path.read_bytes() for path in tmp_path.iterdir()}
 

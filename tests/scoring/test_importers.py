@@ -11,7 +11,7 @@ import pytest
 
 from runlog import schema
 from scoring.figure.protocols import find
-from scoring.figure.score import run_figure
+from scoring.figure.run import run_figure
 from scoring.importers import read_record, table
 from scoring.record import InputError, Record
 from tests import jobs, make_log
@@ -139,7 +139,7 @@ def test_the_figure_is_as_the_time_and_the_devices_are(tmp_path: Path, name: str
 
     def figure(seconds: float = 0.5, devices: int = 8, batch: int = 32) -> float:
         made = samples.run_of(samples.steady(160, seconds), devices=devices, batch=batch)
-        told = {"devices": devices, "batch_per_device": batch} if name in samples.OPTIONS else {}
+        told: dict[str, Any] = {"devices": devices, "batch_per_device": batch} if name in samples.OPTIONS else {}
         return run_figure(read(tmp_path, samples.WRITERS[name](made), **told), find(rule)).value
 
     once = figure()

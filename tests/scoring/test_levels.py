@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,9 @@ def test_score_says_that_an_aborted_run_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_runs_on_the_same_hosts_are_not_called_runs_of_one_host(tmp_path: Path) -> None:
-    nodes = [{"host": host, "cpu": "Example CPU", "cores": 4, "gpus": []} for host in ("node1", "node2")]
+    nodes: list[dict[str, Any]] = [
+        {"host": host, "cpu": "Example CPU", "cores": 4, "gpus": []} for host in ("node1", "node2")
+    ]
     header = f"# {json.dumps({'hardware': {'nodes': nodes}})}\n"
     texts = [samples.mllog(samples.run_of([0.5 + at / 100] * 200), nodes=2) for at in range(2)]
     logs = [write(tmp_path, f"{at}.txt", header + text) for at, text in enumerate(texts)]

@@ -214,7 +214,10 @@ def test_the_labels_of_an_axis_that_spans_the_rates_differ_and_are_not_cut(rate:
     draw = functools.partial(
         plots.throughput,
         runs=[plots.RunOfPlot("run 1", windows)],
-        **{"axis_unit": "s", "rate_unit": "images/s", "level": None, "starts_at_zero": False},
+        axis_unit="s",
+        rate_unit="images/s",
+        level=None,
+        starts_at_zero=False,
     )
     plot = plots.drawn(Figure(name="rates", title="", caption="", draw=draw))
     low, high = plot.axes.get_ylim()
@@ -240,7 +243,7 @@ def test_times_are_in_minutes_from_5_minutes_and_in_hours_from_3_hours(longest_s
 )
 def test_runs_on_synthetic_images_are_told_apart_from_the_published_ones(dataset: dict[str, Any], said: str) -> None:
     header = {"config": {"RECIPE.image_size": {"value": 224}}, "dataset": dataset}
-    fields = {"model": "resnet50_v1.5", "precision": "fp32", "math_mode": "fp32", "header": header}
+    fields: dict[str, Any] = {"model": "resnet50_v1.5", "precision": "fp32", "math_mode": "fp32", "header": header}
     record = Record(file="a", sha256="a", lines=2, format="mllog", windows=(), **fields)
     note = published_curves(record, read_published()).note
     assert note.endswith(said or "Published tables of ResNet-50 at fp32.")
@@ -257,7 +260,7 @@ def test_runs_on_synthetic_images_are_told_apart_from_the_published_ones(dataset
 def test_a_run_of_hrnet_on_full_crops_is_as_the_published_ones(width: int, is_synthetic: bool, said: str) -> None:
     config = {"RECIPE.image_height": {"value": 512}, "RECIPE.image_width": {"value": width}}
     header = {"config": config, "dataset": {"name": "cityscapes", "synthetic": is_synthetic}}
-    fields = {"model": "fcn_hrnetw18", "precision": "fp32", "math_mode": "fp32", "header": header}
+    fields: dict[str, Any] = {"model": "fcn_hrnetw18", "precision": "fp32", "math_mode": "fp32", "header": header}
     record = Record(file="a", sha256="a", lines=2, format="mllog", windows=(), **fields)
     assert published_curves(record, read_published()).note.endswith(said)
 
@@ -295,7 +298,7 @@ def test_one_window_and_one_more_run_are_counted_as_one(tmp_path: Path) -> None:
 
 def test_systems_that_differ_in_their_framework_have_names_and_efficiencies_of_their_own(tmp_path: Path) -> None:
     step_s = {("paddlepaddle", 1): 0.5, ("paddlepaddle", 8): 0.55, ("pytorch", 1): 0.5, ("pytorch", 8): 0.9}
-    logs = []
+    logs: list[Path] = []
     for (framework, devices), seconds in step_s.items():
         log = tmp_path / f"{framework}-{devices}.txt"
         logs.append(write_log(log, devices=devices, step_s=seconds, seed=len(logs), framework=f"{framework} 2"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compliance import mlperf
-from compliance.mlperf import SubmissionRuns
+from compliance.official.rounds import SubmissionRuns
 from runlog.verdict import UNKNOWN
 from scoring.figure import protocols
 from scoring.importers import read_record

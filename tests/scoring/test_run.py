@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compliance import mlperf
-from compliance.mlperf import SubmissionRuns
+from compliance.official.rounds import SubmissionRuns
 from runlog import schema
 from scoring.figure import protocols, warnings
 from scoring.figure.run_count import with_runs_of_benchmark
@@ -103,7 +103,7 @@ def test_no_window_that_is_marked_as_warm_up_is_measured(
     if not marks_measured:
         text = text.replace('"phase": "measured"', '"phase": "train"')
     log = write(tmp_path, "a.txt", text)
-    options = (log, "--protocol", protocol, "--runs", 1)
+    options: tuple[object, ...] = (log, "--protocol", protocol, "--runs", 1)
     if refuses_all or not marks_measured:
         code, _, error = command("score", *options)
         says = f"protocol {protocol} would measure windows that the log marks as warm-up"

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from scoring.predict import scale
-from scoring.predict.loss import ScalingLoss
+from scoring.predict.loss import ScalingLoss, back_test, fit_scaling_loss, median_errors, published_tables
 from scoring.published.table import Figure, read_published, systems_by_devices
 from tests.jobs import REPOSITORY
 from tests.scoring import samples
 from tests.scoring.samples import scoring
 
 ROWS = read_published()
-TABLES = scale.published_tables(ROWS)
+TABLES = published_tables(ROWS)
 
 
 def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
@@ -33,7 +32,7 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
     # t of 9 degrees of freedom is 2.262
     assert math.log(widths[1]) / 2 == pytest.approx(2.262 * 0.03 * math.sqrt(1.1), rel=1e-3)
     assert loss.relative_interval_95(4, 4, 0.01)[1] == pytest.approx(math.exp(0.02262), rel=1e-4)
-    learnt = scale.fit_scaling_loss(TABLES)  # as docs/scale-model.md has it
+    learnt = fit_scaling_loss(TABLES)  # as docs/scale-model.md has it
     assert (round(learnt.loss, 3), round(learnt.spread, 4), learnt.tables) == (0.081, 0.0343, 23)
 
 
@@ -42,12 +41,12 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
 
 def test_a_table_of_an_unsaid_batch_names_none() -> None:
     figures = [row for row in ROWS if row.table == "oneflow" and row.nodes and row.metric == "throughput"]
-    unsaid = scale.published_tables([replace(row, batch_per_device=None) for row in figures])
+    unsaid = published_tables([replace(row, batch_per_device=None) for row in figures])
     assert unsaid and not any("None" in table.name for table in unsaid)
 
 
 def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
-    results = scale.back_test(TABLES)
+    results = back_test(TABLES)
     names, reports = [table.name for table in TABLES], Counter(table.report for table in TABLES)
     assert {result.table for result in results} == set(names) and len(names) == len(set(names))
     assert reports == {"dlperf": 1, "perf_rn50": 6, "fleetx": 10, "perf_hrnet": 4, "oneflow": 2}
@@ -56,8 +55,8 @@ def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
 
 
 def test_the_model_beats_its_baselines_and_its_intervals_hold_on_reports_that_it_did_not_see() -> None:
-    results = scale.back_test(TABLES)
-    errors = scale.median_errors(results)
+    results = back_test(TABLES)
+    errors = median_errors(results)
     assert errors["loss over (M-1)/M"] < errors["0.95 x linear"] < errors["linear"]
     held = sum(result.covered for result in results)
     assert held / len(results) >= 0.9
@@ -81,8 +80,7 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
         for table in TABLES
     ]
     before, after = (
-        [result.predicted for result in scale.back_test(tables) if result.report == "oneflow"]
-        for tables in (TABLES, doubled)
+        [result.predicted for result in back_test(tables) if result.report == "oneflow"] for tables in (TABLES, doubled)
     )
     assert before == after and len(before) == 4
 

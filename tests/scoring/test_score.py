@@ -361,7 +361,7 @@ A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory_gib": 39.6}
 def record(*, gpus: Any = (A100,) * 8, sizes: dict[str, Any] | None = None, **fields: Any) -> Record:
     config = {f"RECIPE.image_{name}": {"value": value} for name, value in (sizes or {"size": 224}).items()}
     header = {"hardware": {"nodes": [{"gpus": list(gpus)}]}, "config": config}
-    of_run = {"model": "resnet50_v1.5", "devices": 8, "precision": "amp_o2", "header": header}
+    of_run: dict[str, Any] = {"model": "resnet50_v1.5", "devices": 8, "precision": "amp_o2", "header": header}
     return Record(file="a", sha256="", lines=1, format="mllog", **(of_run | fields))
 
 
@@ -395,6 +395,9 @@ def test_a_figure_is_a_share_of_the_cards_peak(fields: dict[str, Any], peak: flo
     assert utilization([hrnet], 100.0) == pytest.approx(100 * 220_648_587_264 / (8 * peak))
 
 
+NO_NODES: tuple[Any, ...] = (None, [], {"nodes": 1})
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -404,7 +407,7 @@ def test_a_figure_is_a_share_of_the_cards_peak(fields: dict[str, Any], peak: flo
         *({"gpus": gpus} for gpus in ((), [A100, {"name": "H100"}], [{"name": [1], "memory_gib": "x"}], [3])),
         *({"sizes": {"size": size}} for size in (160, None, [224], "224", 1e400)),
         *({name: None} for name in ("devices", "precision", "model")),
-        *({"header": {"hardware": hardware, "config": hardware}} for hardware in (None, [], {"nodes": 1})),
+        *({"header": {"hardware": hardware, "config": hardware}} for hardware in NO_NODES),
     ],
 )
 def test_what_a_log_does_not_say_gives_no_share(fields: dict[str, Any]) -> None:

@@ -78,13 +78,13 @@ def test_a_rank_is_blamed_only_if_chance_makes_none_of_all_ranks_so_often_the_sl
     Chernoff's bound for it alone is exp(-8 D) = 0.7 % with D = 0.61, and for any of the 8 ranks 6 %. Of 64 windows it
     is 8 x 0.006 %.
     """
-    waits = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "data_wait_most_s": 0.0}
-    computes = {"compute_least_s": 0.4, "compute_median_s": 0.4, "compute_most_s": 0.5}
+    waits: dict[str, Any] = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "data_wait_most_s": 0.0}
+    computes: dict[str, Any] = {"compute_least_s": 0.4, "compute_median_s": 0.4, "compute_most_s": 0.5}
     plain = record_of([0.5] * count)
     windows = []
     for at, window in enumerate(plain.windows):
         rank = 3 if at % 32 < 19 else at % 3
-        who = {"data_wait_rank": 0, "data_wait_host": "a", "compute_rank": rank, "compute_host": "a"}
+        who: dict[str, Any] = {"data_wait_rank": 0, "data_wait_host": "a", "compute_rank": rank, "compute_host": "a"}
         windows.append(dataclasses.replace(window, rank_times=RankTimes(**waits, **computes, **who)))
     found = stragglers.warn_of_slow_rank(plain, windows, "compute", action="computes")
     assert [one.check for one in found] == said
