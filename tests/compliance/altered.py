@@ -4,8 +4,9 @@ import ast
 import functools
 import itertools
 import json
+import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +196,13 @@ def intervals(log: Altered, change: Callable[[list[float]], list[float]], kind: 
               for n in range(log.text.count(f'"{kind}_start"')) for end in ("start", "stop")]  # fmt: skip
     took = [stop - start for start, stop in zip(bounds[::2], bounds[1::2], strict=True)]
     for number, (old, new) in enumerate(zip(took, change(took), strict=True)):
-        clock(log, lambda ms, by=new - old: ms + by, f"{kind}_stop", number)
+        clock(log, functools.partial(operator.add, new - old), f"{kind}_stop", number)
     return by_clock(log)
+
+
+def lasting(new_ms: Sequence[float]) -> Callable[[list[float]], list[float]]:
+    """A change of the intervals to these times."""
+    return lambda took: [*new_ms]
 
 
 def accuracies(log: Altered) -> list[float]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from compliance import rules
 from compliance.submission import committed_code, package
 from tests import jobs
 from tests.compliance.packages import description, five, little
@@ -43,6 +44,6 @@ def built(tmp_path_factory: pytest.TempPathFactory, little_code: tuple[Path, str
             org="Example",
             system=str(description(folder)),
             out=folder / "out",
-            ruleset=package.load("4.0.0"),
+            ruleset=rules.load("4.0.0"),
         )
     return target, content.manifest | {"official": answers, "logs": logs}

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from compliance import rules
+from compliance.official import rule_files
 from compliance.official import tools as official
 from tests import jobs, json_schema, make_log
 from tests.compliance.altered import Altered, answer, compliance, foreign, write
@@ -349,9 +350,10 @@ def test_junit_has_a_failure_for_each_error(tmp_path: Path) -> None:
     assert (good.get("failures"), bad.get("failures")) == ("0", "3")
     cases = {case.get("name"): case for case in bad}
     assert cases["verdict"].find("failure") is not None
-    assert cases["value-type"].find("failure").get("message") == r'eval_accuracy is "<\u0000&\u001b>"'
+    failure = cases["value-type"].find("failure")
+    assert failure is not None and failure.get("message") == r'eval_accuracy is "<\u0000&\u001b>"'
     assert int(bad.get("tests", "0")) == len(cases)
-    assert cases["value-type"].find("failure").text.startswith("line ")
+    assert failure.text is not None and failure.text.startswith("line ")
     (lacking,) = write(tmp_path, Altered(make_log.run()).drop_all("eval_accuracy").text)
     compliance("check", lacking, "--junit", tmp_path / "lacking.xml")
     said = (tmp_path / "lacking.xml").read_text()
@@ -403,7 +405,7 @@ def test_annotations_of_github(tmp_path: Path) -> None:
 
 
 def test_the_findings_are_as_their_schema_says(tmp_path: Path) -> None:
-    schema = json.loads((rules.RULES.parent / "findings.schema.json").read_text())
+    schema = json.loads((rule_files.RULES.parent / "findings.schema.json").read_text())
     texts = Altered(make_log.run(seed=1)).drop("init_start").text, make_log.closed_run(seed=2), "\0"
     said = answer("check", "--official", *write(tmp_path, *texts), status=1)
     json_schema.validate(said, schema)
@@ -416,6 +418,6 @@ def test_the_check_of_a_log_starts_without_what_only_others_need(tmp_path: Path)
     """Imports are most of its time: those of JUnit, --explain and Python's statistics are left out."""
     code = "import sys; from compliance.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
     [path] = write(tmp_path, make_log.run())
-    done = jobs.run([sys.executable, "-c", code, "check", path])
+    done = jobs.run([sys.executable, "-c", code, "check", str(path)])
     assert "PASS" in done.stdout
     assert not {"difflib", "hashlib", "html", "jinja2", "statistics"} & set(done.stderr.split())

@@ -1,6 +1,7 @@
 """Figures of ImageNet that was shrunk beforehand are refused by the bytes of its files."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from tests import make_log
 from tests.compliance.altered import Altered
 from tests.compliance.test_strict import broken_rules
 
-WHOLE = {"train": 146_900_000_000, "eval": 6_706_000_000}  # between no padding of the archives and all of it
+# between no padding of the archives and all of it
+WHOLE: dict[str, Any] = {"train": 146_900_000_000, "eval": 6_706_000_000}
 UPPER = 1_300_000_000_000  # of a data set that was enlarged
 
 
@@ -52,7 +54,7 @@ def with_passports(text: str, *, is_exact: bool = True, **bytes_of: int) -> Alte
     ],
 )
 def test_images_that_are_not_imagenets_are_found_by_their_bytes(
-    division: str, bytes_of: dict[str, int], is_exact: bool, difference: str
+    division: str, bytes_of: dict[str, Any], is_exact: bool, difference: str
 ) -> None:
     log = with_passports(make_log.closed_run(division=division), is_exact=is_exact, **bytes_of)
     actual = broken_rules("4.0.0", log.text)[0].get("data-distributed", "")
@@ -60,7 +62,7 @@ def test_images_that_are_not_imagenets_are_found_by_their_bytes(
 
 
 def test_bytes_are_asked_of_no_other_data_set_benchmark_or_log() -> None:
-    small = {"train": 4_000_000, "eval": 1_000_000}
+    small: dict[str, Any] = {"train": 4_000_000, "eval": 1_000_000}
     digits = with_passports(make_log.run(), **small)
     landscapes = with_passports(make_log.closed_hrnet_run(), **small)
     unknown = make_log.closed_run()
@@ -69,6 +71,7 @@ def test_bytes_are_asked_of_no_other_data_set_benchmark_or_log() -> None:
 
 
 def test_a_run_on_shrunk_images_is_no_mlperf_result() -> None:
+    passport: dict[str, Any]
     for passport, is_mlperf in (({}, True), (WHOLE, True), ({"train": 48_000_000_000}, False)):
         text = make_log.closed_run()
         log = HeldLog("0/result_0.txt")

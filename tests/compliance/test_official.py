@@ -80,7 +80,7 @@ def agreed(folder: Path, text: str, version: str = "4.0.0", *, benchmark: str = 
 
 # --- logs altered by chance ---
 
-VALUES = (
+VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 0.5, 0.759, 0.7591, 0.99, 1.0, 1e-4, 1e30, 2**70, "", "x", "1", [], {}, [1]),
     {"a": 1},
     *("open", "closed", "resnet", "hrnet", "bert", "sgd", "lars", "cloud", "aborted", "success", 1437, 1281167, 0.001),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,7 +181,7 @@ def test_a_throughput_run_owes_no_epochs_of_its_recipe(tmp_path: Path) -> None:
         ({"blocked_s": 20.0}, False),
     ],
 )
-def test_a_checkpoint_has_the_file_of_its_step(forged: dict[str, object], passes: bool, tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_file_of_its_step(forged: dict[str, Any], passes: bool, tmp_path: Path) -> None:
     log = Altered(run())
     log.add_after("step_window", by.checkpoint(log, step=22), 0).inside("checkpoint", **forged)
     _, [file] = check(*write(tmp_path, log.text))

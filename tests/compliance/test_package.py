@@ -133,7 +133,12 @@ def test_hrnet_is_packaged_and_the_tools_that_do_not_know_it_are_named(commit, t
 
 def _replaced(old: str, new: str) -> Callable[[Path], None]:
     """Another text in each log."""
-    return lambda logs: [p.write_text(re.sub(old, new, p.read_text(), flags=re.M)) for p in logs.iterdir()] and None
+
+    def replace(logs: Path) -> None:
+        for path in logs.iterdir():
+            path.write_text(re.sub(old, new, path.read_text(), flags=re.M))
+
+    return replace
 
 
 def _edit(logs: Path, number: int, change: Callable[[Altered], object]) -> None:
@@ -146,6 +151,11 @@ def _edit(logs: Path, number: int, change: Callable[[Altered], object]) -> None:
 def _batch_of_64(logs: Path) -> None:
     """In one of the logs, which began first."""
     (logs / "result_3.txt").write_text(make_log.run(seed=200, batch=32))
+
+
+def _abort_two(logs: Path) -> None:
+    for number in (3, 4):
+        _edit(logs, number, lambda log: log.aborted())
 
 
 def _forge_source(logs: Path) -> None:
@@ -178,7 +188,7 @@ def _receipt_of_another(logs: Path) -> None:
         (_forge_source, "own-log"),
         (_receipt_of_another, "differs from what was checked (result_5.txt.checked)"),
         (
-            lambda logs: [_edit(logs, n, lambda log: log.aborted()) for n in (3, 4)],
+            _abort_two,
             "did not reach the target; one run of a submission may fail to",
         ),
     ],

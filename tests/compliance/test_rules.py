@@ -387,7 +387,7 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
     for seed, same in ((1, 36), (2, equal)):
         log = Altered(foreign(closed_run(seed=seed)))
         new_ms = [int(took[n] if n < same else chance.gauss(36_000, 300)) for n in range(36)]
-        texts.append(intervals(log, lambda _, new_ms=new_ms: new_ms).text)
+        texts.append(intervals(log, by.lasting(new_ms)).text)
     write(tmp_path, *texts)
     _, files = check(tmp_path, "--verdict", "strict")
     assert rules_broken(files[1]) == ({"runs-differ"} if found else set())

@@ -3,6 +3,8 @@
 docs/audit.md tells of more of both.
 """
 
+import functools
+import operator
 import random
 import tarfile
 from collections.abc import Callable
@@ -170,7 +172,8 @@ def judge_forgery(forgery: Forgery, other: str, text: str, ruleset: str) -> None
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_forgeries_of_a_published_run(name: str, published_runs: list[str]) -> None:
-    judge_forgery(PUBLISHED[name], *published_runs, "1.1.0")
+    other, text = published_runs
+    judge_forgery(PUBLISHED[name], other, text, "1.1.0")
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -384,7 +387,7 @@ def test_a_slow_epoch_of_our_own_condemns_no_other(epochs_ms: list[int]) -> None
     log = Altered(make_log.run(epochs=36, epoch_ms=2_000, target=None, cores=32))
     for number, took_ms in enumerate(epochs_ms):
         for window in (2 * number, 2 * number + 1):
-            by.clock(log, lambda ms, more=took_ms // 2 - 1_000: ms + more, "step_window", window)
+            by.clock(log, functools.partial(operator.add, took_ms // 2 - 1_000), "step_window", window)
             log.inside("step_window", window, time_s=took_ms / 2000)
         rate = 1408 / took_ms * 1000
         log.inside("epoch_throughput", number, time_s=took_ms / 1000, images_per_s=rate)
