@@ -176,11 +176,11 @@ def optimizer_events(
 ) -> list[tuple[schema.Point[Any], Any]]:
     """Return the optimizer's name and hyperparameters as events of the log.
 
-    The event of a hyperparameter has one name for SGD and another for LARS.
+    The event of a hyperparameter has another name for each kind of optimizer.
 
     Args:
         schedule: The learning rates for the run's global batch.
-        optimizer: The recipe's optimizer, with its kind, "sgd" or "lars", and its momentum and weight decay.
+        optimizer: The recipe's optimizer, with its kind, such as "sgd", and its momentum and weight decay.
         warmup_epochs: Epochs in which the learning rate rises, as the recipe says.
 
     Returns:
@@ -201,6 +201,6 @@ def optimizer_events(
     ]
     for name, value in hyperparameters.items():
         events.append((kind.points[name], value))
-    if optimizer.kind == "lars":
-        events.append((schema.LARS_EPSILON, optimizer.lars_epsilon))
+    for field, point in kind.further_points.items():
+        events.append((point, getattr(optimizer, field)))
     return events

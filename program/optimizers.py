@@ -83,7 +83,11 @@ class Kind:
 
     build: Callable[[OptimizerConfig, Any, Any, bool], Any]  # of a config, Paddle's learning rate, a program, merged
     operators: frozenset[str]  # types of the operators that update its parameters, by which it is proved
+    attributes: Mapping[str, str]  # {attribute of these operators: field of OptimizerConfig whose value it must have}
     points: Mapping[str, schema.Point[float]]  # events of its hyperparameters in a log
+    further_points: Mapping[
+        str, schema.Point[float]
+    ]  # of this kind alone, by their fields of OptimizerConfig
     warmup: schema.Point[float]  # event of its warm-up in epochs
 
 
@@ -91,13 +95,17 @@ KINDS = {
     "sgd": Kind(
         build=_build_sgd,
         operators=frozenset({"momentum", "merged_momentum"}),
+        attributes={"mu": "momentum"},
         points=schema.OPTIMIZER["sgd"],
+        further_points={},
         warmup=schema.WARMUP_EPOCHS["sgd"],
     ),
     "lars": Kind(
         build=_build_lars,
         operators=frozenset({"lars_momentum"}),
+        attributes={"mu": "momentum", "lars_coeff": "lars_coefficient", "epsilon": "lars_epsilon"},
         points=schema.OPTIMIZER["lars"],
+        further_points={"lars_epsilon": schema.LARS_EPSILON},
         warmup=schema.WARMUP_EPOCHS["lars"],
     ),
 }

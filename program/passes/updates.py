@@ -20,11 +20,16 @@ def scale_loss(main: static.Program, scale: float) -> None:
     Args:
         main: Training program; changed in place.
         scale: The loss scale, such as 4096.0.
+
+    Raises:
+        Refused: The operator of an update has no factor for its gradients, as that of AdamW.
     """
     for op in main.global_block().ops:
         if op.attr("op_role") == ops.BACKWARD | ops.LOSS and op.type == "fill_constant":
             op.desc._set_float32_attr("value", scale)
         elif op.type in ops.ALL_UPDATES:
+            has_factor = op.has_attr("rescale_grad")
+            ops.prove(has_factor, f"{op.type} cannot take a fixed loss scale off its gradients: set PRECISION=fp32")
             op.desc._set_float32_attr("rescale_grad", 1.0 / scale)
 
 

@@ -194,7 +194,11 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
     for slot, type_by_tensor in declared_types.items():
         for name, declared in type_by_tensor.items():
             needed = _needed_type(op, slot, declared=declared, kernel_type=kernel_type)
-            prove(declared == needed, f"{op.type} reads or writes {name} in {needed}, and it is declared {declared}")
+            prove(
+                declared == needed,
+                f"{op.type} reads or writes {name} in {needed}, and it is declared {declared} (where Paddle's kernel "
+                f"keeps {slot} in FP32: add it to _FP32_SLOTS of program/proof/kernels.py)",
+            )
 
 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:

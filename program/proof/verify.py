@@ -4,7 +4,7 @@ What happens to the gradients is proved in `gradients.py`, and what the knobs of
 """
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Callable
 
 from paddle import static
 from paddle.base.framework import Operator
@@ -15,8 +15,6 @@ from program.optimizers import KINDS, OptimizerConfig
 from runlog.digits import six_digits
 
 # ---- the optimizer
-
-PROVED = ("momentum", "merged_momentum", "lars_momentum")  # updates whose settings are read below
 
 
 def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
@@ -58,8 +56,9 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
         f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
     )
     prove(
-        op.type in PROVED,
-        f"{parameters[0]} is updated by {op.type}, whose settings are not proved: add it to program/proof/verify.py",
+        op.type in _DECAY_READERS,
+        f"{parameters[0]} is updated by {op.type}, whose weight decay is not proved: add it to _DECAY_READERS of "
+        "program/proof/verify.py",
     )
     _check_attributes(op, config)
     if op.type == "lars_momentum":
@@ -83,7 +82,7 @@ def _check_decays(op: Operator, config: OptimizerConfig) -> None:
         Refused: A parameter has another decay; the first one is named.
     """
     for index, name in enumerate(op.input("Param")):
-        decay = _decay(op, index)
+        decay = _DECAY_READERS[op.type](op, index)
         expected = config.weight_decay if config.decays(name) else 0.0
         prove(
             is_close(decay, expected, least=1e-3),
@@ -91,16 +90,8 @@ def _check_decays(op: Operator, config: OptimizerConfig) -> None:
         )
 
 
-class _Attribute(NamedTuple):
-    """An attribute of an update, and the value that the recipe asks for."""
-
-    attr: str
-    called: str
-    expected: float
-
-
 def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator has the recipe's momentum and, for LARS, its coefficient and epsilon.
+    """Prove that an update operator has the recipe's momentum, and whatever else its kind of optimizer is set by.
 
     Args:
         op: Operator that updates one or more parameters.
@@ -109,16 +100,13 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
     Raises:
         Refused: An attribute has another value; the first one is named.
     """
-    attributes = [_Attribute("mu", "momentum", config.momentum)]
-    if op.type == "lars_momentum":
-        attributes.append(_Attribute("lars_coeff", "lars_coeff", config.lars_coefficient))
-        attributes.append(_Attribute("epsilon", "epsilon", config.lars_epsilon))
     parameter = op.input("Param")[0]
-    for attr, called, expected in attributes:
-        value = op.attr(attr)
+    for attribute, field in KINDS[config.kind].attributes.items():
+        value = op.attr(attribute)
+        expected = getattr(config, field)
         prove(
             is_close(value, expected, least=1e-3),
-            f"{called} of {parameter} is {six_digits(value)}, not {six_digits(expected)}",
+            f"{field} of {parameter} is {six_digits(value)}, not {six_digits(expected)}",
         )
 
 
@@ -146,27 +134,32 @@ def _check_lars_states(op: Operator) -> None:
             prove(is_its_own, f"{op.type} updates {parameter} by the {slot} of another parameter")
 
 
-def _decay(op: Operator, index: int) -> float:
-    """Return the L2 weight decay that an update operator applies to one of its parameters; 0 for none.
-
-    Args:
-        op: A `momentum`, `merged_momentum` or `lars_momentum` operator.
-        index: Which of its parameters; counts from 0.
-    """
-    if op.type == "lars_momentum":
-        return float(op.attr("lars_weight_decay")[index])  # a list with one for each parameter
-    if op.type == "merged_momentum":
-        methods = op.attr("regularization_method")  # one for each parameter; empty if none decays
-        if not methods:
-            return 0.0
-        method = methods[index]
-        coefficient = op.attr("regularization_coeff")[index]
-    else:  # `momentum`, which updates one parameter
-        method = op.attr("regularization_method")
-        coefficient = op.attr("regularization_coeff")
-    if method != "l2_decay":
+def _decay_of_momentum(op: Operator, _index: int) -> float:
+    """Return the L2 weight decay of the one parameter that a `momentum` operator updates; 0 for none."""
+    if op.attr("regularization_method") != "l2_decay":
         return 0.0
-    return float(coefficient)
+    return float(op.attr("regularization_coeff"))
+
+
+def _decay_of_merged_momentum(op: Operator, index: int) -> float:
+    """Return the L2 weight decay of one of the parameters that a `merged_momentum` operator updates; 0 for none."""
+    methods = op.attr("regularization_method")  # one for each parameter; empty if none decays
+    if not methods or methods[index] != "l2_decay":
+        return 0.0
+    return float(op.attr("regularization_coeff")[index])
+
+
+def _decay_of_lars(op: Operator, index: int) -> float:
+    """Return the L2 weight decay of one of the parameters that a `lars_momentum` operator updates; 0 for none."""
+    return float(op.attr("lars_weight_decay")[index])
+
+
+# By type of update: reads the weight decay that it applies to one of its parameters, whose index counts from 0.
+_DECAY_READERS: dict[str, Callable[[Operator, int], float]] = {
+    "momentum": _decay_of_momentum,
+    "merged_momentum": _decay_of_merged_momentum,
+    "lars_momentum": _decay_of_lars,
+}
 
 
 # ---- arithmetic and communication

@@ -11,7 +11,7 @@ from paddle import static
 from program import capture, count
 from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, Refused, is_merge, operands
 from program.optimizers import KINDS, OptimizerConfig
-from program.passes import buckets, edit, resnet_unit
+from program.passes import buckets, edit, resnet_unit, updates
 from program.proof import kernels, verify
 from program.proof.gradients import check_gradients
 from tests.program import programs
@@ -255,7 +255,7 @@ BROKEN: dict[tuple[str, str], list[tuple[str, Callable[[Any], Any]]]] = {
         ("by the Velocity of another parameter", partial(mix_up, read="Velocity", written="Velocity")),
         ("by the MasterParam of another parameter", partial(mix_up, read="MasterParam", written="MasterParam")),
         ("lars_momentum of .* writes another Param than it reads", partial(mix_up, written="Param")),
-        ("lars_coeff of .* is 0.5, not 0.001", lambda b: change(b, LARS, "_set_float32_attr", "lars_coeff", 0.5)),
+        ("lars_coefficient of .* is 0.5, not 0.001", lambda b: change(b, LARS, "_set_float32_attr", "lars_coeff", 0.5)),
         ("epsilon of .* is 0.5, not 0", lambda b: change(b, LARS, "_set_float32_attr", "epsilon", 0.5)),
         ("weight decay of .* is 0.01, not 0", mix_up_decays),
     ],
@@ -328,8 +328,17 @@ def test_an_optimizer_without_a_proof_is_refused_by_its_name(monkeypatch: pytest
 
     monkeypatch.setitem(KINDS, "adamw", programs.replace(KINDS["sgd"], build=build, operators=frozenset({"adamw"})))
     asked = OptimizerConfig(kind="adamw", momentum=0.9, weight_decay=0.0)
-    with pytest.raises(Refused, match=r"is updated by adamw, whose settings are not proved: add it to"):
+    with pytest.raises(Refused, match=r"is updated by adamw, whose weight decay is not proved: add it to"):
         programs.fresh(recipe=programs.replace(programs.RECIPE, optimizer=asked))
+
+
+def test_a_fixed_loss_scale_is_refused_where_the_update_cannot_take_it_off() -> None:
+    main = paddle.static.Program()
+    with paddle.static.program_guard(main, paddle.static.Program()):
+        loss = paddle.static.nn.fc(paddle.static.data("x", [2, 3]), 1).mean()
+        paddle.optimizer.AdamW().minimize(loss)
+    with pytest.raises(Refused, match="adamw cannot take a fixed loss scale off its gradients"):
+        updates.scale_loss(main, 4096.0)
 
 
 def test_another_device_or_communicator_is_refused() -> None:
