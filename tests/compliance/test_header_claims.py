@@ -150,6 +150,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, "program", fused={"merged_momentum": 1}), 'fused operators are {"merged_momentum": 1}, not {}'),
     "another optimizer's program": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", operators={
         "conv2d": 53, "lars_momentum": 1}), "updates by lars_momentum; opt_name is sgd"),
+    "an optimizer that no recipe has": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", operators={
+        "conv2d": 53, "adamw": 161}), "updates by adamw; opt_name is sgd"),
     "records packed from one set of files": (lambda: Altered(make_log.run()), lambda log: _header(
         log, "dataset", train_source=_SOURCE, eval_source=_SOURCE), "dataset.eval_source have one digest"),
     "a source without a digest": (lambda: Altered(make_log.run()), lambda log: _header(
