@@ -85,9 +85,7 @@ class Kind:
     operators: frozenset[str]  # types of the operators that update its parameters, by which it is proved
     attributes: Mapping[str, str]  # {attribute of these operators: field of OptimizerConfig whose value it must have}
     points: Mapping[str, schema.Point[float]]  # events of its hyperparameters in a log
-    further_points: Mapping[
-        str, schema.Point[float]
-    ]  # of this kind alone, by their fields of OptimizerConfig
+    further_points: Mapping[str, schema.Point[float]]  # of this kind alone, by their fields of OptimizerConfig
     warmup: schema.Point[float]  # event of its warm-up in epochs
 
 
