@@ -11,6 +11,7 @@ import compliance.__main__ as compliance
 import scoring.__main__ as scoring
 from harness.hosts import hosts_of_cluster, hosts_of_file
 from launch import nodes
+from launch.ends import NodeError
 from runlog import named_files
 from tests import jobs
 from tools import pack, watch
@@ -109,7 +110,7 @@ def test_a_file_of_hosts_has_one_in_a_line() -> None:
 
 
 def test_a_pipe_is_no_key(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(nodes.NodeError) as refused:
+    with pytest.raises(NodeError) as refused:
         nodes.copy_key(Path("PIPE"), folder, "me")
     assert refused.value.code == 2
     assert capfd.readouterr().err == f"nodes.py: JOB_KEY={NO_FILE}\n"

@@ -153,7 +153,8 @@ def test_a_stop_ends_the_interval_of_its_number() -> None:
     )
     lines = [(e.start.line if e.start else None, e.stop.line if e.stop else None) for e in run.epochs]
     assert lines == [(None, 1), (2, 4), (3, 5), (6, None)]
-    assert [(epoch.start or epoch.stop).number for epoch in run.epochs] == [7, 1, 2, "three"]
+    marks = [epoch.start or epoch.stop for epoch in run.epochs]
+    assert [mark.number for mark in marks if mark] == [7, 1, 2, "three"]
     [block], [evaluation] = run.blocks, run.evaluations
     assert block.start and (block.start.number, block.start.count, block.stop) == (1, 4, None)
     assert evaluation.start and evaluation.stop and evaluation.stop.time_ms - evaluation.start.time_ms == 1000

@@ -105,8 +105,10 @@ def name(line: dict[str, Any]) -> str:
 
 def altered(line: dict[str, Any]) -> Iterator[str]:
     """Changes `line` in place and back: each field left out, or of another type, and one more. Says what it did."""
-    for table in (line, line.get("value"), line.get("metadata")):
-        for name, value in [*table.items()] if isinstance(table, dict) else ():
+    parts = (line, line.get("value"), line.get("metadata"))
+    tables = [part for part in parts if isinstance(part, dict)]
+    for table in tables:
+        for name, value in [*table.items()]:
             del table[name]
             yield f"{name} left out"
             table[name] = {"of": ["no", "type"]}
