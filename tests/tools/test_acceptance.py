@@ -33,10 +33,11 @@ from tools.acceptance import CHECKS
 from tools.acceptance import __main__ as acceptance_command
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.machine import NotPossible, VerdictWriter, as_fed, run_on_all_ranks
+from tools.acceptance.machine import BATCH, SEED, Machine, NotPossible, VerdictWriter, as_fed, run_on_all_ranks
+from tools.acceptance.machine import GOLDEN as GOLDEN_RECORD
 from tools.doctor import checks as doctor_checks
 
-GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
+GOLDEN = np.array(GOLDEN_RECORD["losses"]["1"])
 judged_losses = functools.partial(acceptance.judge_losses, "losses")
 
 
@@ -63,9 +64,7 @@ def test_losses_that_are_no_numbers_or_never_move_fail_by_the_widest_tolerance()
 
 
 def on_cpu(image: data.ImageFormat) -> ReaderConfig:
-    return ReaderConfig(
-        batch=acceptance.BATCH, image=image, device="cpu", device_id=None, threads=1, seed=acceptance.SEED
-    )
+    return ReaderConfig(batch=BATCH, image=image, device="cpu", device_id=None, threads=1, seed=SEED)
 
 
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,12 +177,12 @@ def test_a_check_runs_where_the_device_can_do_it(capability: int, precision: str
     kernels = not capability or bool(doctor_checks.code_for(capability))
     machine: Any = SimpleNamespace(job=job, capability=capability, has_kernels=kernels)
     with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
-        acceptance.Machine.raise_if_not_possible(machine, check)
+        Machine.raise_if_not_possible(machine, check)
 
 
 def test_memory_is_the_most_of_any_rank_against_the_card_and_needs_the_throughput() -> None:
     machine = on_a_gpu(kept_by_check={"throughput": [1024.0, 20480.0]})
-    machine.kept_by = functools.partial(acceptance.Machine.kept_by, machine)
+    machine.kept_by = functools.partial(Machine.kept_by, machine)
     verdict = acceptance_speed.peak_memory(machine)
     assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
     machine.nodes[0].gpus = [schema.Gpu(name="NVIDIA GB10", memory_gib=None, driver="580")]

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tools import cli
 LIMIT_MB = 60  # of packages beside pip
 
 
-def run(command: list[str | Path], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str | Path], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(command, cwd=cwd, env=environment | variables, capture_output=True, text=True, check=False)
 

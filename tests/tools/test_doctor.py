@@ -12,8 +12,9 @@ from unittest import mock
 import pynvml
 import pytest
 
-from harness import env, nvidia, nvidia_smi
+from harness import env, nvidia, nvidia_smi, provenance
 from harness.job import job_of, with_values
+from runlog.schema import Topology
 from runlog.verdict import Verdict, worst
 from tests import jobs
 from tests.harness.recorded import A100, A100_NUMA, A100_TOPOLOGY, H100, NO_ECC, V100, recorded_nvml
@@ -26,7 +27,7 @@ GPU_JOB = job_of(device="gpu", dgxngpu=8, batchsize=96)
 LOADED = dict.fromkeys(doctor_node.CUDA_LIBRARIES, "loads") | {"libnccl.so.2": "22105", "libcudnn.so.8": "8600"}
 
 
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
     """The command as a user starts it."""
     return jobs.run([sys.executable, "-m", "tools.doctor", *arguments], **variables)
 
@@ -37,13 +38,13 @@ def by_check(results: list[Verdict], check: str) -> list[Verdict]:
     return found
 
 
-def v100_topology(reports: Path) -> nvidia_smi.Topology:
+def v100_topology(reports: Path) -> Topology:
     """The matrix in OneFlow's report of four DGX-1-like servers."""
     text = next(reports.glob("004_*")).read_text(encoding="utf-8", errors="replace")
     return nvidia_smi.parse_topology(text[text.index("        GPU0    GPU1") : text.index("## Test Descriptions")])
 
 
-def machine(*gpus: dict[str, Any], topology: nvidia_smi.Topology | None = None, **changes: Any) -> dict[str, Any]:
+def machine(*gpus: dict[str, Any], topology: Topology | None = None, **changes: Any) -> dict[str, Any]:
     """Facts of a sound node with these GPUs."""
     with recorded_nvml(*gpus), nvidia.opened() as (handles, absence):
         described = [nvidia.gpu_of(handle) for handle in handles]
@@ -147,13 +148,13 @@ V100_NUMA = {"node0": "0-11,24-35", "node1": "12-23,36-47"}
 
 
 def bound(
-    numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology: nvidia_smi.Topology, given: Any = range(256)
+    numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology: Topology, given: Any = range(256)
 ) -> list[Verdict]:
     """The verdicts on a node of these NUMA nodes, its ranks bound as launch/bind.sh binds them to the given cores."""
     job = with_values(GPU_JOB, rank_numa=rank_numa)
     with (
         mock.patch.object(doctor_node, "_numa", return_value=numa),
-        mock.patch.object(doctor_node.provenance, "own_cores", return_value=list(given)),
+        mock.patch.object(provenance, "own_cores", return_value=list(given)),
     ):
         facts = machine(*gpus, topology=topology, rank_cores=doctor_node.cores_by_launcher(job), numa=numa)
         return doctor_checks.judge_all([facts], job)

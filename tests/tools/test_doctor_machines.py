@@ -6,6 +6,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 import harness.__main__
 from harness import child, env, network, nvidia, nvidia_smi, provenance
-from harness.job import with_values
+from harness.job import Job, with_values
 from runlog.errors import RunError
 from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tests import jobs
@@ -39,7 +40,7 @@ SOUND = CudaStart(
 ON_ETHERNET = NcclStart(code=0, message="", interface="eth0", address="10.0.0.1")
 PORTS = {f"mlx5_{number}:1": "ACTIVE 200 Gb/sec (4X HDR)" for number in range(12)}
 STORAGE_DOWN = PORTS | {"mlx5_4:1": "DOWN 40 Gb/sec (4X QDR)", "mlx5_5:1": "INIT 40 Gb/sec (4X QDR)"}
-CORES = {"rank_cores": [list(range(256))] * 8, "topology": LINKED}
+CORES: dict[str, Any] = {"rank_cores": [list(range(256))] * 8, "topology": LINKED}
 
 
 def judged(*gpus: dict[str, Any], job: Any = GPU_JOB, **facts: Any) -> list[Verdict]:
@@ -49,7 +50,12 @@ def judged(*gpus: dict[str, Any], job: Any = GPU_JOB, **facts: Any) -> list[Verd
 
 def started_machine(*gpus: dict[str, Any], **facts: Any) -> dict[str, Any]:
     """The facts of a node of these GPUs, on which CUDA and NCCL start unless `facts` say otherwise."""
-    started = {"cuda_start": SOUND, "cuda_system": SYSTEM, "nccl_start": ON_ETHERNET, "nccl_settings": {}}
+    started: dict[str, Any] = {
+        "cuda_start": SOUND,
+        "cuda_system": SYSTEM,
+        "nccl_start": ON_ETHERNET,
+        "nccl_settings": {},
+    }
     network_facts = {"address": "10.0.0.1", "peermem": "nvidia_peermem", "can_open_infiniband": True}
     return machine(*gpus, **CORES | started | network_facts | facts)
 
@@ -120,7 +126,7 @@ SERVICE = {"pids": [812], "process_mib": 10}
 DESKTOP = {"displays": [99], "memory": (40960 * 2**20, 700 * 2**20)}
 SEVEN = {"cuda_start": dataclasses.replace(SOUND, shown_gpus=7, step_by_gpu={})}
 BROKEN_STEP = Step(call="cuCtxCreate_v2", code=999, code_name="")
-ONE_BROKEN = dataclasses.replace(SOUND, step_by_gpu=SOUND.step_by_gpu | {7: BROKEN_STEP})
+ONE_BROKEN = dataclasses.replace(SOUND, step_by_gpu={**SOUND.step_by_gpu, 7: BROKEN_STEP})
 NO_UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidia-uvm": "Operation not permitted"})
 
 
@@ -274,8 +280,9 @@ def test_ranks_of_several_nodes_need_locked_memory() -> None:
 
 
 def test_no_gpudirect_is_looked_for_without_infiniband() -> None:
-    for facts in ({"infiniband": {}}, {"infiniband": {"mlx5_0:1": "DOWN 10 Gb/sec"}}):
-        verdicts = judged(*[A100] * 8, job=TWO_NODES, peermem="", **facts)
+    links: dict[str, str]
+    for links in ({}, {"mlx5_0:1": "DOWN 10 Gb/sec"}):
+        verdicts = judged(*[A100] * 8, job=TWO_NODES, peermem="", infiniband=links)
         assert not [verdict for verdict in verdicts if verdict.check == "network.peermem"]
 
 
@@ -294,7 +301,7 @@ def test_what_lets_infiniband_read_a_gpu(tmp_path: Path) -> None:
 def test_the_address_of_a_node_in_several_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """By number, by name, and by a name that the node itself takes for loopback."""
     resolved = {"10.0.0.1": "10.0.0.1", "dgx-1.site": "10.0.0.1", "dgx-1": "127.0.1.1", "10.0.0.2": "10.0.0.2"}
-    monkeypatch.setattr(network.socket, "gethostbyname", resolved.__getitem__)
+    monkeypatch.setattr(socket, "gethostbyname", resolved.__getitem__)
     monkeypatch.setattr(network, "interface_of", {"10.0.0.1": "bond0", "127.0.0.1": "lo"}.get)
     for name in ("10.0.0.1", "dgx-1.site"):
         job = with_values(TWO_NODES, hosts=f"{name},10.0.0.2")
@@ -339,7 +346,7 @@ def test_an_nvml_that_hangs_ends_no_doctor(
 ) -> None:
     need(shutil.which("gcc") is not None, "gcc, which makes the library that answers")
     (tmp_path / "nvml.c").write_text(NVML % answer)
-    command = ["gcc", "-w", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.c"]
+    command = ["gcc", "-w", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(tmp_path / "nvml.c")]
     subprocess.run(command, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     listen = child._listen
@@ -365,14 +372,15 @@ def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(node, "_try_import", lambda module: node._ImportFailure("", ""))
     monkeypatch.setattr(node, "_libraries", dict)
     is_closed = []
+
+    def start(nvml: Any, job: Job, number: int) -> dict[str, Any]:
+        is_closed.append(nvml.nvmlShutdown.called)
+        return {}
+
     for silence, gpus in (("", 8), ("NVML has not answered nvmlInit", 0)):
         monkeypatch.setattr(child, "hanging_call_of_nvml", lambda said=silence: said)
         with recorded_nvml(*[A100] * 8) as nvml:
-            monkeypatch.setattr(
-                node,
-                "_start_cuda_and_nccl",
-                lambda job, number, of=nvml: is_closed.append(of.nvmlShutdown.called) or {},
-            )
+            monkeypatch.setattr(node, "_start_cuda_and_nccl", functools.partial(start, nvml))
             facts = node.probe(GPU_JOB, rank_cores=[[0]] * 8, node=0)
             assert (len(facts["gpus"]), facts["gpu_absence"], nvml.nvmlInit.called) == (gpus, silence, bool(gpus))
     assert is_closed == [False, False]
@@ -407,7 +415,12 @@ def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     """Nobody waits for it first: this one would end by itself before END_S is over."""
     kills = []
     kill = subprocess.Popen.kill
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: (kills.append(process.returncode), kill(process)))
+
+    def kill_and_count(process: subprocess.Popen[bytes]) -> None:
+        kills.append(process.returncode)
+        kill(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", kill_and_count)
     monkeypatch.setattr(child, "END_S", jobs.LIMIT_S)
     (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(5)\n")
     said = child.talk(tmp_path / "silent.py", environ={}, silent_s=0.5)
@@ -419,7 +432,12 @@ def test_a_killed_child_that_had_closed_its_output_leaves_no_zombie(
 ) -> None:
     killed: list[subprocess.Popen[bytes]] = []  # held here, as Python may reap one that nobody holds
     kill = subprocess.Popen.kill
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: (killed.append(process), kill(process)))
+
+    def kill_and_hold(process: subprocess.Popen[bytes]) -> None:
+        killed.append(process)
+        kill(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", kill_and_hold)
     (tmp_path / "closing.py").write_text("import os, time\nos.close(1)\nos.close(2)\ntime.sleep(60)\n")
     said = child.talk(tmp_path / "closing.py", environ={}, silent_s=2)
     assert said.hang_or_death == "no answer in 2 s"

@@ -68,7 +68,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need(shutil.which("gcc") is not None, "gcc, which makes the libraries that answer")
     folder = tmp_path_factory.mktemp("libraries")
     (folder / "answers.c").write_text(SOURCE)
-    command = ["gcc", "-w", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "answers.c"]
+    command = ["gcc", "-w", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(folder / "answers.c")]
     subprocess.run(command, check=True)
     for name in ("libnccl.so.2", "libcudnn.so.8", "libnvcuvid.so.1"):
         (folder / name).symlink_to("libcuda.so.1")
@@ -237,7 +237,7 @@ def nccl_judged(start: NcclStart, *, nodes: int = 1, **facts: Any) -> list[Verdi
 
 def test_nccl_starts_and_tells_where_it_meets(libraries: Path) -> None:
     """Whatever the job asks of NCCL's messages."""
-    unsaid = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null", "NCCL_DEBUG_SUBSYS": "COLL"}
+    unsaid: dict[str, Any] = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null", "NCCL_DEBUG_SUBSYS": "COLL"}
     start = nccl.try_start(environ(libraries, NCCL_SOCKET_IFNAME="=eth0", **unsaid))
     assert start == NcclStart(
         code=0, message="Bootstrap : no socket interface found", interface="eth0", address="10.0.0.1"
@@ -352,7 +352,7 @@ def test_the_command_asks_each_library_and_starts_cuda_and_nccl_as_the_ranks_do(
 ) -> None:
     """A broken library is named; a profile that leaves lo out ends no job of one node."""
     (tmp_path / "libcufft.so.10").write_text("no library")
-    variables = environ(libraries, "cuCtxCreate_v2:1=46", NCCL_SOCKET_IFNAME="^lo,docker")
+    variables: dict[str, Any] = environ(libraries, "cuCtxCreate_v2:1=46", NCCL_SOCKET_IFNAME="^lo,docker")
     variables["LD_LIBRARY_PATH"] = f"{libraries}:{tmp_path}"
     done = jobs.run([sys.executable, "-m", "tools.doctor", "--json"], DEVICE="gpu", DGXNGPU=2, **variables)
     found = {v["check"]: (v["status"], v["found"]) for v in json.loads(done.stdout)}

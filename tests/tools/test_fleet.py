@@ -255,7 +255,14 @@ def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> N
 @pytest.mark.xdist_group("ranks")
 def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
     data = small.data_set(tmp_path / "data")
-    job = {"DGXNGPU": 4, "THREADS": 1, "BATCHSIZE": 2, "IMAGE_SIZE": 32, "LOGDIR": str(tmp_path), "DATADIR": str(data)}
+    job: dict[str, Any] = {
+        "DGXNGPU": 4,
+        "THREADS": 1,
+        "BATCHSIZE": 2,
+        "IMAGE_SIZE": 32,
+        "LOGDIR": str(tmp_path),
+        "DATADIR": str(data),
+    }
     done = jobs.run_and_time("--fleet", timeout_s=900, **job)
     assert done.returncode in (0, 1), done.stderr  # other work on this machine may slow a rank for good
     (path,) = tmp_path.glob("fleet/*/fleet.json")

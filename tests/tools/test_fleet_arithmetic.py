@@ -1,12 +1,13 @@
 """Verdicts on the digests of a fleet: a rank that computes wrongly is named with its tensor, and nobody falsely."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import paddle
 import pytest
 
 from harness import env
@@ -21,7 +22,7 @@ from tools.fleet import arithmetic, digests
 
 TENSORS = ("stem.bn.mean", "fc.w@GRAD", "fc.w")
 STEPS = 10
-PADDLE = f"Paddle {digests.paddle.__version__}"
+PADDLE = f"Paddle {paddle.__version__}"
 A100, V100, T4 = "A100, driver 525", "V100, driver 525", "T4, driver 525"
 Flip = tuple[int, str, int]  # step from 1, tensor, bit
 Repetitions = list[Flip | None]  # of a rank; None: the right bits
@@ -40,7 +41,7 @@ def table_of(flip: Flip | None, kind: str) -> list[list[str]]:
 
 
 def fleet(
-    kinds: list[str | None], wrong: dict[int, Repetitions] | None = None, ranks_of_a_node: int = 1
+    kinds: Sequence[str | None], wrong: dict[int, Repetitions] | None = None, ranks_of_a_node: int = 1
 ) -> dict[str, Any]:
     """A record of a fleet at equal speed whose ranks are of these classes; those in `wrong` have these repetitions."""
     tables: dict[str, Any] = {}
@@ -172,7 +173,7 @@ NO_MAJORITY = "no majority of the 4 ranks of its class has the same bits, and on
     ],
 )
 def test_who_is_accused(
-    kinds: list[str | None], wrong: dict[int, Repetitions], statuses: str, said: str, tmp_path: Path
+    kinds: Sequence[str | None], wrong: dict[int, Repetitions], statuses: str, said: str, tmp_path: Path
 ) -> None:
     by_node, found = judged(tmp_path, fleet(kinds, wrong))
     assert list(by_node.values()) == statuses.split()
@@ -317,7 +318,7 @@ def devices(cudnn: int | None) -> list[digests.Device]:
     gpus = (A100_CARD | {"serial": "1324520012345"}, A100_CARD)
     with (
         recorded_nvml(*gpus),
-        mock.patch.object(digests.paddle, "get_cudnn_version", return_value=cudnn),
+        mock.patch.object(paddle, "get_cudnn_version", return_value=cudnn),
     ):
         return [digests.device_of(cluster, local_rank) for local_rank in range(3)]
 

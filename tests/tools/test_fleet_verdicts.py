@@ -5,6 +5,7 @@ Their steps have correlated jitter, stalls and nodes that differ a little, as re
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,7 @@ def record(
     }
     sizes = {"count": len(pairs), "turns": fleet_links.LINK_TURNS}
     of_links = {name: series(slower, **sizes)[0] for name in fleet_verdicts.LINK_METRICS}
-    found = fleet_record.FORMAT | {
+    found: dict[str, Any] = fleet_record.FORMAT | {
         **{"whole_s": [1.1, 1.2], "took_s": 100.0, "system": "64xCPU", "time": "2026-11-22T18:00:00Z"},
         "hosts": [f"node{i}" for i in range(nodes)],
         "nodes": [{"failed": [], "clock_offset_s": 0.0, "facts": dict(USUAL_FACTS)} for _ in range(nodes)],
@@ -176,6 +177,11 @@ def test_slow_parts_are_named_as_what_they_are(nodes: int, seed: int, slower: di
     assert named(record(nodes, seed, **slower)) == names
 
 
+def by_name(places: Sequence[float]) -> dict[str, float]:
+    """The places of node0, node1 and so on."""
+    return {f"node{number}": place for number, place in enumerate(places)}
+
+
 @pytest.mark.parametrize(
     ("places", "noise", "alpha", "slow"),
     [
@@ -188,7 +194,8 @@ def test_slow_parts_are_named_as_what_they_are(nodes: int, seed: int, slower: di
     ],
 )
 def test_who_is_slow_by_places(places: list[float], noise: float, alpha: float, slow: list[int]) -> None:
-    assert outliers.find_slow(dict(enumerate(places)), noise=noise, alpha=alpha) == slow
+    found = outliers.find_slow(by_name(places), noise=noise, alpha=alpha)
+    assert found == [f"node{number}" for number in slow]
 
 
 def test_a_node_that_stalls_more_often_than_the_others_is_named() -> None:
@@ -245,9 +252,7 @@ def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:
     rng = np.random.default_rng(11)
     for nodes, runs in ((4, 4000), (8, 4000), (64, 1000)):
         places = 0.1 * rng.standard_normal((runs, nodes))
-        share = statistics.fmean(
-            bool(outliers.find_slow(dict(enumerate(p)), noise=0.0, alpha=0.05)) for p in places.tolist()
-        )
+        share = statistics.fmean(bool(outliers.find_slow(by_name(p), noise=0.0, alpha=0.05)) for p in places.tolist())
         assert 0.02 < share < 0.055 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
 
@@ -317,8 +322,8 @@ def test_groups_are_measured_inside_and_across(nodes: int, size: int, mixed: boo
     if nodes % (2 * size) == 0:  # then no round mixes the two kinds of way
         assert all(len({pair.across for pair in of_round}) == 1 for of_round in found)
         assert all(sum(node in (pair.a, pair.b) for pair in pairs) == len(found) for node in range(nodes))
-        met = {groups[pair.b] for pair in pairs if pair.across and pair.a == 0}  # other groups, while there are any
-        assert len(met) == min(sum(of_round[0].across for of_round in found), nodes // 2 // size)
+        others = {groups[pair.b] for pair in pairs if pair.across and pair.a == 0}  # while there are any
+        assert len(others) == min(sum(of_round[0].across for of_round in found), nodes // 2 // size)
 
 
 @pytest.mark.parametrize("groups", ["aab", "aabbc", "abc", "aaabbbcc", "aaaabbbbccccd"])

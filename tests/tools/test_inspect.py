@@ -59,7 +59,9 @@ FAST = [name for name in PUBLISHED if re.fullmatch(r"\w+_b256_n8|amp_o2_b256_n1"
 
 def counted(name: str) -> dict[str, Any]:
     """The kept counts of one configuration."""
-    hrnet, precision, batch, ranks = re.fullmatch(r"(hrnet_)?(\w+)_b(\d+)_n(\d+)", name).groups()
+    parts = re.fullmatch(r"(hrnet_)?(\w+)_b(\d+)_n(\d+)", name)
+    assert parts is not None, name
+    hrnet, precision, batch, ranks = parts.groups()
     recipe = "cityscapes_80k" if batch == "2" else "cityscapes_benchmark"
     workload = {"WORKLOAD": "hrnet", "RECIPE": recipe} if hrnet else {}
     sizes = {"PRECISION": precision, "BATCHSIZE": batch, "DGXNNODES": "1", "DGXNGPU": ranks}
@@ -216,6 +218,7 @@ def test_all_reduces_beside_the_backward_pass_cost_less_than_alone_and_more_on_a
     narrow, wide = (
         rooflines.scaling(operators, tf32=False, card=V100_32, network_bytes_per_s=rate) for rate in (1e8, 1e12)
     )
+    assert narrow and wide
     assert [row["gpus"] for row in narrow] == [8, 16, 32, 64]
     first, last = narrow[0], narrow[-1]
     assert first["all_reduce_s"] == pytest.approx(2 * 7 / 8 * summed_bytes / V100_32.link_bytes_per_s)
@@ -243,7 +246,9 @@ def test_a_captured_step_hides_nothing() -> None:
     operators = rooflines.operators_in_order(
         programs.build(name="amp_o2", device="gpu", ranks=8, knobs="cuda_graph=1").update
     )
-    for row in rooflines.scaling(operators, tf32=False, card=V100_32, network_bytes_per_s=1e9):
+    rows = rooflines.scaling(operators, tf32=False, card=V100_32, network_bytes_per_s=1e9)
+    assert rows
+    for row in rows:
         assert row["exposed_all_reduce_s"] == pytest.approx(row["all_reduce_s"])
         assert row["of_linear"] == pytest.approx(row["of_linear_nothing_hidden"])
 
@@ -261,8 +266,8 @@ def test_published_scaling_is_that_of_the_card_and_precision() -> None:
 
 def test_the_command_prints_json() -> None:
     job = ("--system", "DGXA100", "--workload", "rn50", "--precision", "amp_o2", "--batch", "32", "--network", "1600")
-    talks = {"UCX_LOG_LEVEL": "info"}  # a library that does
-    done = jobs.run([sys.executable, "-m", "tools.inspect", *job, "--json"], **talks)
+    command = [sys.executable, "-m", "tools.inspect", *job, "--json"]
+    done = jobs.run(command, UCX_LOG_LEVEL="info")  # a library that talks
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found.keys() >= {"operators", "transposes", "casts", "all_reduces", "all_reduce_mib", "fused", "flops"}

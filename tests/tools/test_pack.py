@@ -22,7 +22,7 @@ from paddle_rn50 import data, folder
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small
-from tools import pack, pack_lists
+from tools import pack, pack_lists, pack_sizes
 from tools.doctor import checks as doctor_checks
 from tools.doctor import node as doctor_node
 
@@ -252,15 +252,15 @@ def test_sizes_are_those_of_the_largest_image(source: Path, tmp_path: Path) -> N
     of_folder = data.find(source, "train", 10).largest
     assert of_folder == data.find(tmp_path / "packed", "train", 10).largest is not None
     before = (tmp_path / "packed" / "train.sizes.json").read_bytes()
-    pack.find_sizes(tmp_path / "packed", "train")
+    pack_sizes.find_sizes(tmp_path / "packed", "train")
     assert (tmp_path / "packed" / "train.sizes.json").read_bytes() == before
     assert run(source)[0] == run("--sizes", source, tmp_path)[0] == 2
 
 
 def test_sizes_that_are_found_again_are_those_of_the_images_now(source: Path) -> None:
-    pack.find_sizes(source, "train")
+    pack_sizes.find_sizes(source, "train")
     Image.new("RGB", (300, 200)).save(source / "train/00.jpeg")
-    pack.find_sizes(source, "train")
+    pack_sizes.find_sizes(source, "train")
     assert data.find(source, "train", 10).largest == (300, 200)
 
 
@@ -272,14 +272,14 @@ def test_images_of_more_pixels_than_pillow_opens_are_packed(
     Image.new("RGB", (90, 50)).save(source / "train/00.jpeg", "JPEG")
     Image.new("RGB", (50, 91)).save(source / "train/01.jpeg", "PNG")
     pack.pack(source, tmp_path / "packed", "train")
-    pack.find_sizes(source, "train")
+    pack_sizes.find_sizes(source, "train")
     for place in (source, tmp_path / "packed"):
         assert data.find(place, "train", 10).largest == (50, 91)
     Image.new("RGB", (90, 50)).save(source / "train/02.jpeg", "BMP")  # which a run refuses, too
     with pytest.raises(
         ValueError, match=r"train/02\.jpeg: Image size \(4500 pixels\) exceeds limit .* Make it smaller"
     ):
-        pack.find_sizes(source, "train")
+        pack_sizes.find_sizes(source, "train")
 
 
 def test_sizes_that_cannot_be_written_are_not_looked_for(source: Path) -> None:
@@ -298,7 +298,7 @@ def test_the_doctor_says_why_the_system_refuses_to_read(source: Path) -> None:
     (source / "train_list.txt").write_text(f"{'x' * 300}/a.jpeg 0\n")
     facts = doctor_node.data_facts(job_of(datadir=str(source)), has_packages=True)
     said = "this path is longer than the system allows: name a shorter one"
-    assert facts["train"] == {"error": f"{source}/{'x' * 300}: {said}"}
+    assert facts and facts["train"] == {"error": f"{source}/{'x' * 300}: {said}"}
     forbidden = PermissionError(errno.EACCES, "Permission denied", "a.jpeg")
     samples = mock.Mock(encoded=mock.Mock(side_effect=forbidden))
     assert data_check._first_undecodable(samples, [0]).startswith("a.jpeg: permission denied: ask its owner")

@@ -355,7 +355,13 @@ def test_the_memory_of_a_batch_is_that_of_the_measured_windows() -> None:
 
 # ---- the real thing
 
-TINY = {**jobs.TINY, "BATCHSIZE": "4", "RECIPE": "nvidia_cosine", "WARMUP_STEPS": "2", "MEASURED_STEPS": "4"}
+TINY: dict[str, Any] = {
+    **jobs.TINY,
+    "BATCHSIZE": "4",
+    "RECIPE": "nvidia_cosine",
+    "WARMUP_STEPS": "2",
+    "MEASURED_STEPS": "4",
+}
 
 
 @pytest.mark.slow
@@ -377,7 +383,8 @@ def test_a_search_on_cpu_ranks_ends_in_a_config_that_runs(tmp_path: Path) -> Non
 @pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_a_sweep_shows_what_does_not_fit_with_its_reason(tmp_path: Path) -> None:
-    done = jobs.run([*COMMAND, "--batches", "2,4000", "--repeats", "1"], LOGDIR=str(tmp_path), **jobs.TINY)
+    variables: dict[str, Any] = {**jobs.TINY, "LOGDIR": str(tmp_path)}
+    done = jobs.run([*COMMAND, "--batches", "2,4000", "--repeats", "1"], **variables)
     assert done.returncode == 0, done.stderr[-2000:]
     rate = r"^ok +BATCHSIZE=2 +[\d.]+ images/s, no interval: one turn, GPU memory not measured$"
     assert re.search(rate, done.stdout, re.M), done.stdout

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -83,22 +84,22 @@ def test_nodes_without_a_gpu_have_no_columns_of_gpus(tmp_path):
     assert shown.splitlines()[-1].split() == ["dgx1", "12", "%", "31.0", "GiB"]
 
 
+DAMAGE: tuple[dict[str, Any], ...] = (
+    {"time_s": None},
+    {"cpu_percent": float("nan")},
+    {"memory_used_gib": 10**400},
+    {"node": 7},
+    {"gpus": None},
+    {"gpus": [{}]},
+    {"gpus": [GPU | {"throttle": None}]},
+)
+
+
 @pytest.mark.parametrize(
     "line",
     [
         *("1", "[1]", "{}", '{"time_s": 10', "\x00", '"gpus"'),
-        *(
-            json.dumps(SAMPLE | change)
-            for change in (
-                {"time_s": None},
-                {"cpu_percent": float("nan")},
-                {"memory_used_gib": 10**400},
-                {"node": 7},
-                {"gpus": None},
-                {"gpus": [{}]},
-                {"gpus": [GPU | {"throttle": None}]},
-            )
-        ),
+        *(json.dumps(SAMPLE | change) for change in DAMAGE),
     ],
 )
 def test_a_damaged_sample_leaves_the_one_before_it(line: str, tmp_path: Path) -> None:
