@@ -5,7 +5,6 @@ import functools
 import re
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -409,40 +408,6 @@ def test_a_folder_of_path_that_this_user_may_not_use_hides_programs(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert nvidia_smi.topology() is None
     assert provenance.source("", "").commit is None
-
-
-def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for it first: this one would end by itself before END_S is over."""
-    kills = []
-    kill = subprocess.Popen.kill
-
-    def kill_and_count(process: subprocess.Popen[bytes]) -> None:
-        kills.append(process.returncode)
-        kill(process)
-
-    monkeypatch.setattr(subprocess.Popen, "kill", kill_and_count)
-    monkeypatch.setattr(child, "END_S", jobs.LIMIT_S)
-    (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(5)\n")
-    said = child.talk(tmp_path / "silent.py", environ={}, silent_s=0.5)
-    assert said.hang_or_death == "no answer in 0.5 s" and len(kills) == 1
-
-
-def test_a_killed_child_that_had_closed_its_output_leaves_no_zombie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed: list[subprocess.Popen[bytes]] = []  # held here, as Python may reap one that nobody holds
-    kill = subprocess.Popen.kill
-
-    def kill_and_hold(process: subprocess.Popen[bytes]) -> None:
-        killed.append(process)
-        kill(process)
-
-    monkeypatch.setattr(subprocess.Popen, "kill", kill_and_hold)
-    (tmp_path / "closing.py").write_text("import os, time\nos.close(1)\nos.close(2)\ntime.sleep(60)\n")
-    said = child.talk(tmp_path / "closing.py", environ={}, silent_s=2)
-    assert said.hang_or_death == "no answer in 2 s"
-    (process,) = killed
-    assert process.returncode == -signal.SIGKILL, "its status was read, so it is gone"
 
 
 def test_files_that_set_nccls_variables_are_shown() -> None:
