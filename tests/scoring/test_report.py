@@ -112,7 +112,16 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
         columns = cells or (columns if line.startswith("|--") else 0)
     row = next(csv.DictReader(report(log, "--csv", "-").stdout.splitlines()))
     assert row["file"] == str(log)
-    assert report(log, "--csv", "/dev/stdout").stdout == report(log, "--csv", "-").stdout  # here a pipe
+
+
+def test_a_pipe_may_be_named_by_its_number(tmp_path: Path) -> None:
+    """As by the shell's `>(..)`, or /dev/stdout; the path that it leads to, `pipe:[..]`, is in no folder."""
+    log = write_log(tmp_path / "a.txt")
+    reading, writing = os.pipe()
+    report(log, "--csv", f"/dev/fd/{writing}")
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8", newline="") as pipe:
+        assert pipe.read() == report(log, "--csv", "-").stdout
 
 
 def test_a_folders_runs_are_numbered_as_its_logs_are(tmp_path: Path) -> None:
