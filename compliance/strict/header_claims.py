@@ -28,8 +28,17 @@ _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _LOSS_SCALING = "check_finite_and_unscale"  # the operator that looks for what overflowed in half precision
 # By the operator that updates the weights: `opt_name` of the recipes that have it; "": no recipe has it.
 _OPTIMIZER_OF_UPDATE = {
-    **{"momentum": "sgd", "merged_momentum": "sgd", "lars_momentum": "lars"},
-    **dict.fromkeys(("sgd", "dgc_momentum", "adam", "adamw", "merged_adam", "lamb", "adagrad", "rmsprop"), ""),
+    "momentum": "sgd",
+    "merged_momentum": "sgd",
+    "lars_momentum": "lars",
+    "sgd": "",
+    "dgc_momentum": "",
+    "adam": "",
+    "adamw": "",
+    "merged_adam": "",
+    "lamb": "",
+    "adagrad": "",
+    "rmsprop": "",
 }
 _PREFIXES_OF_FUSED = ("fused_", "merged_")  # of the operators that the header lists once more as `fused`
 _RANKS_OF_PROOF = re.compile(r" over (\d+) ranks\b")  # as "161 gradients summed over 2 ranks once"
