@@ -40,7 +40,7 @@ class _StatedTelemetry:
     interval_s: float  # from one sample of a node to the next, above 0
     nodes: int
     run_ms: float  # that the run took at least, where the clock was set ahead; 0 without run_stop
-    log_ms: float  # from init_start, or an earlier run_start, to telemetry_summary
+    log_ms: float  # from the first of submission_benchmark, init_start and run_start to telemetry_summary
 
     def samples_due(self, duration_ms: float) -> float:
         """Return how many samples of telemetry all nodes take in a time: one each `interval_s` on each node.
@@ -350,7 +350,9 @@ class ProjectLog:
         init_start = run.first_events.get(schema.INIT_START.key)
         if run.start_ms is None or init_start is None:
             return None
-        log_start_ms = min(init_start.time_ms, run.start_ms)  # init_start is later if its clock is ahead
+        # Page caches are flushed between the first event and init_start. That may take minutes, and samples are taken.
+        first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
+        log_start_ms = min(first.time_ms, init_start.time_ms, run.start_ms)  # run_start is earlier if clocks differ
         return _StatedTelemetry(
             line=telemetry.line,
             samples=samples,

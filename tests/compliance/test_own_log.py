@@ -91,6 +91,15 @@ def test_telemetry_is_taken_every_so_many_whole_seconds(
     assert passes or "no whole number from 0 on" in str(file)
 
 
+@pytest.mark.parametrize(("samples", "passes"), [(174, True), (300, False)])
+def test_telemetry_is_also_taken_while_the_caches_are_flushed(samples: int, passes: bool, tmp_path: Path) -> None:
+    """The flush takes a minute, which is before init_start."""
+    log = clock(Altered(run()), lambda ms: ms + 60_000, "cache_clear")
+    status, [file] = check(*write(tmp_path, log.inside("telemetry_summary", samples=samples).text))
+    assert (status == 0) is passes
+    assert passes or f"{samples} samples of telemetry" in str(file)
+
+
 @pytest.mark.parametrize("evaluated", [{}, {"eval_every": 4}, {"eval_every": 4, "offset": 2}])
 def test_a_run_is_held_to_the_evaluations_that_its_recipe_asks_for(evaluated: dict[str, int], tmp_path: Path) -> None:
     period, offset = evaluated.get("eval_every", 1), evaluated.get("offset", 0)
