@@ -289,8 +289,9 @@ class Keeper(Hook):
     def _save(self, main: Any, position: Position) -> None:
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
-        If rank 0 is still writing the checkpoint before, it leaves this one out, and says so in the log. Without memory
-        for the copy, or if no thread can be started, it warns that the checkpoint is not written.
+        If rank 0 is still writing the checkpoint before, it leaves this one out with a warning, because no step waits
+        for the disk. Without memory for the copy, or if no thread can be started, it warns that the checkpoint is not
+        written.
 
         Args:
             main: The training program.
@@ -302,7 +303,7 @@ class Keeper(Hook):
         if statistics is None:  # this is not rank 0
             return
         if self._is_writing():
-            self._log.text(f"checkpoint of step {position.step} left out: the one before is still being written")
+            self._warn(f"checkpoint of step {position.step} left out: the one before is still being written")
             return
 
         self._report()  # before the new thread replaces the outcome of the checkpoint before

@@ -319,13 +319,13 @@ def test_what_fails_once_a_checkpoint_is_written_is_told_as_such(tmp_path, one_r
     assert [event["step"] for event in jobs.values(tmp_path / "result_0.txt", "checkpoint")] == [10, 20, 30, 40]
 
 
-def test_no_step_waits_for_the_disk(tmp_path, one_rank, built, monkeypatch):
-    """On a disk that stands still training goes on, past the next checkpoint too, which is then left out."""
+def test_no_step_waits_for_the_disk(tmp_path, one_rank, built, monkeypatch, capfd):
+    """On a disk that stands still training goes on, past the next checkpoint too, which is left out with a warning."""
     goes, write = threading.Event(), checkpoint.write
 
-    def slow(*arguments: Any) -> None:
+    def slow(*arguments: Any) -> int:
         assert goes.wait(jobs.LIMIT_S)
-        write(*arguments)
+        return write(*arguments)
 
     monkeypatch.setattr(checkpoint, "write", slow)
     made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
@@ -336,4 +336,5 @@ def test_no_step_waits_for_the_disk(tmp_path, one_rank, built, monkeypatch):
         assert not (tmp_path / "kept" / "step_000000010.safetensors").exists(), "still being written"
         goes.set()
     assert [p.name for p in (tmp_path / "kept").iterdir()] == ["step_000000010.safetensors"]
-    assert "checkpoint of step 20 left out" in (tmp_path / "result_0.txt").read_text()
+    warning = "warning: checkpoint of step 20 left out: the one before is still being written\n"
+    assert capfd.readouterr().err == warning and warning in (tmp_path / "result_0.txt").read_text()
