@@ -497,25 +497,26 @@ def _is_service(process: Any) -> bool:
 
 
 def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
-    """Return what a GPU's sensors read now, by their names in the telemetry file.
+    """Read the sensors of one GPU now, and return the readings by the names that the telemetry file uses.
 
     Args:
-        handle: NVML's handle of the GPU.
-        nvlink: Whether to read how many KiB went over all its NVLinks since the driver was loaded. If not, they are
-            None.
+        handle: The GPU's handle in NVML, NVIDIA's library for monitoring.
+        nvlink: Whether to read the NVLink counters. If False, "nvlink_tx_kib" and "nvlink_rx_kib" are None.
 
     Returns:
-        {name with its unit: value}, as "power_w" or "temperature_c". None stands for no answer. `throttle` lists the
-        reasons that slow the GPU down, and is empty if there is no answer.
+        {name with its unit: reading}, such as {"power_w": 250.5, "temperature_c": 61, "throttle": ["power cap"], ...}.
+        The keys are always the same. A reading is None if NVML does not tell it. Only "throttle", the list of reasons
+        that slow the GPU down now, is empty in that case, as it is if there are no such reasons. "energy_j" and the
+        NVLink counters (KiB over all links of the GPU) count from when the driver was loaded.
     """
-    use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    used = memory_of(handle).used
+    utilization = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    bytes_used_by_processes = memory_of(handle).used
     sent_kib = received_kib = None
     if nvlink:
         sent_kib, received_kib = _nvlink_kib(handle)
     return {
-        "utilization_percent": None if use is None else use.gpu,
-        "memory_mib": None if used is None else round(used / MIB, 1),  # by processes
+        "utilization_percent": None if utilization is None else utilization.gpu,
+        "memory_mib": None if bytes_used_by_processes is None else round(bytes_used_by_processes / MIB, 1),
         "power_w": _from_milli(_ask(pynvml.nvmlDeviceGetPowerUsage, handle)),
         "energy_j": energy_j(handle),
         "sm_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
@@ -524,7 +525,7 @@ def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
         "throttle": list(throttled(handle) or ()),
         "nvlink_tx_kib": sent_kib,
         "nvlink_rx_kib": received_kib,
-        # NVML measures these over 20 ms each, in KB/s.
+        # NVML measures each of these two over an interval of 20 ms, not over the time since the last sample.
         "pcie_tx_kb_per_s": _ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES),
         "pcie_rx_kb_per_s": _ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES),
     }

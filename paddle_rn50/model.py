@@ -24,30 +24,33 @@ def resnet50(image: static.Variable, recipe: Recipe, *, layout: str = "NCHW", tr
 
     Args:
         image: Input images, [N, C, H, W], or [N, H, W, C] if `layout` is "NHWC".
-        recipe: Hyperparameters. Used here are the number of classes K, the momentum of batch normalization, and how the
-            weights of the classifier and the scales that end the residual blocks are initialized.
+        recipe: Hyperparameters, of which four are used: `classes` (K), `bn_momentum`, `zero_gamma` (the last batch
+            normalization of each residual block starts with a scale of 0, not 1) and `uniform_classifier` (the weights
+            of the last layer start uniform in +-1 / sqrt(2048), not normal with a standard deviation of 0.01).
         layout: Memory layout of all image tensors of the network, "NCHW" or "NHWC".
-        training: Whether batch normalization uses the statistics of the batch and updates the running ones. If False,
-            it uses the running ones.
+        training: Whether batch normalization uses the statistics of the batch and updates the running statistics. If
+            False, it uses the running statistics and does not change them.
 
     Returns:
-        Logits [N, K].
+        Logits [N, K], such as [32, 1000].
     """
     layers = Layers(training=training, bn_momentum=recipe.bn_momentum, layout=layout, zero_gamma=recipe.zero_gamma)
     x = layers.conv_bn(image, "stem", 64, 7, stride=2)
     x = functional.max_pool2d(x, 3, stride=2, padding=1, data_format=layout)
     for stage, (width, blocks) in enumerate(STAGES, start=1):
         for block in range(blocks):
-            halves_the_image = block == 0 and stage > 1  # in stage 1 the pooling has done so
+            # The first block of a stage halves height and width. Stage 1 does not, because the pooling before it does.
+            halves_the_image = block == 0 and stage > 1
             stride = 2 if halves_the_image else 1
             x = layers.bottleneck(x, f"stage{stage}.{block}", width, stride=stride, parts=BOTTLENECK)
-    x = paddle.flatten(functional.adaptive_avg_pool2d(x, 1, data_format=layout), 1)
+    pooled = functional.adaptive_avg_pool2d(x, 1, data_format=layout)  # the mean over the image
+    features = paddle.flatten(pooled, 1)  # [N, 2048] in both layouts
     initial_weights: Initializer = Normal(0.0, 0.01)
     if recipe.uniform_classifier:
-        bound = x.shape[1] ** -0.5  # 1 / sqrt(inputs of the layer)
+        bound = features.shape[1] ** -0.5  # 1 / sqrt(2048)
         initial_weights = Uniform(-bound, bound)
     return static.nn.fc(
-        x,
+        features,
         recipe.classes,
         weight_attr=paddle.ParamAttr(name="fc.w", initializer=initial_weights),
         bias_attr=paddle.ParamAttr(name="fc.b", initializer=Constant(0.0)),

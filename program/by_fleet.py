@@ -79,18 +79,20 @@ def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]
 
 
 def _set_flags(knobs: Strategy) -> None:
-    """Set the flags of Paddle that the options of distributed training need, for the rest of the process.
+    """Set Paddle's global flags for the training options in `knobs`; they stay set for the rest of the process.
 
-    Run this before fleet's `minimize`.
+    These are the flags of cuDNN that the user chose (`knobs.flags`), and FLAGS_max_inplace_grad_add, which the option
+    `enable_addto` needs. Call this before fleet's `minimize`, which reads FLAGS_max_inplace_grad_add.
 
     Args:
-        knobs: The strategy with every knob decided.
+        knobs: The options (knobs) of the training strategy, with every option decided. It is not changed.
     """
-    # Paddle sums the gradients that a variable gets, one from each operator that reads it. It adds them one after the
-    # other if they are at most as many as this flag says, and otherwise by one operator `sum`. `enable_addto` works on
-    # the former only. No variable of our networks is read 8 times.
-    most_added_in_pairs = 8 if knobs.enable_addto else 0
-    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
+    # A variable gets one gradient from each operator that reads it, and Paddle sums these. If there are at most as many
+    # as this flag says, Paddle adds them one after the other with operators `grad_add`; otherwise it sums them with one
+    # operator `sum`. The pass of `enable_addto` works only on `grad_add`. No variable of our networks is read 8 times,
+    # so 8 gives `grad_add` everywhere; 0 gives `sum` everywhere.
+    most_gradients_without_sum = 8 if knobs.enable_addto else 0
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_gradients_without_sum})
 
 
 def _fleet_strategy(*, auto: bool) -> Any:

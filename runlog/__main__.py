@@ -12,17 +12,23 @@ from runlog.writer import close_for_dead
 
 @one_line
 def main() -> int:
-    """Run the command `schema` or `close`, and return the exit status.
+    """Run the command that the command line names, and return the exit status of the process.
 
-    `schema` prints the JSON Schema of a log's lines. `close` adds the end that a killed run could not write to its log,
-    and prints why the run ended. The status is 1 if that log cannot be read or written, else 0.
+    - `schema` prints the JSON Schema of the lines of a log.
+    - `close LOG REASON` completes the log of a run that was killed: it adds the end of the log, with REASON as why the
+      run was aborted. Then it prints why the run ended: the reason that the log states, which is another one if the log
+      had its end already. A log that does not exist is not created, and REASON is printed.
+
+    Returns:
+        0 if the command succeeded. 1 if the log cannot be read or written, or if the schema cannot be printed. A wrong
+        command line does not return: the parser ends the process with status 2.
     """
     parser = Parser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("schema", help="print the schema of a line of a log, as JSON Schema")
-    close = commands.add_parser("close", help="close the log of a run whose ranks are gone; print why it ended")
-    close.add_argument("log", type=Path)
-    close.add_argument("reason")
+    close_parser = commands.add_parser("close", help="close the log of a run whose ranks are gone; print why it ended")
+    close_parser.add_argument("log", type=Path)
+    close_parser.add_argument("reason")
     args = parser.parse_args()
     if args.command == "schema":
         print_to_reader(json.dumps(json_schema(), indent=1))
@@ -30,6 +36,8 @@ def main() -> int:
     try:
         print(close_for_dead(args.log, args.reason))
     except RunError as error:
+        # It goes to stdout, because launch/trials.sh takes what is printed there as the reason. @one_line would print
+        # it to stderr. The message begins with the reason.
         print(error)
         return 1
     return 0

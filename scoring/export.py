@@ -41,17 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the runs of logs in each form that the command line names: Parquet, TensorBoard or MLflow.
+    """Export the runs of the given logs to Parquet, TensorBoard or MLflow, or to several of these.
+
+    All logs are read before anything is written. Parquet gets one file for all runs, TensorBoard a folder for each run,
+    and MLflow a new run for each run. If an output fails, those written before it stay.
 
     Args:
-        args: Options of the command, such as `parquet`, the file to write, or None.
+        args: Options of the command: the `logs` and how to read them, and where to write: `parquet` (a file),
+            `tensorboard` (a folder) and `mlflow` (the URI of a tracking server). Each of these three may be None.
 
     Returns:
         The exit status, always 0.
 
     Raises:
-        InputError: No form is named, a log cannot be scored, an output exists already or has no folder to lie in, a
-            package is not installed, or MLflow refuses a run.
+        InputError: No output is named; a log cannot be scored; the Parquet file, or the TensorBoard folder of a run,
+            exists already; the folder for the Parquet file does not exist; a Python package that an output needs is
+            not installed; or MLflow refuses a run or cannot be reached.
         OSError: A log cannot be opened, or an output cannot be written.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
@@ -62,12 +67,13 @@ def main(args: argparse.Namespace) -> int:
         for record in records:
             rows += [window_with_run_facts(record, window) for window in record.windows]
         to_parquet(rows, args.parquet)
-    for number, record in enumerate(records):
-        name = f"{number}-{Path(record.file).stem}"  # logs of several folders may have the same name
+    for index, record in enumerate(records):
+        # The index makes the name unique, because logs in different folders may have the same file name.
+        run_name = f"{index}-{Path(record.file).stem}"
         if args.tensorboard:
-            to_tensorboard(record, args.tensorboard / name)
+            to_tensorboard(record, args.tensorboard / run_name)
         if args.mlflow:
-            _to_mlflow_or_refuse(record, args.mlflow, name)
+            _to_mlflow_or_refuse(record, args.mlflow, run_name)
     return 0
 
 

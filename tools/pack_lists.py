@@ -42,13 +42,21 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 
 
 def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
-    """Return the content of the list of one part of a data set, a line `path label` for each image.
+    """Return the content of the list file of one part of a data set: a line with path and label for each image.
+
+    If `labels` is given, the images of val/ get their labels from this file. In all other cases, the label of an image
+    is the number of its class folder, from 0 in the order of the folders' names. A warning is then printed if some
+    files are not images of a class.
 
     Args:
-        source: The image folder.
+        source: The image folder, which holds train/ and val/.
         part: "train" or "val".
-        labels: File with a line `name label` for each image of val/, or None. It is not used for train, whose images
-            always have class folders.
+        labels: File with a line `name label` for each image of val/. None if val/ has class folders. For "train", it
+            only causes a warning: if class folders are named by numbers other than their labels (as text, "10" sorts
+            before "2"), the labels in this file may mean other classes.
+
+    Returns:
+        The lines as bytes, such as `train/n01440764/x.JPEG 0`, each ended by a line feed.
 
     Raises:
         ValueError: The list cannot be made, for example because the folder of the part is missing.
@@ -58,10 +66,10 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if part == "val" and labels is not None:
         return _flat_list(source, labels)
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
-    print_warning(images.passed_over)
-    if labels is not None:
-        names = folder.folder_names(source / part)
-        print_warning(folder.note_on_numbered_folders(source / part, names, labels))
+    print_warning(images.passed_over)  # a note on files that are not images of a class; empty if there are none
+    if labels is not None:  # The part is "train". Its labels and the labels of val/ must mean the same classes.
+        class_names = folder.folder_names(source / part)
+        print_warning(folder.note_on_numbered_folders(source / part, class_names, labels))
     return folder.list_text(images)
 
 

@@ -73,20 +73,23 @@ class Check:
 
 
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
-    """Return the check that a rule has as text, in which `v` is the event and `s` the state.
+    """Return the check that an expression of a rule states, compiled and classified by what it looks at.
 
-        v['value'] > 0          -> a check of the value
-        'file' in v['metadata'] -> a check of the metadata
-        ll.timestamp < 9        -> a check of the time
-        s['run_started']        -> a check of the order: the event must come after a run_start
+    In the expression, `v` is the event that is checked, `ll.timestamp` is its time, and `s` is the state: values that
+    the rules set as events come. The part of the event that the check looks at is its `aspect`:
+
+        s['run_started']        -> "order": the event must come after an event run_start
+        ll.timestamp < 9        -> "time"
+        'file' in v['metadata'] -> "metadata"
+        v['value'] > 0          -> "value", which also stands for every other expression
 
     Args:
-        text: The check, in the language of mlperf-logging's rule files.
-        key_by_state_name: Which events set a name in the state, such as {"run_started": "run_start"}. Without it, no
-            check is one of the order.
+        text: The expression, in the language of mlperf-logging's rule files.
+        key_by_state_name: For each name in the state, the key of the events that set it, such as {"run_started":
+            "run_start"}. An expression about a name that is not in it does not get the aspect "order".
 
     Raises:
-        SyntaxError: The text has a form that no rule of mlperf-logging has.
+        SyntaxError: The text is not an expression, or has a form that no rule of mlperf-logging has.
     """
     node = parse_expression(text)
     is_met = compile_expression(node)

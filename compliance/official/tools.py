@@ -156,22 +156,30 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 
 
 def config_of_ours(ruleset: str, folder: Path) -> Path:
-    """Write the rule files that check our own benchmarks into a folder, and return the path of common.yaml in it.
+    """Write the rule files with which mlperf-logging's checker can check our own benchmarks into a folder.
 
-    These are mlperf-logging's common files, and ours. They refer to each other by relative paths, which the official
-    checker would look for in its own package. So `training_4.0.0/closed_common.yaml` in their text becomes
-    `FOLDER/closed_common.yaml`.
+    The files are the three common files of mlperf-logging and this project's files, such as closed_hrnet.yaml. They
+    name each other by relative paths, which the checker would look for in its own package. So in each written file,
+    `training_4.0.0/closed_common.yaml` becomes `FOLDER/closed_common.yaml`.
 
     Args:
         ruleset: The version of the rules, such as 4.0.0.
-        folder: An existing folder.
+        folder: The absolute path of an existing folder. Files of the same names in it are replaced.
+
+    Returns:
+        FOLDER/common.yaml, the file to give to the checker as --config. It leads the checker to the other files.
+
+    Raises:
+        KeyError: mlperf-logging has no rules of this version.
     """
-    common_files = [f"training_{ruleset}/{name}.yaml" for name in ("common", "closed_common", "open_common")]
-    our_files = [str(path.relative_to(RULES)) for path in RULES.glob(f"training_{ruleset}/*.yaml")]
-    for name in [*common_files, *our_files]:  # such as training_4.0.0/common.yaml
-        original_text = rule_files.text_of(name)
-        text = original_text.replace(f"training_{ruleset}/", f"{folder}/")
-        (folder / Path(name).name).write_text(text, encoding="utf-8")
+    path_in_package = f"training_{ruleset}/"
+    common_files = [f"{path_in_package}{name}.yaml" for name in ("common", "closed_common", "open_common")]
+    our_files = [str(path.relative_to(RULES)) for path in RULES.glob(f"{path_in_package}*.yaml")]
+    for rule_file in [*common_files, *our_files]:  # such as training_4.0.0/common.yaml
+        original_text = rule_files.text_of(rule_file)
+        text = original_text.replace(path_in_package, f"{folder}/")
+        file_name = Path(rule_file).name  # such as common.yaml
+        (folder / file_name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
 
 

@@ -102,25 +102,30 @@ def _texts_of_seeds(run: LoggedRun) -> set[str]:
 
 
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence on the first thing that two runs share: the start, else all times, else all accuracies.
+    """Return a sentence on the first sign that one log is a copy of another; "" if there is none.
 
-    Call it only for this project's benchmarks, because logs of others have coarser times and fewer accuracies.
+    The signs are tried in this order: the same time of run_start, the same durations of all intervals (such as epochs),
+    and the same accuracies of all evaluations. Durations count only if at least _LEAST_DISTINCT_TIMES of them
+    differ from each other and from 0, and accuracies only if at least _LEAST_DISTINCT_ACCURACIES differ from each
+    other, because few values may be equal by chance.
+
+    Call this only for this project's benchmarks. Logs of other benchmarks have coarser times and fewer accuracies, so
+    one equal sign does not show a copy.
 
     Args:
-        run: The facts of the one log.
-        other: The facts of the other log.
-        name_of_other: How the sentence calls the other log.
+        run: The facts that the one log states.
+        other: The facts that the other log states.
+        name_of_other: The name of the other log for the sentence, such as "result_1.txt".
 
     Returns:
-        The sentence, such as "its times are those of result_1.txt". It is "" if nothing is equal, or if equal times or
-        accuracies have only few different values.
+        The sentence, such as "its times are those of result_1.txt", or "".
     """
     if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is that of {name_of_other}"
-    equal_marks = _names_of_equal_marks(run, other)
-    if _TIMES in equal_marks:
+    kinds_of_equal_values = _names_of_equal_marks(run, other)
+    if _TIMES in kinds_of_equal_values:
         return f"its times are those of {name_of_other}"
-    if _ACCURACIES in equal_marks:
+    if _ACCURACIES in kinds_of_equal_values:
         return f"its accuracies are those of {name_of_other}"
     return ""
 

@@ -26,33 +26,40 @@ class _Peak(NamedTuple):
 
 
 def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> Iterator[Fault]:
-    """Yield a fault for a window of steps or an evaluation that is faster than the devices' peak allows.
+    """Yield a fault if the fastest window of steps or the shortest evaluation is faster than the devices can compute.
 
-    The peak depends on the image's size, so a size in the settings that is no number of pixels is a fault, too.
-    Evaluations are only checked if the recipe has one size of images for training and evaluation.
+    The limit in images/s is computed from the peak of the devices and the work per image, which depends on the size of
+    the images. So the size is checked first. If a side in the settings is not a whole number of pixels, this is the
+    only fault. Evaluations are only checked if one setting gives the size of the images in training and evaluation.
 
     Args:
-        run: The facts that the log states of the run.
+        run: The facts that the log states about the run, such as its settings.
         order: The run's fastest window and shortest evaluation.
-        nodes: The nodes that the header describes, with their GPUs and cores. Nothing is checked if there are none, or
-            if the workload's arithmetic is not known. If the peak of a device is not known, only the size is checked.
+        nodes: The nodes that the header of the log describes, with their GPUs and CPU cores.
+
+    Yields:
+        At most two faults, such as "a window of 90000 images/s; the peak of its 8 cards is below 60000 at 224 px".
+        Nothing is checked if there are no nodes, or if the workload or its work per image is not known. Only the size
+        is checked if the peak of a device is not known.
     """
     workload = workloads.find(str(run.settings.get("WORKLOAD")))
     if not nodes or workload is None or workload.training_flop is None:
         return
-    has_one_size = _SIDE in own_log_rules().recipe_settings.get(workload.name, ())  # which an evaluation has, too
+    # RECIPE.image_size (of rn50) is the side of a square image, in training and in evaluation. RECIPE.image_height and
+    # RECIPE.image_width (of hrnet) give the size in training only.
+    has_one_size = _SIDE in own_log_rules().recipe_settings.get(workload.name, ())
     settings_of_sides = (_SIDE, _SIDE) if has_one_size else _HEIGHT_AND_WIDTH
     sides = []
     for name in settings_of_sides:
         pixels: Any = run.settings.get(name)
-        is_number_of_pixels = type(pixels) is int and is_count(pixels)  # is_count alone would take 224.0, too
+        is_number_of_pixels = type(pixels) is int and is_count(pixels)  # is_count alone would also accept 224.0
         if not is_number_of_pixels:
             yield Fault(None, f"{name} is {printable(pixels)}, no number of pixels")
             return
         sides.append(pixels)
     height, width = sides
     flop_per_image = training_flop(workload, height, width)
-    assert flop_per_image is not None, "asked for above"
+    assert flop_per_image is not None, "a workload without training_flop has returned above"
     shown_size = f"{height} px" if has_one_size else f"{width} x {height} px"
     peak = _peak_of(run, nodes, flop_per_image, shown_size)
     if peak is None:

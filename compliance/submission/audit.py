@@ -441,18 +441,25 @@ def _compare_with_envelope(comparison: Comparison) -> Convergence:
 def _questions(reports: Sequence[Report]) -> list[Question]:
     """Return one question for each rule that the logs of a submission break.
 
-    Errors come before warnings, and then the rules by name. Findings of severity `info` are no questions.
+    A question shows the first breach of its rule, has the severity of this breach, and says how many logs break the
+    rule. Findings of severity "info" are only notes, so they lead to no question.
 
     Args:
-        reports: The reports on the logs.
+        reports: The reports on the logs. Their order, and the order of their findings, decide which breach is first.
+
+    Returns:
+        The questions of severity "error", then those of severity "warning", each group sorted by the name of the rule.
+        Empty if no rule is broken.
     """
     breaches_by_rule: defaultdict[str, list[_Breach]] = defaultdict(list)
     for report in reports:
+        log = printable(str(report.path))
         for finding in report.findings:
             if finding.severity != "info":
-                breaches_by_rule[finding.rule].append(_Breach(printable(str(report.path)), finding))
+                breaches_by_rule[finding.rule].append(_Breach(log, finding))
     questions = [_question_about_rule(breaches) for breaches in breaches_by_rule.values()]
-    return sorted(questions, key=lambda question: (question.severity, question.rule))  # "error" < "warning"
+    # As texts, "error" sorts before "warning".
+    return sorted(questions, key=lambda question: (question.severity, question.rule))
 
 
 class _Breach(NamedTuple):

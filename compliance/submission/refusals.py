@@ -73,19 +73,22 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
 
 
 def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset) -> list[Finding]:
-    """Return the findings on a run alone, then those in comparison with other runs and with the system description.
+    """Return the findings (errors and warnings) on one run of a package, from its log and from comparisons.
 
-    Those on the run alone are left out if its only errors are that it missed the target: a submission may hold some
-    such runs, and `refusals_by_missed_target` counts them.
+    The findings come from three sources, in this order: the check of the run's log alone, the comparison with the
+    other runs, and the comparison with the system description. If the only errors in the log are that the run missed
+    the target, the first source is left out with its warnings: a submission may hold some such runs, and
+    `refusals_by_missed_target` counts them.
 
     Args:
-        run: A run of a package, with the findings on it.
-        description: Fields of the system description by name.
-        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        run: The run, with the findings of the first two sources.
+        description: Fields of the system description by name, such as {"number_of_nodes": "2"}.
+        ruleset: This project's rules for a version of MLPerf Training. A log that contradicts the description breaks
+            its rule "system-description".
     """
-    findings_on_run_alone = () if _has_only_missed_target(run.report) else run.report.findings
+    findings_on_log = () if _has_only_missed_target(run.report) else run.report.findings
     contradictions = compare_description(run.report.run, description, ruleset.strict["system-description"])
-    return [*findings_on_run_alone, *run.findings_between_runs, *contradictions]
+    return [*findings_on_log, *run.findings_between_runs, *contradictions]
 
 
 def refusals_by_missed_target(checked: Sequence[Report], most_failed_runs: int) -> list[Refusal]:

@@ -37,31 +37,31 @@ def read_demands() -> list[Demand]:
 
 
 def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
-    """Format the demands of the MLPerf training rules as text, each with the automated checks that cover it.
-
-    For example, this is a demand with the versions of the rules that make it, its checks, and what they cannot see:
-
-        System and framework
-          "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
-              same-configuration, system-description (others' logs name no system)
+    """Return the demands of the MLPerf training rules as text, each with the automated checks that cover it.
 
     Args:
-        demands: The requirements ("must" sentences) of the rules. Those of one section must stand next to each other,
-            as each change of the section starts a new heading.
+        demands: The demands ("must" sentences) of the rules. All demands of one section must follow each other, because
+            a new heading is written whenever the section changes.
         ruleset: This project's checks for one version of the rules. A check that comes into force only in a later
-            version is marked with that version.
+            version is marked with that version, such as "seed-present (from 4.1.0 on)".
 
     Returns:
-        The text. Its last line counts the demands with and without a check.
+        The text, which ends with a newline. A demand has two lines: its sentence with the versions of the rules that
+        contain it, and its checks (or "none") with a remark, such as what the checks do not see. For example:
+
+            System and framework
+              "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
+                  same-configuration, system-description (others' logs name no system)
+            1 demands, 1 with a check, 0 with none
     """
     lines: list[str] = []
     for section, demands_of_section in itertools.groupby(demands, key=lambda demand: demand.section):
         lines.append(section)
         for demand in demands_of_section:
             lines += _lines_of_demand(demand, ruleset)
-    with_check = sum(bool(demand.checks) for demand in demands)
-    without_check = len(demands) - with_check
-    lines.append(f"{len(demands)} demands, {with_check} with a check, {without_check} with none")
+    count_with_check = sum(bool(demand.checks) for demand in demands)
+    count_without_check = len(demands) - count_with_check
+    lines.append(f"{len(demands)} demands, {count_with_check} with a check, {count_without_check} with none")
     return "\n".join(lines) + "\n"
 
 

@@ -147,29 +147,33 @@ class Contents(NamedTuple):
 
 
 def read(path: Path) -> Contents:
-    """Return the arrays and the metadata of a checkpoint file.
+    """Return the arrays and the metadata that `write` stored in a checkpoint file, after checking its checksum.
+
+    The file consists of three parts: 8 bytes with the length of the header (little-endian), the header as JSON, and
+    the bytes of the arrays.
 
     Args:
-        path: The file, which `write` has written.
+        path: The file, such as "step_000000100.safetensors".
 
     Returns:
-        The contents. The arrays are read-only views of the file's bytes in memory.
+        The arrays and the metadata, each by name. The arrays are read-only views of the whole file in memory.
 
     Raises:
-        ValueError: The file is damaged or no checkpoint.
+        ValueError: The file is damaged, or is not a checkpoint that `write` has written.
         OSError: The file cannot be read.
     """
-    data = path.read_bytes()  # the header's length, the header as JSON, and the bytes of the arrays
+    data = path.read_bytes()
     header_length = int.from_bytes(data[:LENGTH_BYTES], "little")
     header_end = LENGTH_BYTES + header_length
-    has_no_header = header_length < len("{}")
-    is_cut_off = len(data) < LENGTH_BYTES or len(data) < header_end
+    has_no_header = header_length < len("{}")  # This is the shortest JSON object.
+    is_cut_off = len(data) < header_end  # This is also true if the file is shorter than LENGTH_BYTES.
     if has_no_header or is_cut_off:
         raise ValueError("its header is cut short")
     try:
         header = json.loads(data[LENGTH_BYTES:header_end])
         return _contents(header, memoryview(data)[header_end:])
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:
+        # A damaged header may be JSON of any form. Callers expect a ValueError for every kind of damage.
         raise ValueError(f"its header makes no sense ({type(error).__name__}: {error})") from error
 
 

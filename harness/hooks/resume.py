@@ -45,28 +45,32 @@ MAY_CHANGE = (TRAIN_SHA256, BN_SPAN)
 
 
 def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
-    """Return where the run starts: at step 0 or, with RESUME=auto, at the newest good checkpoint of its folder.
+    """Return where the run starts: at step 0 or, with RESUME=auto, at the newest undamaged checkpoint in its folder.
 
-    Every rank must call this.
+    With RESUME=auto, the run starts at step 0 if the folder has no checkpoints. Every rank must call this, because
+    rank 0 alone reads the checkpoint and sends the position to the others.
 
     Args:
-        job: The settings of the job.
+        job: The settings of the job, such as RESUME and the folder of the checkpoints.
         ranks: This process among the ranks of the job.
-        identity: What the run's state depends on, such as the recipe and the image size, by name; None for what is not
-            known. A checkpoint must be of a run that has the same. Of what may change (MAY_CHANGE) a note tells.
+        identity: What the state of the run depends on, by name, such as the recipe; None for a value that is not known.
+            The run that wrote the checkpoint must have had the same values. Only the values of MAY_CHANGE may differ;
+            a note then says so.
 
     Returns:
-        The position in the run and the checkpoint's path. Only rank 0 gets the checkpoint's arrays and the notes.
+        The position in the run and the path of the checkpoint, equal on all ranks. Only on rank 0, also the arrays of
+        the checkpoint, and notes for the user, such as on skipped damaged checkpoints.
 
     Raises:
-        ValueError: On rank 0, if this run cannot go on from the checkpoint, because its run differs in `identity`,
-            global batch or seed, or if all checkpoints are damaged.
+        ValueError: On rank 0 only: the run that wrote the checkpoint had another identity, global batch or seed, or
+            there are checkpoints and all are damaged. The other ranks then wait until the caller aborts the job.
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
-    start = FROM_STEP_0
+    start = FROM_STEP_0  # On all ranks but 0 this stands for empty arrays and notes.
     if ranks.is_first:
         start = _newest_good(job, identity, ranks.size)
+    # All ranks get the position and the path of rank 0. The arrays are large, so `restore` sends them later.
     position, path = ranks.comm.bcast((start.position, start.path))
     return Start(position=position, path=path, arrays=start.arrays, notes=start.notes)
 

@@ -167,17 +167,24 @@ def _remove_all_reduces(main: static.Program, parameters_by_gradient: dict[str, 
 
 
 def _all_reduce(bucket: _Bucket, one_stream: bool) -> list[Step]:
-    """Return the all-reduce of a bucket, and for each of its gradients a `depend` that makes readers wait for it.
+    """Return the operators that sum a bucket (gradients in one buffer) over all ranks, to be inserted by the caller.
 
     Args:
-        bucket: Gradients that are all-reduced together, in one buffer.
-        one_stream: Run the all-reduce on the GPU stream that computes.
+        bucket: Gradients that are slices of one buffer and are all-reduced together.
+        one_stream: Whether the all-reduce runs on the GPU stream that computes. If False, it runs on the communication
+            stream, where it can overlap with the backward pass.
+
+    Returns:
+        One all-reduce, which changes the buffer in place, and then an operator `depend` for each gradient. A `depend`
+        computes nothing: it makes the later readers of the gradient wait for the all-reduce.
     """
     buffer = bucket.buffer
-    attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}
+    attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}  # Ring 0 is the communicator of all ranks.
     steps = [Step("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
-    for name in bucket.gradients:
-        steps.append(Step("depend", {"X": [name], "Dep": [buffer]}, {"Out": [name]}, {}))
+    # The all-reduce names only the buffer. Without `depend`, Paddle's executor would not know that it changes the
+    # gradients, and could run their readers before it.
+    for gradient in bucket.gradients:
+        steps.append(Step("depend", {"X": [gradient], "Dep": [buffer]}, {"Out": [gradient]}, {}))
     return steps
 
 

@@ -263,20 +263,29 @@ class _Follower:
         return histories
 
     def _started(self, op: Operator) -> Histories:
-        """Return how the loss's gradient is scaled where it starts, and how many micro-steps it stands for.
+        """Return the history of the loss's gradient at its start, and prove that it starts at the fixed loss scale.
+
+        A history says what operators have done to a gradient so far. The backward pass starts by setting the gradient
+        of the loss to a constant, so the history starts with this constant as its factor.
 
         Args:
-            op: The operator that sets this gradient to a constant, at which the backward pass starts.
+            op: The operator that sets the gradient of the loss to the constant.
+
+        Returns:
+            The history by the name of the variable that holds the gradient. With the constant 128, in a program that an
+            update runs for 3 micro-steps (parts of the batch), this is such as
+            {"train.loss@GRAD": GradientHistory(factor=128.0, micro_steps=3)}.
 
         Raises:
-            Refused: The constant is not the fixed loss scale.
+            Refused: The constant is not the fixed loss scale `self.scale`, which is 1 if the job has none.
         """
-        value = op.attr("value")
+        constant = op.attr("value")
         prove(
-            is_close(value, self.scale),
-            f"the gradients start at {six_digits(value)}, not at the loss scale {six_digits(self.scale)}",
+            is_close(constant, self.scale),
+            f"the gradients start at {six_digits(constant)}, not at the loss scale {six_digits(self.scale)}",
         )
-        return {op.output_arg_names[0]: GradientHistory(factor=value, micro_steps=self.runs)}
+        gradient_of_loss = op.output_arg_names[0]
+        return {gradient_of_loss: GradientHistory(factor=constant, micro_steps=self.runs)}
 
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of the gradients that `check_finite_and_unscale` of Paddle's mixed precision writes.

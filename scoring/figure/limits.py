@@ -49,20 +49,22 @@ def _peak_flop_per_s(record: Record) -> float | None:
 
 
 def _card_of_all_gpus(record: Record) -> Card | None:
-    """Return the data-sheet row for the GPU model of a run, from the table `cards.csv`.
+    """Return the row of the table `cards.csv` that fits every GPU of a run.
+
+    A row (a `Card`) holds data-sheet figures, such as the peak FLOP/s, of one GPU model with one memory size.
 
     Args:
-        record: The run as read from its log, whose header may describe the GPUs of each node.
+        record: The run as read from its log. The header of the log may describe the GPUs of each node by their name and
+            their memory in GiB.
 
     Returns:
-        The row; None if the log does not describe its GPUs, if they are of several models, or if the table has no row
-        for this name and memory.
+        The row. None if the log describes no GPUs, if the table has no row for one of them, or if they fit different
+        rows.
     """
-    # `card_of` returns None for a model that the table does not have.
     cards = {card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))) for gpu in _described_gpus(record)}
     if len(cards) != 1:
         return None
-    [card] = cards
+    [card] = cards  # None if the table has no row for any of the GPUs
     return card
 
 

@@ -76,21 +76,28 @@ def hosts_beside_one_host(base: Runs, other: Runs) -> IndependentValues | None:
 
 
 def interval_of_one_host(ratio: float, several_hosts: IndependentValues) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two means, one of a single host and one of several hosts.
+    """Return the 95 % interval of the ratio of two means: one of the runs on a single host, one on several hosts.
+
+    A single host does not show how much hosts differ. So it is taken to vary as the several hosts do, which must be of
+    the same system.
 
     Args:
-        ratio: The ratio of the two means.
-        several_hosts: The means of the several hosts, two or more. Their spread makes the interval.
+        ratio: The ratio of the two means, above zero. Either of them may be the numerator.
+        several_hosts: The mean of each of the several hosts (two or more), with the number of its runs.
+
+    Returns:
+        The bounds, and in words what they are made of: "one host against 4: the spread of 4 hosts of this system".
     """
-    hosts = len(several_hosts.values)
+    host_count = len(several_hosts.values)
     bounds = spread.single_run_interval(
         ratio=ratio,
         relative_sd=spread.relative_sd(several_hosts.values),
-        freedom=hosts - 1,
+        freedom=host_count - 1,  # degrees of freedom of `relative_sd`
+        # Here these two count hosts, not runs. The first is below `host_count` if the hosts have unequally many runs.
         runs=several_hosts.effective_count,
         other_runs=1,
     )
-    return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")
+    return RatioInterval(bounds, f"one host against {host_count}: the spread of {host_count} hosts of this system")
 
 
 def _counts_in_words(base: IndependentValues, other: IndependentValues) -> str:

@@ -185,17 +185,23 @@ def _marks_of_epochs(events: Run) -> list[Mark]:
 
 
 def _have_epoch_numbers(rates: Sequence[Rate], marks: Sequence[Mark]) -> bool:
-    """Return whether the numbers that other programs log with their rates are those of epochs.
+    """Return whether the numbers that other programs log with their rates are epoch numbers.
 
-    Some programs number their rates by the training steps so far. Then some number is that of no marked epoch.
+    Some programs log the number of training steps so far with a rate (a throughput in images/s). So the result is False
+    as soon as one number is not that of a logged epoch: with the epochs 1 and 2, the rates 1 and 2 give True, and the
+    rates 1 and 500 give False.
 
     Args:
-        rates: The logged rates. Those of this project's program always have the numbers of epochs.
-        marks: The starts and stops of all epochs. Without any, the numbers are taken for those of epochs.
+        rates: The logged rates. Two kinds are ignored: rates without a number, and the rates of this project's program,
+            which always have epoch numbers.
+        marks: The starts and stops of all epochs, each with the number of its epoch. If there are none, nothing speaks
+            against epoch numbers, and the result is True.
     """
-    numbers_of_epochs = {mark.number for mark in marks}
-    numbers = {rate.number for rate in rates if rate.number is not None and not _is_own(rate)}
-    return not marks or numbers <= numbers_of_epochs
+    if not marks:
+        return True
+    epoch_numbers = {mark.number for mark in marks}
+    foreign_numbers = {rate.number for rate in rates if rate.number is not None and not _is_own(rate)}
+    return foreign_numbers <= epoch_numbers
 
 
 def _is_usable(rate: Rate) -> bool:

@@ -4,20 +4,25 @@ from scoring.record import Record, Window
 
 
 def complete_windows(record: Record) -> None:
-    """Derive what the rows of a log do not print: the steps and seconds of the first row, and the images of each.
+    """Fill in figures that a log does not print but that follow from its other figures.
 
-    The images are the row's steps x the batch size of all devices. What cannot be derived stays None.
+    A window is what one printed row of the log covers: some training steps, or an epoch. Two things are filled in:
+
+    - The steps and seconds of the first window, if it has no steps and the second window shows them.
+    - The images of each window that has steps but no images: 10 steps of 256 images give 2560.
+
+    What cannot be derived stays None. What the log states stays as it is.
 
     Args:
-        record: What the log says. Its `windows`, one for each printed row, are changed.
+        record: What the log says. Its `windows` are changed in place.
     """
     _complete_first_window(record)
-    batch = record.global_batch
-    if batch is None:
+    images_per_step = record.global_batch  # over all devices; None if the log does not state it
+    if images_per_step is None:
         return
     for window in record.windows:
         if window.images is None and window.steps is not None:
-            window.images = window.steps * batch
+            window.images = window.steps * images_per_step
 
 
 def _complete_first_window(record: Record) -> None:

@@ -64,18 +64,26 @@ def _with_colors_of_page(svg: str) -> str:
 
 
 def _svg_head(view_box: str, name: str, title: str, description: str) -> str:
-    """Return the opening tag of a plot's SVG, with the title and the description that screen readers read.
+    """Return the beginning of a plot's SVG: its opening `<svg>` tag, a `<title>` and a `<desc>` for screen readers.
+
+    The tag replaces matplotlib's, which has a fixed size. Its closing `</svg>` is not part of the result.
 
     Args:
-        view_box: The attribute of the old tag, such as `viewBox="0 0 317 187"`.
-        name: Name of the plot, with which the ids of both texts begin.
-        title: Title of the plot.
-        description: The plot in words.
+        view_box: The whole attribute viewBox of matplotlib's tag, such as `viewBox="0 0 317 187"`.
+        name: Name of the plot, such as "loss", for the ids. It is not escaped, so it must be fit for an HTML id.
+        title: Title of the plot, as plain text. It is escaped, and cut after 600 characters.
+        description: The plot in words, as plain text. It is escaped, and cut after 10,000 characters.
+
+    Returns:
+        One line, such as `<svg class="plot" ... aria-labelledby="loss-title loss-description">` followed by
+        `<title id="loss-title">Loss</title><desc id="loss-description">The loss falls ...</desc>`.
     """
-    words = html.escape(visible(description, 10_000))
+    escaped_title = html.escape(visible(title))
+    escaped_description = html.escape(visible(description, 10_000))
+    # The namespace xlink is declared because matplotlib's drawing, which follows, has attributes xlink:href.
     return (
         f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {view_box} role="img" '
         f'aria-labelledby="{name}-title {name}-description">'
-        f'<title id="{name}-title">{html.escape(visible(title))}</title>'
-        f'<desc id="{name}-description">{words}</desc>'
+        f'<title id="{name}-title">{escaped_title}</title>'
+        f'<desc id="{name}-description">{escaped_description}</desc>'
     )

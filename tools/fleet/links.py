@@ -87,22 +87,25 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
 
 
 def _take_turn(comm: MPI.Comm, planned_rounds: list[list[Pair]]) -> dict[Pair, ExchangeTimes]:
-    """Exchange data once with this rank's partner of each round, and measure how long that takes.
+    """Exchange data once with this rank's partner in each round, and return how long each exchange took.
 
-    All ranks of `comm` must call this together.
+    All ranks of `comm` must call this together and with the same rounds. If this rank has no partner in a round, it
+    only waits for the other ranks at the start of the round.
 
     Args:
-        comm: An MPI communicator with one rank of each node.
-        planned_rounds: For each round the pairs of nodes that exchange data at the same time.
+        comm: An MPI communicator with one rank of each node. A rank has the number of its node.
+        planned_rounds: For each round, the pairs of nodes that exchange data at the same time. A node is in at most one
+            pair of a round, and no pair occurs in two rounds.
 
     Returns:
-        The seconds by pair. Of the two ranks of a pair only the one with the lower number, `pair.a`, returns them.
+        The times in seconds, by pair, of the pairs in which this rank has the lower number (`pair.a`). The other rank
+        of a pair returns no times for it, so that each pair is reported once.
     """
     my_number = comm.Get_rank()
     my_times: dict[Pair, ExchangeTimes] = {}
     for pairs_of_round in planned_rounds:
-        WATCHDOG.beat("exchanging data in pairs")
-        ranks.wait(comm)  # so that all pairs of the round exchange data at the same time
+        WATCHDOG.beat("exchanging data in pairs")  # the watchdog ends a process that reports no progress for too long
+        ranks.wait(comm)  # all pairs of the round start at the same time
         for pair in pairs_of_round:  # this rank is in at most one of them
             if my_number == pair.a:
                 my_times[pair] = exchange(comm, pair.b)

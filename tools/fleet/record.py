@@ -41,22 +41,29 @@ def read(path: Path) -> Judged:
 
 
 def _read_format(path: Path) -> dict[str, Any]:
-    """Read the record of a fleet from a file; of its content only the format and its version are checked.
+    """Read the record of a fleet's measurements from a file, and check that it states the format and version FORMAT.
+
+    Other fields are not checked: they may be missing or have values of any type.
 
     Args:
         path: The file fleet.json that the option --fleet of a launcher wrote.
 
+    Returns:
+        The JSON object in the file, such as {"format": "paddle-reference-fleet", "version": 1, "hosts": [...], ...}.
+
     Raises:
-        ValueError: The file cannot be read, is not JSON, or is not a record of this version.
+        ValueError: The file cannot be read, is not JSON, or does not state this format and version. The message names
+            the file and says what to do.
     """
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))  # any JSON value, until checked below
     except OSError as error:
         raise ValueError(f"{named_files.explain(error)}; give the fleet.json of a --fleet") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # The file is not UTF-8, not JSON, or too deeply nested JSON.
         raise ValueError(f"{path}: {error}: give the fleet.json of a --fleet") from error
-    is_this_format = isinstance(record, dict) and all(record.get(name) == FORMAT[name] for name in FORMAT)
-    if not is_this_format:
+    is_object = isinstance(record, dict)
+    has_this_format = is_object and all(record.get(name) == FORMAT[name] for name in FORMAT)
+    if not has_this_format:
         raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")
     return record
 
