@@ -34,7 +34,6 @@ REFRESH_S = 1.0
 SILENT_S = 10.0  # a node without a sample for so long is shown as silent
 MEAN_OF = 20  # windows of the mean throughput
 NEEDED = ("steps", "images", "time_s", "data_wait_s")  # what such a window must say
-NEEDED_OF_NODE = ("time_s", "cpu_percent", "memory_used_gib")  # what a node's sample must say in numbers
 ENDED = ("finished", "aborted")  # phases of a run
 ANY_WIDTH = 10_000  # columns of a terminal that is wide enough for any table
 SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
@@ -322,34 +321,25 @@ def _sample_of(line: bytes) -> JsonObject | None:
         line: The line, which should be a JSON object.
 
     Returns:
-        {"node": its name, "time_s": ..., "cpu_percent": ..., "gpus": [...], ...}. None if the line is damaged or lacks
-        something that is shown.
+        {"node": its name, "time_s": ..., "cpu_percent": ..., "gpus": [...], ...}. All but the name may be absent, as
+        where another version of this project trains. None if the line is damaged or names no node.
     """
     try:
         sample = parse_json(line.decode(errors="replace"))
     except ValueError:
         return None
-    if not isinstance(sample, dict):
-        return None
-    has_name = isinstance(sample.get("node"), str)
-    has_numbers = all(real(sample.get(name)) is not None for name in NEEDED_OF_NODE)
-    gpus = sample.get("gpus")
-    has_gpus = isinstance(gpus, list) and all(_is_gpu(gpu) for gpu in gpus)  # an empty list on a node without GPUs
-    if has_name and has_numbers and has_gpus:
-        return sample
-    return None
+    names_node = isinstance(sample, dict) and isinstance(sample.get("node"), str)
+    return sample if names_node else None
 
 
-def _is_gpu(value: Any) -> bool:
-    """Return whether a value of a sample has what is shown of a GPU: the SENSORS, and the reasons for throttling.
+def _gpus_of(sample: JsonObject) -> list[JsonObject]:
+    """Return what a node's sample says of each of its GPUs; an empty list on a node without GPUs.
 
     Args:
-        value: Anything that the telemetry holds in its list of GPUs.
+        sample: The sample, as `_sample_of` returns it.
     """
-    if not isinstance(value, dict) or not value.keys() >= SENSORS.keys():
-        return False
-    reasons = value.get("throttle")
-    return isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
+    gpus = sample.get("gpus")
+    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
 
 
 def _or_dash(value: Any, template: str) -> str:
@@ -468,9 +458,9 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Ren
     names = []
     for node in nodes:
         name = node["node"]
-        age_s = now_s - node["time_s"]
-        if is_running and age_s > SILENT_S:
-            name += f" (silent for {age_s:.0f} s)"
+        sampled_s = real(node.get("time_s"))
+        if is_running and sampled_s is not None and now_s - sampled_s > SILENT_S:
+            name += f" (silent for {now_s - sampled_s:.0f} s)"
         names.append(visible(name))
     return NodesView(names, nodes)
 
@@ -505,16 +495,17 @@ class NodesView:
     def _table(self) -> Table:
         """Return the table; it has columns of GPUs if a node has a GPU."""
         columns = ["node", "CPU", "memory"]
-        if any(sample["gpus"] for sample in self._samples):
+        if any(_gpus_of(sample) for sample in self._samples):
             columns += ["GPU", "busy", "memory", "power", "clock", "temperature", "held back by"]
         table = Table(box=None, pad_edge=False)
         for column in columns:
             table.add_column(column, justify="left" if column in ("node", "held back by") else "right")
         for name, sample in zip(self._names, self._samples, strict=True):
             host_cells: list[Text | str] = [Text(name), *_host_cells(sample)]
-            if not sample["gpus"]:
+            gpus = _gpus_of(sample)
+            if not gpus:
                 table.add_row(*host_cells)
-            for index, gpu in enumerate(sample["gpus"]):
+            for index, gpu in enumerate(gpus):
                 table.add_row(*host_cells, str(index), *_sensor_cells(gpu), _held_back_by(gpu))
                 host_cells = ["", "", ""]  # in the rows of the node's other GPUs
         return table
@@ -524,26 +515,28 @@ class NodesView:
         for name, sample in zip(self._names, self._samples, strict=True):
             cpu, memory = _host_cells(sample)
             yield Text(f"{name}: CPU {cpu}, memory {memory}")
-            for index, gpu in enumerate(sample["gpus"]):
+            for index, gpu in enumerate(_gpus_of(sample)):
                 line = Text(f"  GPU {index}: {', '.join(_sensor_cells(gpu))}")
-                if gpu["throttle"]:
-                    line.append(", held back by ").append(_held_back_by(gpu))
+                held_back_by = _held_back_by(gpu)
+                if held_back_by:
+                    line.append(", held back by ").append(held_back_by)
                 yield line
 
 
 def _host_cells(sample: JsonObject) -> tuple[str, str]:
-    """Return the use of a node's CPU and of its memory as text, as ("12 %", "31.0 GiB")."""
-    return f"{sample['cpu_percent']:.0f} %", f"{sample['memory_used_gib']:.1f} GiB"
+    """Return the use of a node's CPU and of its memory as text, as ("12 %", "31.0 GiB"); "-" for what is not known."""
+    return _or_dash(sample.get("cpu_percent"), "{:.0f} %"), _or_dash(sample.get("memory_used_gib"), "{:.1f} GiB")
 
 
 def _sensor_cells(gpu: JsonObject) -> list[str]:
     """Return what the SENSORS of a GPU say as text, such as "287 W"; "-" for what is not known."""
-    return [_or_dash(gpu[sensor], template) for sensor, template in SENSORS.items()]
+    return [_or_dash(gpu.get(sensor), template) for sensor, template in SENSORS.items()]
 
 
 def _held_back_by(gpu: JsonObject) -> Text:
-    """Return the reasons for which a GPU runs at a lower clock; empty if there is none."""
-    return _plain(", ".join(gpu["throttle"]))
+    """Return the reasons for which a GPU runs at a lower clock; empty if there is none, "-" if they are not known."""
+    reasons = gpu.get("throttle")
+    return _plain(", ".join(map(str, reasons)) if isinstance(reasons, list) else "-")
 
 
 def _parse() -> argparse.Namespace:

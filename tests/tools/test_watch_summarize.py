@@ -84,23 +84,8 @@ def test_nodes_without_a_gpu_have_no_columns_of_gpus(tmp_path):
     assert shown.splitlines()[-1].split() == ["dgx1", "12", "%", "31.0", "GiB"]
 
 
-DAMAGE: tuple[dict[str, Any], ...] = (
-    {"time_s": None},
-    {"cpu_percent": float("nan")},
-    {"memory_used_gib": 10**400},
-    {"node": 7},
-    {"gpus": None},
-    {"gpus": [{}]},
-    {"gpus": [GPU | {"throttle": None}]},
-)
-
-
 @pytest.mark.parametrize(
-    "line",
-    [
-        *("1", "[1]", "{}", '{"time_s": 10', "\x00", '"gpus"'),
-        *(json.dumps(SAMPLE | change) for change in DAMAGE),
-    ],
+    "line", ["1", "[1]", "{}", '{"time_s": 10', "\x00", '"gpus"', json.dumps(SAMPLE | {"node": 7})]
 )
 def test_a_damaged_sample_leaves_the_one_before_it(line: str, tmp_path: Path) -> None:
     log = tmp_path / "result_0.txt"
@@ -113,6 +98,27 @@ def test_a_damaged_sample_leaves_the_one_before_it(line: str, tmp_path: Path) ->
         file.write(f"{line}\n")
     state = view.look()
     assert state["nodes"] == [SAMPLE] and "dgx1" in text(state, NOW_S)
+    assert command(tmp_path, "--once").returncode == 0
+
+
+UNKNOWN: tuple[dict[str, Any], ...] = (
+    {},
+    {"time_s": 1.0, "cpu_percent": None, "gpus": [{}]},
+    {"memory_used_gib": 10**400, "gpus": [3, {"power_w": 287.0, "throttle": None}]},
+    {"gpus": 3},
+)
+
+
+@pytest.mark.parametrize("known", UNKNOWN)
+@pytest.mark.parametrize("width", [40, 140])
+def test_a_node_shows_what_its_telemetry_has(known: dict[str, Any], width: int, tmp_path: Path) -> None:
+    """Telemetry of a version that wrote other fields dropped the node from the view."""
+    (tmp_path / "result_0.txt").write_text(LOG)
+    (tmp_path / "result_0.node0.telemetry.jsonl").write_text(json.dumps({"node": "dgx1"} | known) + "\n")
+    shown = text(watch.View(tmp_path).look(), NOW_S, width)
+    row = re.search(r"dgx1:? +(?:CPU )?-[ ,]+(?:memory )?-(.*)", shown, re.DOTALL)
+    assert row is not None, shown
+    assert ("287 W" in row[1]) == ("287" in str(known))
     assert command(tmp_path, "--once").returncode == 0
 
 
