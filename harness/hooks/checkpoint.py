@@ -25,10 +25,11 @@ from paddle import static
 from harness import state
 from harness.hooks import Hook
 from harness.hooks.checkpoint_file import (
-    SUFFIX,
     Position,
+    file_of,
     flush_folder,
     folder_of,
+    half_written,
     hold,
     newest_first,
     not_newer,
@@ -382,7 +383,7 @@ class Keeper(Hook):
         started_s = time.monotonic()
         _require_finite(arrays)
         self._require_room(arrays)
-        path = self._folder / f"step_{position.step:09d}{SUFFIX}"
+        path = file_of(self._folder, position.step)
         size_bytes = write(path, arrays, {"position": asdict(position), "run": self._identity})
         if path not in self._on_disk:  # of the step that this run went on from, it may be written again
             self._on_disk.append(path)
@@ -508,8 +509,8 @@ def _prepare_folder(folder: Path, start: Start) -> None:
     if old and not start.is_from_checkpoint:
         never = "checkpoints are never overwritten: set RESUME=auto or move them away"
         raise ValueError(f"{old[0]}: exists, {never}")
-    for half_written in folder.glob(f".step_*{SUFFIX}.tmp"):
-        half_written.unlink()
+    for path in half_written(folder):
+        path.unlink()
 
 
 def _by_rank_and_name(statistics_by_rank: list[dict[str, Array]]) -> dict[str, Array]:

@@ -25,6 +25,7 @@ from program.arrays import Array
 # {safetensors' name of a type: NumPy's}, of those that a state has
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}
 SUFFIX = ".safetensors"
+CHECKPOINTS = f"step_*{SUFFIX}"  # the pattern of the complete ones, as `file_of` names them
 LOCK = ".lock"  # the file of a folder that its run holds; it is empty
 CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP)  # what some network file systems answer
 LENGTH_BYTES = 8  # at the file's start: the header's length, little-endian
@@ -59,7 +60,7 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> int
     """
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     header_text = _with_checksum(_header(arrays, metadata), contents)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
             # The length of the header, the header as JSON, and the bytes of the arrays.
@@ -288,6 +289,30 @@ def hold(folder: Path, *, patience_s: float) -> TextIO | None:
         time.sleep(min(patience_s, 1.0))
 
 
+def file_of(folder: Path, step: int) -> Path:
+    """Return where a folder has the checkpoint of a step.
+
+    Args:
+        folder: The folder.
+        step: Optimizer steps done in the run. Names sort as their steps do.
+    """
+    return folder / f"step_{step:09d}{SUFFIX}"
+
+
+def _temporary(path: Path) -> Path:
+    """Return the name that a checkpoint's file has until it is complete; it is hidden."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def half_written(folder: Path) -> list[Path]:
+    """List what is left of checkpoints that were being written when their run was killed.
+
+    Args:
+        folder: The folder, which need not exist.
+    """
+    return list(folder.glob(_temporary(Path(CHECKPOINTS)).name))
+
+
 def newest_first(folder: Path) -> list[Path]:
     """List the complete checkpoints of a folder, that of the most steps first.
 
@@ -296,7 +321,7 @@ def newest_first(folder: Path) -> list[Path]:
     Args:
         folder: The folder, which need not exist.
     """
-    return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True)
+    return sorted(folder.glob(CHECKPOINTS), reverse=True)
 
 
 def not_newer(path: Path) -> list[Path]:
