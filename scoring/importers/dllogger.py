@@ -3,6 +3,7 @@
 PyTorch     DLL <stamp> - Epoch: 0 Iteration: 1  train.loss : .. train.compute_ips : .. images/s
             train.total_ips : .. images/s ..     (total: data loading included; that is the rate taken)
 TensorFlow  DLL <stamp> - (0, 200) total_ips : ..  |  DLL <stamp> - () train_throughput : .. images/s
+            DLL <stamp> - (1, 5200) imgs_per_sec : .. cross_entropy : ..   (in the modes that train a model)
 MXNet       DLL <stamp> - Epoch: 2 Iteration: 419  train.loss : .. train.ips : .. images/s ..
             before DLLogger: <stamp>:INFO: Epoch[2] Batch [400-419]\tSpeed: 1386.7 samples/sec\tLR: 0.01
 Paddle      DLL <stamp> - Epoch: 0 Iteration: 10  train.loss : .. train.data_time : .. train.compute_time : ..
@@ -21,7 +22,7 @@ from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.table import Columns, FormatReader, RowPosition
-from scoring.importers.text import NUMBER, RowPattern, field, integer
+from scoring.importers.text import NUMBER, RowPattern, Values, field, integer
 
 _STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
 _STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d{1,9}) Iteration: (\d{1,9})(?= )")
@@ -40,13 +41,14 @@ _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
 _PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus|kv_store"
 _PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|\d+(?:,\d+)+|[^\s,')]+)")
 # TensorFlow's examples print rows of evaluations in the words of training. MXNet's and they have the parameter `mode`.
-# In any mode but `training_benchmark`, TensorFlow trains with rows of `imgs_per_sec` and evaluates with `total_ips`.
 _MODE = r"^(?=.*(?:PARAMETER|Start with arguments)).*[\s(]mode(?: : |=')"
 _EVALUATION_STARTS = re.compile(
-    r"Starting Model Evaluation|\bimgs_per_sec : "
+    r"Starting Model Evaluation"
     rf"|{_MODE}(?P<mode>evaluate|predict|inference_benchmark|val|pred)(?=[\s']|$)"
 )
 _TRAINING_STARTS = re.compile(rf"Starting Model Training|{_MODE}train")
+# TensorFlow trains with rows of this rate, and evaluates with `total_ips`, in any mode but `training_benchmark`.
+_TRAINING_RATE = "imgs_per_sec"
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
@@ -92,6 +94,7 @@ class PyTorch(EpochFormatReader):
     )
     evaluation_pattern = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
+    steps_run_on = False  # steps count through the whole run, and not anew in each epoch
     _evaluates = False  # the rows that come are of an evaluation
 
     def read_before_rows(self, line: int, text: str) -> None:
@@ -157,9 +160,46 @@ class PyTorch(EpochFormatReader):
         if mode is not None:
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
+    def _read_row(self, line: int, text: str, values: Values) -> None:
+        """Add the figures of one printed row to `windows`, unless the row is of an evaluation.
+
+        Where TensorFlow's examples train with rows of `imgs_per_sec`, rows of `total_ips` are of an evaluation.
+
+        Args:
+            line: Number of the line in the log.
+            text: The row as it is printed.
+            values: Values of the row in the order of `columns`. None stands for what the row does not print.
+
+        Raises:
+            InputError: The row prints a rate of anything but images, or the run has over MAX_ROWS rows.
+        """
+        trains_in_other_words = _TRAINING_RATE in text
+        if trains_in_other_words:
+            self._evaluates = False
+        super()._read_row(line, text, values)
+        if trains_in_other_words:
+            self._evaluates = True
+
     def _is_skipped(self, position: RowPosition) -> bool:
         """Return whether a row is of an evaluation, or is to be skipped for a reason that all formats have."""
         return self._evaluates or super()._is_skipped(position)
+
+    def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
+        """Return how many training steps a printed row covers.
+
+        Args:
+            last: Epoch and step of the row before, or None for the first row.
+            position: Epoch and step of this row.
+
+        Returns:
+            The number of steps. None for a first row before which other rows may be missing. With steps that run on,
+            any first row may be of one step or of many and does not say which.
+        """
+        if self.steps_run_on and last is None:
+            return None
+        if self.steps_run_on and last is not None and position.step > last.step:
+            return position.step - last.step
+        return super().steps_of_row(last, position)
 
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each of its parameters that states it: `world_size` and `gpus`.
@@ -372,13 +412,16 @@ class Dialect(NamedTuple):
 _DIALECTS = {  # by a column in the first row; the first that is there counts
     '"train.total_ips"': Dialect("PyTorch", "batch_per_device", 1),
     '"total_ips"': Dialect("TensorFlow", "batch_per_device", 0),
+    '"imgs_per_sec"': Dialect("TensorFlow", "batch_per_device", 0),
     '"train.batch_time"': Dialect("PaddlePaddle", "batch_per_device", 1),
     '"train.ips"': Dialect("MXNet", "batch_of_all", 0),
 }
 
 
 # DLLL {.., "type": "METADATA", "metric": "train.ips", "metadata": {"unit": "images/s", ..}}: rows print no unit.
-_UNIT_OF_JSON_RATE = re.compile(r'"metric": "(?:train\.total_ips|train\.ips|total_ips)".*?"unit": "([^"]+)"')
+_UNIT_OF_JSON_RATE = re.compile(
+    r'"metric": "(?:train\.total_ips|train\.ips|total_ips|imgs_per_sec)".*?"unit": "([^"]+)"'
+)
 
 
 class Json(MXNet):
@@ -386,12 +429,12 @@ class Json(MXNet):
 
     row_marker = '"step": ['
     row_clue = whole_line_marker = "DLLL {"
-    figure_words = ('"train.total_ips": ', '"train.ips": ', '"total_ips": ')
+    figure_words = ('"train.total_ips": ', '"train.ips": ', '"total_ips": ', '"imgs_per_sec": ')
     row_pattern = RowPattern(
         re.compile(
             r'DLLL \{(?:.*?"datetime": "(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+)")?.*?"step": \[(\d{1,9}), (\d{1,9})\]'
         ),
-        (field(r'"(?:train\.total_ips|train\.ips|total_ips)": "?', r'(?=[,}"])'),),
+        (field(r'"(?:train\.total_ips|train\.ips|total_ips|imgs_per_sec)": "?', r'(?=[,}"])'),),
         (
             field(r'"train\.batch_time": "?', r'(?=[,}"])'),
             field(r'"train\.loss": "?'),
@@ -430,18 +473,22 @@ class Json(MXNet):
                 self.first_step = dialect.first_step
                 break
         self.rows_imply_batch = self.framework == Paddle.framework
+        self.steps_run_on = self.framework == TensorFlow.framework
         super().read_first_row(text, position, row)  # now, because it may lower the first step
 
 
 class TensorFlow(PyTorch):
     """Rows of TensorFlow's examples."""
 
-    row_marker = " - ("
-    row_clue = " total_ips"
+    row_marker = row_clue = " - ("
+    figure_words: tuple[str, ...] = (" total_ips", " imgs_per_sec")
     row_pattern = RowPattern(
-        re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"), (field(" total_ips : ", r"(?=\s|$)"),), (_UNIT,)
+        re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"),
+        (field(" (?:total_ips|imgs_per_sec) : ", r"(?=\s|$)"),),
+        (_UNIT,),
     )
     columns = "stamp epoch step rate unit"
+    steps_run_on = True
     first_step = 0
     framework = "TensorFlow"
     fact_pattern = re.compile(
@@ -455,18 +502,6 @@ class TensorFlow(PyTorch):
             return Fact("amp", self.facts_by_name["amp_line"].line)
         return super().precision()
 
-    def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many training steps a printed row covers.
-
-        Args:
-            last: Epoch and step of the row before, or None for the first row.
-            position: Epoch and step of this row.
-
-        Returns:
-            The number of steps. None for the first row, which may be of one step or of many and does not say which.
-        """
-        return None if last is None else super().steps_of_row(last, position)
-
 
 class NvLog(TensorFlow):
     """Rows of TensorFlow's examples before they used DLLogger, each on two lines."""
@@ -476,4 +511,5 @@ class NvLog(TensorFlow):
     row_pattern = RowPattern(re.compile(_NVLOG + r" iteration: (\d{1,9})\b"), (field(r"\) total_ips: ", r"(?=\s|$)"),))
     recognised_by = RowPattern(re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),))
     columns = "stamp step rate"
+    figure_words = (row_clue,)
     steps_of_row = FormatReader.steps_of_row

@@ -11,7 +11,7 @@ _IMAGE_WORDS = re.compile(
     r"|shufflenet|darknet|ghostnet|regnet|hrnet|convnext|\bvit(?:_|-|\b)|\bdeit|\bswin|deeplab|pspnet|segformer"
     r"|segmenter|ocrnet|bisenet|icnet|encnet|\bfcn|\bunet\b|\byolo|mask_?rcnn|faster_?rcnn|retinanet"
     r"|imagenet|cityscapes|ade20k|\bcifar|\bmnist|pascal_?voc|\bcoco\b|\bimage_shape\b"
-    r"|\btotal_ips\b|top[-_]?[15]\b|\bacc[15]\b|\bmIoU\b|\bacc_seg\b|\b(?:images?|imgs?)/s",
+    r"|\btotal_ips\b|\bimgs_per_sec\b|top[-_]?[15]\b|\bacc[15]\b|\bmIoU\b|\bacc_seg\b|\b(?:images?|imgs?)/s",
     re.IGNORECASE,
 )
 # Words of clips, text, speech and recommendation. Image words alone prove nothing: a video network has a ResNet, too.

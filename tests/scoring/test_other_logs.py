@@ -220,14 +220,27 @@ def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia_tensorflow", "nvidia_json"])
-def test_rows_behind_training_in_other_words_are_of_an_evaluation(tmp_path: Path, name: str) -> None:
+def test_rows_of_training_in_other_words_than_those_of_the_evaluation(tmp_path: Path, name: str) -> None:
     """`train_and_evaluate` prints `imgs_per_sec` of training, then `total_ips` of its evaluation; JSON has no words."""
     text = samples.WRITERS[name](run()).replace("train.total_ips", "total_ips").replace("training_benchmark", "train")
     head, evaluation = text.split("\n", 1)
-    assert read(tmp_path, text).windows
+    benchmark = read(tmp_path, text)
     training = re.sub(r'(?<=[ "])total_ips', "imgs_per_sec", evaluation)
-    with pytest.raises(InputError, match="without one training row"):
-        read(tmp_path, f"{head}\n{training}{evaluation}")
+    evaluation = evaluation.replace("512", "99999")
+    assert same_rows(benchmark, read(tmp_path, f"{head}\n{training}{evaluation}"))
+    assert same_rows(benchmark, read(tmp_path, f"{head}\n{training}"))
+
+
+@pytest.mark.parametrize("name", ["nvidia_tensorflow", "nvidia_json"])
+def test_steps_of_tensorflow_count_through_the_epochs(tmp_path: Path, name: str) -> None:
+    """TrainingLoggingHook prints (global_step // steps_per_epoch, global_step): no row has the steps of all before."""
+    text = samples.WRITERS[name](run()).replace("train.total_ips", "imgs_per_sec")
+    text = text.replace("training_benchmark", "train")
+    later = re.sub(r"(?<=[(\[])0(?=, [12]\d\d[)\]])", "1", text)
+    assert later != text
+    assert [window.steps for window in read(tmp_path, later).windows] == [
+        window.steps for window in read(tmp_path, text).windows
+    ]
 
 
 @pytest.mark.parametrize("name", ["nvidia_tensorflow", "nvidia_json"])
