@@ -7,9 +7,10 @@ from typing import Any
 
 from compliance.logged_run import LoggedRun, is_number
 from compliance.rules import Benchmark
-from compliance.strict.accuracies import are_shares_of_samples, index_of_target
+from compliance.strict.accuracies import index_of_target
 from compliance.strict.header_claims import faults_of_claims
 from compliance.strict.measured import Fault
+from compliance.strict.own_evaluations import faults_of_evaluations
 from compliance.strict.own_log import own_log_rules
 from compliance.strict.peak_rates import rates_beyond_peak
 from compliance.strict.repeated_values import contradictory_values, missing_settings
@@ -88,9 +89,8 @@ class ProjectLog:
         yield from self.order.measured.faults
         yield from rates_beyond_peak(self.run, self.order, self._described_nodes())
         yield from self._early_end()
-        yield from self._missing_evaluation()
+        yield from faults_of_evaluations(self.run, self.order.last_epoch or 0, are_shares_of_samples=self._is_resnet)
         yield from self._wrong_number_of_telemetry_samples()
-        yield from self._impossible_accuracies()
         yield from self._repeated_mious()
         if does_header_fit:
             yield from self._missing_convolutions()
@@ -99,6 +99,10 @@ class ProjectLog:
     def _is_planned_by_paddle(self) -> bool:
         """Whether Paddle makes the program and chooses the optimizer (STRATEGY=auto). The log then tells of neither."""
         return bool(self.run.settings.get("STRATEGY") == AUTO)
+
+    @property
+    def _is_resnet(self) -> bool:
+        return self.benchmark is not None and self.benchmark.name == "resnet"
 
     # --- what must be there ---
 
@@ -239,17 +243,6 @@ class ProjectLog:
         hardware = self.run.header_section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
-    def _impossible_accuracies(self) -> Iterator[Fault]:
-        """Yield a fault for each accuracy of a ResNet run that is no whole number of samples over eval_samples."""
-        samples = self.run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
-        is_resnet = self.benchmark is not None and self.benchmark.name == "resnet"
-        if not is_resnet or samples == 0:
-            return
-        for evaluation in self.run.evaluations:
-            if not are_shares_of_samples([evaluation.value], samples):
-                count = evaluation.value * samples
-                yield Fault(evaluation.line, f"{evaluation.value!r} is {count:.3f} of {samples} samples")
-
     def _repeated_mious(self) -> Iterator[Fault]:
         """Yield a fault if several evaluations in a row of an HRNet run have exactly one mean IoU above a half.
 
@@ -287,33 +280,6 @@ class ProjectLog:
         is_target_reached = index_of_target(run.evaluations, target) is not None
         if is_early and not is_target_reached:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
-
-    def _missing_evaluation(self) -> Iterator[Fault]:
-        """Yield a fault if a trained epoch that the recipe evaluates has no accuracy: for the first such epoch.
-
-        A run without success may have ended before the evaluation of its last epoch. Settings of the schedule that are
-        no numbers of epochs are a fault, too. Nothing is checked if the header does not say which epochs the recipe
-        evaluates, if the run was resumed, so that the log has only a part of it, or if an accuracy is no number.
-        """
-        period: Any = self.run.settings.get("RECIPE.eval_every_epochs")
-        offset: Any = self.run.settings.get("RECIPE.eval_offset_epochs", 0)
-        has_wrong_accuracies = len(self.run.evaluations) < self.run.number_of_events(schema.EVAL_ACCURACY)
-        if period is None or self.run.is_resumed or has_wrong_accuracies:
-            return
-        if type(period) is not int or type(offset) is not int or period < 1:
-            shown = f"every {printable(period)} epochs from {printable(offset)} on"
-            yield Fault(None, f"a recipe that evaluates {shown}, which are no numbers of epochs")
-            return
-        last_epoch = self.order.last_epoch or 0
-        last_to_evaluate = last_epoch if self.run.status == "success" else last_epoch - 1
-        first_to_evaluate = offset % period or period  # epochs count from 1, so never 0
-        line_by_epoch = {evaluation.epoch: evaluation.line for evaluation in self.run.evaluations}
-        for epoch in range(first_to_evaluate, last_to_evaluate + 1, period):
-            if epoch not in line_by_epoch:
-                lines_after = [line for evaluated, line in line_by_epoch.items() if evaluated > epoch]
-                what = f"epoch {epoch} was not evaluated, which RECIPE.eval_every_epochs {period} asks for"
-                yield Fault(min(lines_after, default=None), what)  # the next evaluation is blamed
-                return
 
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
         """Yield a fault if the log states too few or too many samples of telemetry.

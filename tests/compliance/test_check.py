@@ -214,7 +214,7 @@ def test_an_official_tool_without_its_packages_names_the_lock_that_has_them(monk
 def _closed(folder: Path, *last_epochs: int, **changes: Any) -> None:
     texts = []
     for seed, epochs in enumerate(last_epochs):
-        rising = [round(2.8 * (i + 1) / epochs, 4) + seed / 1000 for i in range(epochs // 4)]
+        rising = [round(2.8 * (i + 1) / epochs + seed / 1000, 4) for i in range(epochs // 4)]
         text = make_log.closed_run(seed=seed, epochs=epochs, accuracies=(*rising[:-1], 0.7604), **changes)
         texts.append(text)
     write(folder, *texts)

@@ -255,3 +255,47 @@ def test_no_mean_iou_stands_still_while_weights_train(mious: tuple[float, ...], 
     log = Altered(hrnet_run(epochs=4, accuracies=mious, target=0.81))
     _, [file] = check(*write(tmp_path, log.text))
     assert errors(file) == ([] if passes else [("own-log", log.at("eval_accuracy", 2) + 1)])
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "passes"), [(271 / 360, True), (0.7527777777777778, True), (0.7528, False), (0.75278, False)]
+)
+def test_an_accuracy_has_all_digits_of_its_share(accuracy: float, passes: bool, tmp_path: Path) -> None:
+    """0.7528 of 360 samples is 271.008."""
+    log = Altered(run()).value("eval_accuracy", accuracy, 1)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == ([] if passes else [("own-log", log.at("eval_accuracy", 1) + 1)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "too_many"),
+    [
+        ({"RECIPE_eval_every_epochs": 2}, 1),
+        ({"RECIPE_eval_every_epochs": 2, "RECIPE_eval_offset_epochs": 1}, 2),
+        ({"RECIPE_eval_every_epochs": 3, "MAX_EPOCHS": 3}, 1),
+    ],
+)
+def test_an_evaluation_that_the_recipe_does_not_ask_for_is_refused(
+    settings: dict[str, int], too_many: int, tmp_path: Path
+) -> None:
+    log = by.settings(Altered(run()), **settings)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == [("own-log", log.at("eval_accuracy", too_many - 1) + 1)]
+    assert f"epoch {too_many} was evaluated, which RECIPE.eval_every_epochs" in str(file)
+
+
+@pytest.mark.parametrize("settings", [{"RECIPE_epochs": 3}, {"MAX_EPOCHS": 3}, {"RECIPE_epochs": None}])
+def test_the_last_epoch_is_evaluated_whatever_the_period(settings: dict[str, int | None], tmp_path: Path) -> None:
+    """None: HRNet's plan may be a number of steps."""
+    log = by.settings(Altered(run()), RECIPE_eval_every_epochs=2, **settings)
+    _without_evaluation(log, 0)
+    log.value("sgd_opt_learning_rate_decay_steps", 100)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == []
+
+
+def test_training_ends_with_the_evaluation_that_reaches_the_target(tmp_path: Path) -> None:
+    log = Altered(run()).value("eval_accuracy", 350 / 360, 1)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == [("own-log", log.at("eval_accuracy", 1) + 1)]
+    assert "epoch 2 reached the target 0.9, and the run trained on to epoch 3" in str(file)

@@ -1,0 +1,111 @@
+"""The evaluations of a log of this project, held against its recipe and its numbers of samples."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from compliance.logged_run import LoggedRun, is_number
+from compliance.strict.accuracies import index_of_target
+from compliance.strict.measured import Fault
+from runlog import schema
+from runlog.text import printable
+
+_ROUNDING_OF_QUOTIENT = 1e-9  # far above that of a float, and below what a cut digit leaves
+
+
+def faults_of_evaluations(run: LoggedRun, last_epoch: int, *, are_shares_of_samples: bool) -> Iterator[Fault]:
+    """Yield a fault for each evaluation that the recipe does not let a run make, and for one that is missing.
+
+    Args:
+        run: The facts that the log states of the run.
+        last_epoch: The number of the last epoch that was trained; 0 if there is none.
+        are_shares_of_samples: Whether an accuracy is a share of the evaluated samples, as top-1 is.
+    """
+    if are_shares_of_samples:
+        yield from _accuracies_of_no_samples(run)
+    yield from _evaluations_out_of_schedule(run, last_epoch)
+    yield from _training_beyond_target(run, last_epoch)
+
+
+def _accuracies_of_no_samples(run: LoggedRun) -> Iterator[Fault]:
+    """Yield a fault for each accuracy that is no number of right samples over eval_samples.
+
+    A run divides the one by the other, and its log has all digits of the quotient.
+    """
+    samples = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
+    if samples == 0:
+        return
+    for evaluation in run.evaluations:
+        if not 0 <= evaluation.value <= 1:  # another rule reports it
+            continue
+        right_samples = evaluation.value * samples
+        if abs(evaluation.value - round(right_samples) / samples) > _ROUNDING_OF_QUOTIENT:
+            yield Fault(evaluation.line, f"{evaluation.value!r} is {right_samples:.7g} of {samples} samples")
+
+
+def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
+    """Yield a fault for the first evaluation that the recipe does not ask for, and for the first that is missing.
+
+    Settings of the schedule that are no numbers of epochs are a fault, too. Nothing is checked if the header does not
+    say which epochs the recipe evaluates.
+    """
+    period: Any = run.settings.get("RECIPE.eval_every_epochs")
+    offset: Any = run.settings.get("RECIPE.eval_offset_epochs", 0)
+    if period is None:
+        return
+    if type(period) is not int or type(offset) is not int or period < 1:
+        shown = f"every {printable(period)} epochs from {printable(offset)} on"
+        yield Fault(None, f"a recipe that evaluates {shown}, which are no numbers of epochs")
+        return
+    yield from _evaluation_too_many(run, last_epoch, period, offset)
+    yield from _missing_evaluation(run, last_epoch, period, offset)
+
+
+def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
+    """Yield a fault for the first evaluation of an epoch that the recipe does not evaluate.
+
+    It evaluates the last epoch of its plan in any case. If the settings do not say which one that is, it may be the
+    last one that was trained.
+    """
+    planned: Any = run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs")
+    last_of_plan = planned if is_number(planned) and planned > 0 else last_epoch
+    for evaluation in run.evaluations:
+        is_due = (evaluation.epoch - offset) % period == 0
+        if not is_due and evaluation.epoch != last_of_plan:
+            asked = f"RECIPE.eval_every_epochs {period} and eval_offset_epochs {offset} do not ask for"
+            yield Fault(evaluation.line, f"epoch {evaluation.epoch} was evaluated, which {asked}")
+            return
+
+
+def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
+    """Yield a fault if a trained epoch that the recipe evaluates has no accuracy: for the first such epoch.
+
+    A run without success may have ended before the evaluation of its last epoch. Nothing is checked if the run was
+    resumed, so that the log has only a part of it, or if an accuracy is no number.
+    """
+    has_wrong_accuracies = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
+    if run.is_resumed or has_wrong_accuracies:
+        return
+    last_to_evaluate = last_epoch if run.status == "success" else last_epoch - 1
+    first_to_evaluate = offset % period or period  # epochs count from 1, so never 0
+    line_by_epoch = {evaluation.epoch: evaluation.line for evaluation in run.evaluations}
+    for epoch in range(first_to_evaluate, last_to_evaluate + 1, period):
+        if epoch not in line_by_epoch:
+            lines_after = [line for evaluated, line in line_by_epoch.items() if evaluated > epoch]
+            what = f"epoch {epoch} was not evaluated, which RECIPE.eval_every_epochs {period} asks for"
+            yield Fault(min(lines_after, default=None), what)  # the next evaluation is blamed
+            return
+
+
+def _training_beyond_target(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
+    """Yield a fault if a run trained on after the evaluation that reached its recipe's target, which ends a run.
+
+    Nothing is checked if the recipe states no target.
+    """
+    target = run.recipe_target
+    index = None if target is None else index_of_target(run.evaluations, target)
+    if index is None:
+        return
+    reached = run.evaluations[index]
+    if last_epoch > reached.epoch:
+        went_on = f"the run trained on to epoch {last_epoch}"
+        yield Fault(reached.line, f"epoch {reached.epoch} reached the target {target}, and {went_on}")
