@@ -25,8 +25,8 @@ class Task:
 
     workload: Workload
     dataset: schema.Dataset  # its samples are those of an epoch
-    samples: Any  # of the training, and of the evaluations
-    eval_samples: Any
+    training_set: Any  # the samples themselves
+    evaluation_set: Any
     eval_image: Any  # format of an evaluation's images
     eval_batch: int  # images a rank
     epochs: int  # at most
@@ -59,40 +59,40 @@ def task_of(job: Job, me: Ranks) -> Task:
     recipe = model.recipe
     name, folder = data_set(job.data, me, model.EMBEDDED)
     with _unreadable_refused():
-        train_samples = model.DATA.find(folder, "train", recipe.classes)
-        eval_samples = model.DATA.find(folder, "val", recipe.classes)
-    notes = [*train_samples.notes, *eval_samples.notes]
+        training_set = model.DATA.find(folder, "train", recipe.classes)
+        evaluation_set = model.DATA.find(folder, "val", recipe.classes)
+    notes = [*training_set.notes, *evaluation_set.notes]
     train_passport = None
     eval_passport = None
     if not job.data.is_synthetic:
         with _unreadable_refused():
-            surveyed = survey_on_first(me, train_samples, eval_samples)
+            surveyed = survey_on_first(me, training_set, evaluation_set)
         train_passport = surveyed.train
         eval_passport = surveyed.evaluation
         notes += surveyed.notes
 
-    samples_per_epoch = len(train_samples)
+    samples_per_epoch = len(training_set)
     if job.data.is_synthetic and not job.data.folder:
         # An epoch is as long as on the recipe's data set: the embedded one may be smaller than a batch.
         samples_per_epoch = max(recipe.train_samples, job.global_batch)
     dataset = schema.Dataset(
         name=name,
         train_samples=samples_per_epoch,
-        eval_samples=len(eval_samples),
+        eval_samples=len(evaluation_set),
         synthetic=job.data.is_synthetic,
-        form=train_samples.form,
+        form=training_set.form,
         train=train_passport,
         eval=eval_passport,
-        train_source=train_samples.source,
-        eval_source=eval_samples.source,
+        train_source=training_set.source,
+        eval_source=evaluation_set.source,
     )
     epochs = job.course.max_epochs or recipe.most_epochs(samples=samples_per_epoch, global_batch=job.global_batch)
-    eval_image, eval_batch = model.eval_input(eval_samples)
+    eval_image, eval_batch = model.eval_input(evaluation_set)
     return Task(
         workload=model,
         dataset=dataset,
-        samples=train_samples,
-        eval_samples=eval_samples,
+        training_set=training_set,
+        evaluation_set=evaluation_set,
         eval_image=eval_image,
         eval_batch=eval_batch,
         epochs=epochs,

@@ -227,7 +227,7 @@ def training_batches(run: session.Run, reader: loader.ReaderConfig) -> Loader:
         epoch=position.epoch,
         first_step=position.epoch_step,
     )
-    return task.workload.batches(task.samples, order, reader)
+    return task.workload.batches(task.training_set, order, reader)
 
 
 def evaluation_batches(run: session.Run, training_reader: loader.ReaderConfig) -> Loader:
@@ -248,7 +248,7 @@ def evaluation_batches(run: session.Run, training_reader: loader.ReaderConfig) -
     reader = dataclasses.replace(training_reader, image=task.eval_image, batch=task.eval_batch)
     number_of_images = task.dataset.eval_samples
     plan = sampling.evaluation_plan(number_of_images, batch=reader.batch, rank=run.ranks.rank, ranks=run.ranks.size)
-    return task.workload.eval_batches(task.eval_samples, plan, reader)
+    return task.workload.eval_batches(task.evaluation_set, plan, reader)
 
 
 def train_measured_steps(trainer: Trainer, batches: Iterator[Batch], course: CourseSettings) -> None:
