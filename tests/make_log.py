@@ -82,8 +82,8 @@ def run_summary(**changes: Any) -> schema.RunSummary:
     return schema.RunSummary(**(fields | changes))
 
 
-def window(*, steps: int, images: int, time_s: float, data_wait_s: float = 0.01, loss: float = 1.5) -> Any:
-    """One of a run without a GPU."""
+def cpu_window(*, steps: int, images: int, time_s: float, loss: float, data_wait_s: float = 0.01) -> schema.StepWindow:
+    """What a run without a GPU measures in a window of steps."""
     return schema.StepWindow(
         steps=steps, images=images, time_s=time_s, data_wait_s=data_wait_s, loss=loss, gpu_memory_mib=None, power_w=None
     )
@@ -268,7 +268,7 @@ def _epoch(
         step += count
         log.now_ms += epoch_ms // len(counts)
         loss = 1.5 + seed / 1000 + 1 / step
-        done = window(steps=count, images=count * batch, time_s=time_s, loss=loss)
+        done = cpu_window(steps=count, images=count * batch, time_s=time_s, loss=loss)
         if ranks > 1:
             log.rank_times(done, step=step)
         log.window(done, step=step, epoch=epoch)
@@ -414,7 +414,7 @@ def mllog(
             done += run.every
             log.now_ms += seconds * 1000
             images = run.every * run.global_batch
-            measured = window(steps=run.every, images=images, time_s=seconds, data_wait_s=waited, loss=6.9)
+            measured = cpu_window(steps=run.every, images=images, time_s=seconds, data_wait_s=waited, loss=6.9)
             if telemetry:
                 measured = dataclasses.replace(measured, gpu_memory_mib=1000.0 + done / run.every, power_w=200.0)
             of_warm_up = done <= (2 * run.every if warm_up is None else warm_up)
