@@ -242,13 +242,15 @@ class Dygraph(Launch):
         is_after_reset = window.step >= self.meters.reset_step
         if last is None or is_after_reset:
             return self.meters.averaged_steps(window.step)
-        if last_steps is None or last.step is None:
+        if last.step is None:
             return None
         if window.epoch == last.epoch:
-            return last_steps + window.step - last.step
+            return None if last_steps is None else last_steps + window.step - last.step
         last_position = RowPosition(last.epoch, last.step)
         steps_across_epochs = self._steps_across_epochs(last_position, RowPosition(window.epoch, window.step))
-        return None if steps_across_epochs is None else last_steps + steps_across_epochs
+        if steps_across_epochs is None or self._was_reset_between(last, window):
+            return steps_across_epochs
+        return None if last_steps is None else last_steps + steps_across_epochs
 
     def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
         """Return the printed means of each epoch from the reset of its averages on.
@@ -261,9 +263,10 @@ class Dygraph(Launch):
         for window, steps in zip(self.windows, averaged_steps, strict=True):
             mean_s = self._mean_of_window_s(window)
             is_after_reset = (window.step or 0) >= (self.meters.reset_step or 0)
+            counts = is_after_reset or not self._epochs_reach_reset()  # before a reset, an evaluation lies in between
             if last is None or self._was_reset_between(last, window):
                 epochs.append([])
-            if is_after_reset and steps and window.steps and mean_s:
+            if counts and steps and window.steps and mean_s:
                 epochs[-1].append(PrintedMean(mean_s, window.steps, steps, window.end_s))
             last = window
         return epochs
@@ -277,8 +280,16 @@ class Dygraph(Launch):
         """
         reset_step = self.meters.reset_step or 0
         is_after_reset = (window.step or 0) >= reset_step
-        was_before_reset = window.epoch != last.epoch or (last.step or 0) < reset_step
-        return is_after_reset and was_before_reset
+        last_was_after_reset = (last.step or 0) >= reset_step
+        if window.epoch == last.epoch:
+            return is_after_reset and not last_was_after_reset
+        was_reset_without_a_row = not last_was_after_reset and self._epochs_reach_reset()
+        return is_after_reset or was_reset_without_a_row
+
+    def _epochs_reach_reset(self) -> bool:
+        """Return whether an epoch has the step at which the averages are reset; else they run on through the run."""
+        reset_step = self.meters.reset_step
+        return reset_step is not None and (self._steps_of_epoch is None or reset_step < self._steps_of_epoch)
 
     def _totals_of_window(self, window: Window, steps: int | None) -> "Totals | None":
         """Return the totals of the steps that a row averages, or None if they are not known.
@@ -381,7 +392,7 @@ class Dygraph(Launch):
         return position.step - first_covered_step + 1
 
     def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps from one row to the next if the next is of the next epoch and before its averages' reset.
+        """Return the steps that a row averages since the last row, if it is of the next epoch and before its reset.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -394,8 +405,12 @@ class Dygraph(Launch):
         is_before_reset = self.meters.reset_step is None or position.step < self.meters.reset_step
         if last is None or steps_of_epoch is None or not is_before_reset or last.step >= steps_of_epoch:
             return None
-        is_next_epoch = (position.epoch or 0) == (last.epoch or 0) + 1
-        return steps_of_epoch - last.step + position.step if is_next_epoch else None
+        if (position.epoch or 0) != (last.epoch or 0) + 1:
+            return None
+        first_averaged_step = last.step + 1
+        if self.meters.reset_step is not None and self._epochs_reach_reset():  # maybe where no row is printed
+            first_averaged_step = max(first_averaged_step, self.meters.reset_step)
+        return steps_of_epoch - first_averaged_step + position.step + 1
 
 
 def _is_later_in_epoch(last: RowPosition, position: RowPosition) -> bool:

@@ -79,6 +79,26 @@ def test_the_first_row_of_an_epoch_has_the_end_of_the_epoch_before(tmp_path: Pat
     assert first.steps == 4 and first.seconds == pytest.approx(sum(times), rel=1e-3)
 
 
+@pytest.mark.parametrize(("anew_at_rows", "unit"), [(False, "images/sec"), (False, "samples/s"), (True, "samples/s")])
+def test_epochs_whose_reset_lies_between_two_rows(tmp_path: Path, anew_at_rows: bool, unit: str) -> None:
+    """Epochs of 8 steps print their step 0 alone. It averages steps 5 to 7 of the epoch before, and itself."""
+    epochs = [epoch_times(seed)[46:54] for seed in range(20)]
+    windows = read(tmp_path, log(epochs, anew_at_rows=anew_at_rows, unit=unit)).windows
+    assert len(windows) == 20
+    for before, times, window in zip(epochs, epochs[1:], windows[1:], strict=False):
+        assert window.steps == 4 and window.seconds == pytest.approx(sum([*before[5:], times[0]]), rel=1e-3)
+
+
+@pytest.mark.parametrize("anew_at_rows", [False, True])
+def test_epochs_too_short_for_a_reset(tmp_path: Path, anew_at_rows: bool) -> None:
+    """In epochs of 3 steps averages that run on do so through the whole run; its slow start weighed on all rows."""
+    epochs = [epoch_times(seed)[30:33] if seed < 15 else epoch_times(seed)[60:63] for seed in range(60)]
+    record = read(tmp_path, log(epochs, anew_at_rows=anew_at_rows))
+    assert record.cumulative is not anew_at_rows
+    for before, times, window in zip(epochs, epochs[1:], record.windows[1:], strict=False):
+        assert window.steps == 3 and window.seconds == pytest.approx(sum([*before[1:], times[0]]), rel=5e-3)
+
+
 @pytest.mark.parametrize("stamps", [True, False])
 def test_averages_of_rows_are_taken_as_they_are(tmp_path: Path, stamps: bool) -> None:
     epochs = [epoch_times(seed) for seed in range(3)]
