@@ -29,7 +29,10 @@ def hosts_of_file(path: Path) -> list[str]:
         raise ValueError(f"HOSTFILE={path}: names no host: give a file with a host's name in each line")
     for host in hosts:
         if not re.fullmatch(NODE_NAME, host):
-            raise ValueError(f"HOSTFILE={path}: {host!r} is no name or IPv4 address of a machine: correct its line")
+            raise ValueError(
+                f"HOSTFILE={path}: {host!r} is no name or IPv4 address of a machine: write that alone; DGXNGPU is "
+                "the number of a node's ranks, SSH_PORT its port"
+            )
     return hosts
 
 

@@ -24,6 +24,9 @@ LAST_PORT = 65_535
 LAST_SEED = 2**31 - 1  # Paddle's own seeds are of C's integers
 PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
 MOST_PIXELS = 65_535  # of a side, as JPEG has it
+# Far above what any machine has, so that a slip of the hand is refused before a library fails on it.
+MOST_IMAGES = 1_000_000  # a step on one device
+MOST_RANKS = MOST_THREADS = 10_000  # of a node; of a rank
 
 
 class ValueWithOrigin(TypedDict):
@@ -158,7 +161,10 @@ class ModelSettings:
         "",
     )
     batchsize: int = _setting(
-        "images a step on one device; for one workload alone: `RN50_BATCHSIZE`, `HRNET_BATCHSIZE`", 16, least=1
+        "images a step on one device; for one workload alone: `RN50_BATCHSIZE`, `HRNET_BATCHSIZE`",
+        16,
+        least=1,
+        most=MOST_IMAGES,
     )
     precision: str = _setting("arithmetic of the training program", "fp32", choices=PRECISIONS)
     loss_scale: int = _setting("scale of the FP16 loss; 0: dynamic, and fixed for a captured step", 0, least=0)
@@ -214,7 +220,11 @@ class DataSettings:
     )
     embedded_in: str = _setting("folder in which the embedded data set is made", "data", variable="DATA_CACHE")
     threads: int = _setting(
-        "CPU threads a rank for the input pipeline; 0: as many as `THREADS`", 0, variable="DATA_THREADS", least=0
+        "CPU threads a rank for the input pipeline; 0: as many as `THREADS`",
+        0,
+        variable="DATA_THREADS",
+        least=0,
+        most=MOST_THREADS,
     )
     clear_caches: int = _setting("1: flush the page cache before each trial (needs root)", 1, least=0, most=1)
 
@@ -231,8 +241,10 @@ class ClusterSettings:
     dgxsystem: str = _setting("system: the SYSTEM of a `config_<SYSTEM>.sh`", "CPU")
     device: str = _setting("where the program runs", "cpu", choices=("cpu", "gpu"))
     dgxnnodes: int = _setting("nodes", 1, least=1)
-    dgxngpu: int = _setting("ranks on a node: its GPUs, or on a CPU its processes", 2, least=1)
-    threads: int = _setting("CPU threads a rank for compute; 0: cores / ranks of the node", 0, least=0)
+    dgxngpu: int = _setting("ranks on a node: its GPUs, or on a CPU its processes", 2, least=1, most=MOST_RANKS)
+    threads: int = _setting(
+        "CPU threads a rank for compute; 0: cores / ranks of the node", 0, least=0, most=MOST_THREADS
+    )
     rank_numa: str = _setting("NUMA node of each rank of a node, comma-separated; empty: ranks roam", "", form=NUMBERS)
     gloo_port: int = _setting("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0, most=LAST_PORT)
     hang_timeout_s: int = _setting("seconds without progress after which a rank ends the run; 0: never", 300, least=0)

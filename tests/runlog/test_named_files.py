@@ -90,7 +90,11 @@ def test_a_name_with_a_line_break_is_one_line_too() -> None:
         ("PIPE", NO_FILE),
         ("absent", f"absent: {ABSENT}"),
         ("comments", "comments: names no host: give a file with a host's name in each line"),
-        ("ports", "ports: 'a:22' is no name or IPv4 address of a machine: correct its line"),
+        (
+            "ports",
+            "ports: 'a:22' is no name or IPv4 address of a machine: write that alone; DGXNGPU is the number "
+            "of a node's ranks, SSH_PORT its port",
+        ),
         ("empty", "empty: is a folder: name a file"),
         ("noise", "noise: is no text: give a file with a host's name in each line"),
     ],
