@@ -411,8 +411,10 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     """
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
     averages_window_rates = result.protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
+    is_by_stamps = result.protocol.over_steps == "between_stamps"
     for record, run in zip(result.records, result.runs, strict=True):
-        yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))
+        lines = (run.first_line, run.last_line)
+        yield from warnings.warn_if_other_rates_differ(record, run.value, lines, is_by_stamps=is_by_stamps)
         yield from window_warnings.warn_about_windows(record, run.chosen, averages_window_rates)
 
     run_rates = [run.value for run in result.runs]

@@ -47,7 +47,9 @@ def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
     return [{"rule": one.check, "message": one.found, **one.figures} for one in warnings]
 
 
-def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
+def warn_if_other_rates_differ(
+    record: Record, value: float, lines: tuple[int, int], *, is_by_stamps: bool
+) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's throughput.
 
     The other rates are those of the rows by their own times, of the whole run, and of the log's own closing summary.
@@ -56,40 +58,61 @@ def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, i
         record: The run as read from its log.
         value: The run's throughput in images/s.
         lines: The first and the last line of the log that it comes from.
+        is_by_stamps: Whether it is of the time between the stamps of these two lines.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
-    yield from _warn_if_rows_disagree(record, value, lines, message_start)
+    yield from _warn_if_rows_disagree(record, value, lines, message_start, is_by_stamps=is_by_stamps)
     yield from _warn_if_whole_run_disagrees(record, value, last_line)
     yield from _warn_if_closing_figure_disagrees(record, value, message_start)
 
 
 def _warn_if_rows_disagree(
-    record: Record, value: float, lines: tuple[int, int], message_start: str
+    record: Record, value: float, lines: tuple[int, int], message_start: str, *, is_by_stamps: bool
 ) -> Iterator[Verdict]:
     """Yield a warning if a throughput is far off the one that the same rows give by their own steps and times.
 
     Far off is by a factor of more than 1.5 (MAX_PLAUSIBLE_RATIO), up or down. Then the clock was set, or the run stood
-    still in between.
+    still in between. As no pause makes a run faster, a throughput by time stamps is also far off if it is 5 % higher
+    (CLOCKS_AGREE_WITHIN), beyond the rounding of the stamps.
 
     Args:
         record: The run as read from its log.
         value: The run's throughput in images/s.
         lines: The first and the last line of the log that it comes from.
         message_start: Beginning of the message, such as "the figure, of lines 12 to 480, is".
+        is_by_stamps: Whether the throughput is of the time between the stamps of these two lines.
     """
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
     if rate_of_rows is None:
         return
     ratio = value / rate_of_rows
-    is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO
+    greatest = MAX_PLAUSIBLE_RATIO
+    if is_by_stamps:
+        greatest = 1 + CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)
+    is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= greatest
     if not is_plausible:
+        other_cause = "the run stood still in between" if ratio < 1 else "the rows' times are not of all their steps"
         message = (
             f"{message_start} {significant(ratio, digits=3)} times what the same rows' own times make, "
-            f"{six_digits(rate_of_rows)}: the clock was set, or the run stood still in between"
+            f"{six_digits(rate_of_rows)}: the clock was set, or {other_cause}"
         )
         yield warning("rows_disagree", message, record, last_line)
+
+
+def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> float:
+    """Return by what share the time between the stamps of two rows may be too short, because they are whole seconds.
+
+    Args:
+        record: The run as read from its log.
+        first_line: The line of the earlier row.
+        last_line: The line of the later row. Both have stamps, of which the later one is the greater.
+    """
+    lines = range(first_line, last_line + 1)
+    stamps = [row.end_s for row in record.windows if row.line in lines and row.end_s is not None]
+    has_whole_seconds = all(stamp.is_integer() for stamp in stamps)
+    return 1 / (max(stamps) - min(stamps)) if has_whole_seconds else 0.0
 
 
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
