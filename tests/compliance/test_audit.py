@@ -216,6 +216,7 @@ def test_a_run_that_stands_elsewhere_with_other_times_or_accuracies_is_a_questio
         ("v3.1/smc", "v4.0/smc", "is identical (here: identical)"),
         ("v3.1/smc", "v4.0/other", "is identical (here: not identical)"),
         ("v4.0/smc", "v4.0/smc-ac-power", None),
+        ("v3.1/smc-ac-power", "v4.0/smc-ac-power", "is identical (here: identical)"),
         ("v4.0/a", "v4.0/b", "the run of result_0.txt of v4.0/a/results/CPU/resnet"),
     ],
 )
@@ -229,11 +230,11 @@ def test_runs_that_are_submitted_again_are_told_from_others(first, second, says,
 
 
 def test_a_run_in_the_root_of_the_tree_and_below_it_is_a_question(tmp_path: Path) -> None:
-    """The root has no folder that could name another round."""
-    for folder in (tmp_path, tmp_path / "copy"):
+    """The root has no folder that could name another round. A third one is asked about the first of them."""
+    for folder in (tmp_path, tmp_path / "copy", tmp_path / "later"):
         write(folder, make_log.run(seed=1))
-    [asked] = [q.actual for q in audit(tmp_path)[1].questions if q.rule == "run-elsewhere"]
-    assert asked == "the run of result_0.txt of ."
+    asked = [q.actual for row in audit(tmp_path)[1:] for q in row.questions if q.rule == "run-elsewhere"]
+    assert asked == 2 * ["the run of result_0.txt of ."]
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,14 @@ def test_the_epochs_of_a_resumed_run_are_still_numbered_without_a_gap(tmp_path: 
     assert {"run-mode", "own-log"} <= rules_broken(file) and "epoch_start of epoch 4; 3 is due" in str(file)
 
 
+@pytest.mark.parametrize(("status", "allowed"), [("aborted", True), ("success", False)])
+def test_a_run_that_a_signal_ended_has_one_checkpoint_more(status: str, allowed: bool, tmp_path: Path) -> None:
+    log = by.settings(Altered(run(status=status)), CHECKPOINT_MINUTES=15)
+    log.add_after("step_window", by.checkpoint(log, step=132, number=-1), -1).inside("checkpoint", blocked_s=0.0)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert ("a checkpoint of step 132" not in str(file)) == allowed
+
+
 def test_a_throughput_run_owes_no_epochs_of_its_recipe(tmp_path: Path) -> None:
     kept = (
         "run_start",
