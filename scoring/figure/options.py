@@ -32,10 +32,19 @@ def add_score_options(
         default_in_words: Description of the default for the help, if the command chooses the default later.
     """
     _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
-    skip = "drop N windows (epochs), not the protocol's number; between stamps: start at the Nth stamp"
-    parser.add_argument("--skip", type=whole, metavar="N", help=skip)
+    add_skip_option(parser)
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, convert)
+
+
+def add_skip_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option --skip, whose number means what the protocol counts.
+
+    Args:
+        parser: The parser of the command.
+    """
+    text = "drop N windows (epochs), not the protocol's number; between stamps: start at the Nth stamp"
+    parser.add_argument("--skip", type=whole, metavar="N", help=text)
 
 
 def _add_protocol_option(parser: argparse.ArgumentParser, default: str | None, shown_default: str) -> None:

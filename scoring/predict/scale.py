@@ -9,7 +9,7 @@ from dataclasses import asdict
 from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
-from scoring.figure.options import counts, whole
+from scoring.figure.options import add_skip_option, counts
 from scoring.importers import count, jsonable
 from scoring.predict.lines import prediction_lines
 from scoring.predict.loss import (
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=counts, default="1,2,4,8,64,1024", help="node counts to predict (default: %(default)s)")
     add("--back-test", action="store_true", help="the model against the published tables")
     add("--protocol", default="window", help="how runs become a step time (default: %(default)s)")
-    add("--skip", type=whole, metavar="N", help="windows dropped at the start, instead of the protocol's")
+    add_skip_option(parser)
     add("--batch", type=count, help="images a device, for logs that do not say it")
     add("--devices-per-node", type=count, metavar="N", help="default: the most that a measured node has")
     add("--input-images-per-s", type=positive, metavar="R", help="most that a node's input can feed")
