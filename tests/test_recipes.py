@@ -48,6 +48,17 @@ BATCH = {"mlperf_lars": 3264, "nvidia_cosine": 2048, "paddleclas_piecewise": 256
 SOURCED = (*BATCH, "cityscapes_80k")
 
 
+def test_every_recipe_of_a_source_is_compared_with_it() -> None:
+    """Two recipes of SOURCED's only evaluate otherwise, and what the benchmark changes has cases of its own."""
+    mlperf = rn50.mlperf_lars(BATCH["mlperf_lars"])
+    recipes: list[Any] = [*rn50.OF_ANY_BATCH.values(), mlperf, *hrnet.RECIPES.values()]
+    sourced = {recipe.name for recipe in recipes if not recipe.source.startswith("this project")}
+    assert sourced == {*SOURCED, hrnet.FLIP.name, hrnet.MULTISCALE.name, hrnet.BENCHMARK.name}
+    evaluation: dict[str, Any] = {"name": "", "target_miou": 0, "eval_flip": False, "eval_scales": ()}
+    for recipe in (hrnet.FLIP, hrnet.MULTISCALE):
+        assert replace(recipe, **evaluation) == replace(hrnet.CITYSCAPES_80K, **evaluation)
+
+
 def recipe_of(name: str) -> Any:
     return (rn50 if name in BATCH else hrnet).recipe(name, global_batch=BATCH.get(name, 16))
 
