@@ -93,6 +93,7 @@ class PyTorch(EpochFormatReader):
         rf".*?\btrain\.(?:total_)?ips : (?P<rate>{NUMBER})(?=\s|$)"
     )
     evaluation_pattern = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
+    last_fact_counts = True
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
     steps_run_on = False  # steps count through the whole run, and not anew in each epoch
     _evaluates = False  # the rows that come are of an evaluation
@@ -120,10 +121,6 @@ class PyTorch(EpochFormatReader):
                     self.set_last(name, value, line)
                 break
         self._note_phase(line, plain_text)
-
-    def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row states. The last line that states the value counts."""
-        self.set_last(name, value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row of training figures that is not such a row itself, in JSON or as text.

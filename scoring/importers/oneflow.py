@@ -39,10 +39,7 @@ class OneFlow(EpochFormatReader):
     precision_names = (("True", "amp"), ("1", "amp"), ("False", "fp32"), ("0", "fp32"))
     evaluation_pattern = re.compile(r"validation: epoch (?P<epoch>\d{1,9}),.*? top_1: (?P<value>[\d.]+)")
     quality_name = "top_1"
-
-    def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row states. The last line that states the value counts."""
-        self.set_last(name, value, line)
+    last_fact_counts = True
 
     def finish_facts(self) -> None:
         """Set devices = nodes x devices of a node, if both are stated, and convert texts to numbers and names."""

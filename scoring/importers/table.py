@@ -68,6 +68,7 @@ class FormatReader:
     # The lines around them
     fact_pattern: re.Pattern[str] | None = None  # facts in lines before the first row
     launcher_fact_pattern: re.Pattern[str] | None = None  # facts that a launcher or runtime prints before the first row
+    last_fact_counts = False  # of several lines that state a fact before the first row; else the first one counts
     evaluation_pattern: re.Pattern[str] | None = None  # group `value`; also `epoch`, `step`, `name` if printed
     quality_name = ""  # name of an evaluation's value, if the line prints none
     epoch_end_pattern: re.Pattern[str] | None = None  # groups of an epoch's summary: `epoch`, `rate`, `seconds`
@@ -229,16 +230,20 @@ class FormatReader:
                         self.take_fact(name, value, line)
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row states. The first line that states the value counts.
+        """Set a value that a line before the first row states.
 
-        Formats override this method to choose otherwise among repeated values.
+        Of several lines that state it the first counts, or the last in a format with `last_fact_counts`. Formats
+        override this method to choose otherwise.
 
         Args:
             name: Name of the value, mostly a group of `fact_pattern` or `launcher_fact_pattern`.
             value: What the line states, mostly the text that the group matched.
             line: Number of the line in the log.
         """
-        self.set_if_unset(name, value, line)
+        if self.last_fact_counts:
+            self.set_last(name, value, line)
+        else:
+            self.set_if_unset(name, value, line)
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Learn from the first row of training figures how its program counts steps, and the like.
