@@ -186,13 +186,13 @@ class Dygraph(Launch):
         if match:
             self._ended_epochs.add(int(match[1] or match[2]))
 
-    def finish_facts(self) -> None:
-        """Set the precision and whether the log is truncated, and convert what the log states to numbers and names.
-
-        Rows of running averages become rows of their own steps.
-        """
+    def finish_rows(self) -> None:
+        """Make rows of running averages rows of their own steps, if they average from one epoch into the next."""
         if not self.cumulative:  # else each row was differenced as it was read
             self._difference_if_averages_run_on()
+
+    def finish_facts(self) -> None:
+        """Set the precision and whether the log is truncated, and convert what the log states to numbers and names."""
         first_line = min((fact.line for fact in self._precision_switches.values()), default=0)
         self.set_if_unset("precision", self._precision(), first_line)
         super().finish_facts()

@@ -311,6 +311,12 @@ class FormatReader:
         name = groups.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
+    def finish_rows(self) -> None:
+        """Change `windows` by what only all rows together show; this is called after the last line.
+
+        This does nothing, but a format may override it.
+        """
+
     def finish_facts(self) -> None:
         """Convert what the log states from its own words to the values of a record. Call this after the last line.
 
@@ -399,6 +405,7 @@ class FormatReader:
                 shows other samples. Or a row prints a rate of anything but images, or there are over MAX_ROWS rows.
         """
         self._read_lines()
+        self.finish_rows()
         self.finish_facts()  # converts the batch and the precision, which the next two calls use
         batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
         self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)
