@@ -4,7 +4,6 @@ Memory is bounded whatever the log's length: of each rule the first FINDINGS_PER
 rest counted, of each key the first event.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -64,6 +63,21 @@ def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
     if event.value is float:
         return _NUMBER
     return _COUNT if event.least == 1 else None
+
+
+def _is_possible_accuracy(value: Any, largest: float | None) -> bool:
+    """Tell whether the value of an eval_accuracy event is a number in range, or a table of such numbers.
+
+    0.758 and {"AUC": 0.803} are possible, but not True or "75.8 %". With a largest value of 1, 75.8 is not possible.
+
+    Args:
+        value: The value as the log has it, of any type. A table has a number for each metric; an empty one is possible.
+        largest: The largest value of the benchmark's metric, whose least value is then 0. None allows any number.
+    """
+    metrics = value.values() if isinstance(value, dict) else [value]
+    if largest is None:
+        return all(is_number(metric) for metric in metrics)
+    return all(is_number(metric) and 0 <= metric <= largest for metric in metrics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +251,7 @@ class Checker:
             self._run.take(event)
             self._check_types(event)
         if event.key == schema.EVAL_ACCURACY.key:
-            self._check_metric(event)
+            self._check_accuracy_of_other_benchmark(event)
         self._judge.take(event)  # for the official rules, which are applied after the last event
         self._tool_reader.take(event)  # for the time and the convergence as the official tools read them
         self._order.take(event)  # for the order of the run; it uses the counts of events, which now include this one
@@ -292,24 +306,23 @@ class Checker:
         actual = "the last line has no end, as where a log was cut"
         self._collector.add_breach(_DAMAGED, None, actual, "whole lines", severity="warning")
 
-    def _check_metric(self, event: Event) -> None:
-        """Report an evaluation of another benchmark than ours whose value its metric cannot have.
+    def _check_accuracy_of_other_benchmark(self, event: Event) -> None:
+        """Report an accuracy that is impossible, in the log of a benchmark that this project has no training of.
+
+        The accuracies of ResNet and HRNet, which this project trains, are left to `_check_types`.
 
         Args:
-            event: An eval_accuracy. Its value is a number, or a table of them by the names of metrics.
+            event: An event of the key eval_accuracy.
         """
         benchmark = self._run.stated_text(schema.SUBMISSION_BENCHMARK)
-        if benchmark in self._ruleset.benchmarks:
-            return  # the rule value-type holds for it
-        metrics = event.value.values() if isinstance(event.value, dict) else [event.value]
-        largest = self._ruleset.strict["metric-value"].bounds.get(benchmark, math.inf)
-        least = -math.inf if largest == math.inf else 0
-        for metric in metrics:
-            is_possible = is_number(metric) and least <= metric <= largest
-            if not is_possible:
-                actual = f"{event.key} is {visible(as_json(event.value), 160)}"
-                self._collector.add_breach("metric-value", event.line, actual)
-                return
+        is_benchmark_of_ours = benchmark in self._ruleset.benchmarks
+        if is_benchmark_of_ours:
+            return
+        rule = "metric-value"
+        largest = self._ruleset.strict[rule].bounds.get(benchmark)
+        if not _is_possible_accuracy(event.value, largest):
+            actual = f"{event.key} is {visible(as_json(event.value), 160)}"
+            self._collector.add_breach(rule, event.line, actual)
 
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry.

@@ -16,7 +16,7 @@ from compliance.official import convergence
 from compliance.official.convergence import Convergence
 from compliance.rules import Finding, Ruleset
 from compliance.submission import audit_forms
-from compliance.submission.audit_forms import Envelope, Question, Submission
+from compliance.submission.audit_forms import EnvelopeTest, Question, Submission
 from compliance.submission.audited_tree import Folder, question_for_submitter, read_tree
 from compliance.submission.description import findings_of_implausible_speed
 from compliance.submission.group import NOT_KNOWN, Comparison, ConvergenceTest, convergence_test, standing_of
@@ -395,7 +395,7 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     return scored.unscaled_minutes * scaling_file
 
 
-def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
+def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
     """Repeat an MLPerf convergence test with only the reference points on their lower convex envelope.
 
     The test compares a submission's epochs with reference points: the epochs that the reference needs at some batch
@@ -417,7 +417,7 @@ def _test_against_envelope(test: ConvergenceTest | None) -> Envelope | None:
     point_of_envelope = repeated.point
     if point_of_tool is None or point_of_envelope is None:
         return None
-    return Envelope(
+    return EnvelopeTest(
         passed=repeated.passed,
         scaling=repeated.scaling,
         held_to=point_of_envelope.mean,

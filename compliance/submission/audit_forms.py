@@ -26,15 +26,39 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Envelope:
-    """The second reading of the reference points (mlcommons/logging #368): a question to the working group."""
+class EnvelopeTest:
+    """A second convergence test of a submission, against only the reference points on their lower convex envelope.
+
+    The first test is that of MLCommons' rcp_checker, which may keep other points as well. That is a question to the
+    working group (mlcommons/logging #368).
+    """
 
     passed: bool
-    scaling: float
-    held_to: float  # the reference's mean by the lower convex envelope
-    held_to_by_tool: float  # and by rcp_checker's pruning
-    unit: str
-    differs: bool
+    scaling: float  # the factor on the score by this test
+    held_to: float  # the mean of the reference with which this test compares the runs, in `unit`
+    held_to_by_tool: float  # the mean with which rcp_checker compares them
+    unit: str  # such as "epochs"
+    differs: bool  # whether the two means differ
+
+    def in_words(self, scaling_by_tool: float | None) -> str:
+        """Return how this test of the submission's convergence differs from the test of MLCommons' rcp_checker.
+
+        Args:
+            scaling_by_tool: The factor on the score by rcp_checker's test. None if it is not known.
+
+        Returns:
+            "lower convex envelope: the same reference point" if both tests compare the runs with the same mean of the
+            reference. Otherwise the mean and the factor on the score by this test, then by rcp_checker: "lower convex
+            envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (a question to the working
+            group, mlcommons/logging #368)".
+        """
+        if not self.differs:
+            return "lower convex envelope: the same reference point"
+        factor_by_tool = "not known" if scaling_by_tool is None else f"{scaling_by_tool:.6f}"
+        this_test = f"held to {self.held_to:.6g} {self.unit}, x {self.scaling:.6f}"
+        test_of_tool = f"by rcp_checker to {six_digits(self.held_to_by_tool)}, x {factor_by_tool}"
+        why_both = "a question to the working group, mlcommons/logging #368"
+        return f"lower convex envelope: {this_test}; {test_of_tool} ({why_both})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +83,7 @@ class Submission:
     scaling_file: float | None = None  # of scaling.json, which the official minutes are multiplied by
     convergence: str = ""
     standing: Standing | None  # None: no log can be read
-    envelope: Envelope | None = None  # only with the option --envelope
+    envelope: EnvelopeTest | None = None  # only with the option --envelope
     problem: str
     questions: tuple[Question, ...]
 
@@ -91,20 +115,6 @@ class Submission:
     def target(self) -> str:
         """Return the quality target, as far as it is known."""
         return "" if self.standing is None else self.standing.target_in_words
-
-    @property
-    def envelope_in_words(self) -> str:
-        """Return what the two convergence tests hold the submission to; empty if the second was not made."""
-        second = self.envelope
-        if second is None:
-            return ""
-        if not second.differs:
-            return "lower convex envelope: the same reference point"
-        factor_of_tool = "not known" if self.scaling is None else f"{self.scaling:.6f}"
-        by_envelope = f"held to {second.held_to:.6g} {second.unit}, x {second.scaling:.6f}"
-        by_tool = f"by rcp_checker to {six_digits(second.held_to_by_tool)}, x {factor_of_tool}"
-        for_whom = "a question to the working group, mlcommons/logging #368"
-        return f"lower convex envelope: {by_envelope}; {by_tool} ({for_whom})"
 
     def minutes_in_words(self, minutes: float | None) -> str:
         """Return a score with its unit and the word that must stand next to it, such as `28.3000 min (unverified)`.
@@ -196,8 +206,8 @@ def _lines_of_submission(submission: Submission) -> list[str]:
     is_any_log_judged = submission.not_judged < submission.logs
     verdicts = _verdicts(submission) if is_any_log_judged else "not judged"
     lines = [f"{name}: {verdicts}"]
-    if submission.envelope_in_words:
-        lines.append(f"  {submission.envelope_in_words}")
+    if submission.envelope is not None:
+        lines.append(f"  {submission.envelope.in_words(submission.scaling)}")
     for question in submission.questions:
         where = f"{question.file}:{question.line or '-'}"
         logs = f"{counted(question.logs, 'log')}, {where}"
