@@ -16,8 +16,8 @@ from scoring.figure.mean_ratio import (
     RatioInterval,
     Runs,
     hosts_beside_one_host,
+    interval_by_spread_of_hosts,
     interval_of_means,
-    interval_of_one_host,
 )
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import refuse_same_run_twice
@@ -429,14 +429,14 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
         several_hosts = _several_hosts_beside_one(base, other)
         if several_hosts is None:
             return _SINGLE_RUN_OF_UNKNOWN_SPREAD
-        return interval_of_one_host(other.value / base.value, several_hosts)
+        return interval_by_spread_of_hosts(other.value / base.value, several_hosts)
 
-    bounds = spread.single_run_interval(
+    bounds = spread.single_value_interval(
         ratio=other.value / base.value,
         relative_sd=between_runs.relative_sd,
         freedom=between_runs.freedom,
-        runs=len(base.runs),
-        other_runs=len(other.runs),
+        count=len(base.runs),
+        other_count=len(other.runs),
     )
     return RatioInterval(bounds, f"one run against {_most_runs(base, other)}: {between_runs.source}")
 

@@ -59,12 +59,12 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
     if len(new.values) > 1:
         return interval_of_means(past, new, hosts_beside_one_host(past, new)).bounds
     [new_value] = new.values
-    return spread.single_run_interval(
+    return spread.single_value_interval(
         ratio=new_value / past_mean.value,
         relative_sd=spread.relative_sd(past_repeats.values),
         freedom=past_mean.freedom,
-        runs=past_repeats.effective_count,
-        other_runs=1,
+        count=past_repeats.effective_count,
+        other_count=1,
     )
 
 

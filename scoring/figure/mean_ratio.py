@@ -45,7 +45,7 @@ def interval_of_means(base: Runs, other: Runs, several_hosts: IndependentValues 
 
     if several_hosts is None:
         return by_runs
-    by_hosts = interval_of_one_host(other_mean.value / base_mean.value, several_hosts)
+    by_hosts = interval_by_spread_of_hosts(other_mean.value / base_mean.value, several_hosts)
     assert by_hosts.bounds is not None, "it has one by the spread of two hosts or more"
     return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_runs
 
@@ -75,29 +75,29 @@ def hosts_beside_one_host(base: Runs, other: Runs) -> IndependentValues | None:
     return None
 
 
-def interval_of_one_host(ratio: float, several_hosts: IndependentValues) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two means: one of the runs on a single host, one on several hosts.
+def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> RatioInterval:
+    """Return the 95 % interval of the ratio of two means, if one side ran on one host and the other on several.
 
-    A single host does not show how much hosts differ. So it is taken to vary as the several hosts do, which must be of
-    the same system.
+    The runs of one host do not show how much hosts differ. So the width of the interval is computed from how much the
+    means of the several hosts differ. Both sides must be the same system, whose hosts are assumed to differ as much.
 
     Args:
-        ratio: The ratio of the two means, above zero. Either of them may be the numerator.
-        several_hosts: The mean of each of the several hosts (two or more), with the number of its runs.
+        ratio: The ratio of the means of the two sides, above zero. Either side may be the numerator.
+        host_means: The mean of each host of the side with several hosts (two or more), and how many runs it is of.
 
     Returns:
-        The bounds, and in words what they are made of: "one host against 4: the spread of 4 hosts of this system".
+        The bounds, such as (0.97, 1.03) for a ratio of 1.0. The words say what they are computed from: "one host
+        against 4: the spread of 4 hosts of this system".
     """
-    host_count = len(several_hosts.values)
-    bounds = spread.single_run_interval(
+    hosts = len(host_means.values)
+    bounds = spread.single_value_interval(
         ratio=ratio,
-        relative_sd=spread.relative_sd(several_hosts.values),
-        freedom=host_count - 1,  # degrees of freedom of `relative_sd`
-        # Here these two count hosts, not runs. The first is below `host_count` if the hosts have unequally many runs.
-        runs=several_hosts.effective_count,
-        other_runs=1,
+        relative_sd=spread.relative_sd(host_means.values),
+        freedom=hosts - 1,
+        count=host_means.effective_count,  # less than `hosts` if some hosts have more runs than others
+        other_count=1,  # the side that ran on one host
     )
-    return RatioInterval(bounds, f"one host against {host_count}: the spread of {host_count} hosts of this system")
+    return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")
 
 
 def _counts_in_words(base: IndependentValues, other: IndependentValues) -> str:

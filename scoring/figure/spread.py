@@ -198,22 +198,22 @@ def _variance_of_log(estimate: Estimate) -> float:
 SINGLE_RUN_PROBABILITY = 0.99
 
 
-def single_run_interval(
-    ratio: float, relative_sd: float, freedom: float, *, runs: float, other_runs: float
+def single_value_interval(
+    ratio: float, relative_sd: float, freedom: float, *, count: float, other_count: float
 ) -> tuple[float, float]:
-    """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is a single run.
+    """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is of a single value.
 
     Student's t is that of 98 % to both sides (SINGLE_RUN_PROBABILITY), because no mean evens out the tails of
-    single runs.
+    single values.
 
     Args:
         ratio: The ratio of the two means.
-        relative_sd: How far other runs lie apart, as a share of their mean: a single run does not show it.
+        relative_sd: How far other values lie apart, as a share of their mean: a single value does not show it.
         freedom: Degrees of freedom of `relative_sd`.
-        runs: The number of runs, or hosts, of one mean. It may be a fraction where these weigh unequally.
-        other_runs: The number of runs, or hosts, of the other mean.
+        count: How many values, such as runs or hosts, one mean is of. A fraction if their weights differ.
+        other_count: How many values the other mean is of.
     """
-    half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / runs + 1 / other_runs)
+    half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / count + 1 / other_count)
     return around(ratio, half_width)
 
 
