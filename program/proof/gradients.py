@@ -248,7 +248,8 @@ class _Follower:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
         starts_gradients = role == ops.BACKWARD | ops.LOSS  # it sets the gradient of the loss
         if starts_gradients:
-            return histories | self._started(op)
+            _require_start_at_loss_scale(op, self.scale)
+            return histories | _gradient_of_loss(op, runs=self.runs)
         if ops.is_merge(op):
             return histories | _merged(op, histories)
         if ops.is_clear(op):
@@ -261,31 +262,6 @@ class _Follower:
         if is_in_backward or ops.is_optimizer(op):
             return histories | self._computed_from_gradients(op, histories, ever_summed)
         return histories
-
-    def _started(self, op: Operator) -> Histories:
-        """Return the history of the loss's gradient at its start, and prove that it starts at the fixed loss scale.
-
-        A history says what operators have done to a gradient so far. The backward pass starts by setting the gradient
-        of the loss to a constant, so the history starts with this constant as its factor.
-
-        Args:
-            op: The operator that sets the gradient of the loss to the constant.
-
-        Returns:
-            The history by the name of the variable that holds the gradient. With the constant 128, in a program that an
-            update runs for 3 micro-steps (parts of the batch), this is such as
-            {"train.loss@GRAD": GradientHistory(factor=128.0, micro_steps=3)}.
-
-        Raises:
-            Refused: The constant is not the fixed loss scale `self.scale`, which is 1 if the job has none.
-        """
-        constant = op.attr("value")
-        prove(
-            is_close(constant, self.scale),
-            f"the gradients start at {six_digits(constant)}, not at the loss scale {six_digits(self.scale)}",
-        )
-        gradient_of_loss = op.output_arg_names[0]
-        return {gradient_of_loss: GradientHistory(factor=constant, micro_steps=self.runs)}
 
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of the gradients that `check_finite_and_unscale` of Paddle's mixed precision writes.
@@ -369,6 +345,41 @@ class _Follower:
         if op.type == "elementwise_mul_grad" and reads_loss_scale:
             return replace(history, scale_power=history.scale_power + 1)
         return history
+
+
+def _require_start_at_loss_scale(op: Operator, loss_scale: float) -> None:
+    """Raise Refused if the gradient of the loss starts at another constant than the fixed loss scale.
+
+    Args:
+        op: The operator that begins the backward pass: it sets the gradient of the loss to a constant.
+        loss_scale: The fixed loss scale; 1 if the job has none.
+
+    Raises:
+        Refused: With a message such as "the gradients start at 1, not at the loss scale 128".
+    """
+    constant = op.attr("value")
+    prove(
+        is_close(constant, loss_scale),
+        f"the gradients start at {six_digits(constant)}, not at the loss scale {six_digits(loss_scale)}",
+    )
+
+
+def _gradient_of_loss(op: Operator, *, runs: int) -> Histories:
+    """Return the history of the gradient of the loss, with which the backward pass begins.
+
+    The history of a gradient is a record of what operators have done to it so far. This gradient was only set to a
+    constant, which the record keeps as the factor on the gradient.
+
+    Args:
+        op: The operator that sets the gradient of the loss to the constant.
+        runs: How many times an update runs the program: once for each micro-step (a part of the batch).
+
+    Returns:
+        One entry, by the variable that holds the gradient. For the constant 128 and 3 runs it is such as
+        {"train.loss@GRAD": GradientHistory(factor=128.0, micro_steps=3)}.
+    """
+    variable = op.output_arg_names[0]
+    return {variable: GradientHistory(factor=op.attr("value"), micro_steps=runs)}
 
 
 def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> list[str]:
