@@ -106,7 +106,7 @@ def paddleclas(*, level: str = "") -> None:
         )
     minimize(loss, optimizer, fused=bool(level))
     if level == "O2":  # its pipeline emits FP16 (`output_fp16`)
-        precision.feed_half(loss.block.program, precision.PRECISIONS["amp_o2"])
+        precision.make_input_float16(loss.block.program, precision.PRECISIONS["amp_o2"])
 
 
 def baidu() -> None:
@@ -136,7 +136,7 @@ def baidu() -> None:
     sums = {"gradient_scale_configs": {"scale_strategy": "sum"}, "fuse_grad_size_in_MB": 32}
     minimize(loss, optimizer, fused=True, amp=True, amp_configs=scaling | {"use_fp16_guard": True}, **sums)
     updates.merge_lars(main)
-    precision.feed_half(main, precision.PRECISIONS["amp_o2"])  # its pipeline emits FP16
+    precision.make_input_float16(main, precision.PRECISIONS["amp_o2"])  # its pipeline emits FP16
 
 
 def row(name: str, main: Any) -> str:

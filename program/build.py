@@ -243,9 +243,9 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
         accumulation, the programs of earlier parts of the batch and `main`.
     """
     knobs = plan.knobs
-    precisions.feed_half(main, plan.precision)
+    precisions.make_input_float16(main, plan.precision)
     if knobs.perturb_input:
-        # After `feed_half`, so that it moves the input in the type that is fed.
+        # After `make_input_float16`, so that it moves the input in the type that is fed.
         precisions.perturb_input(main)
 
     if knobs.fuse_elewise_add_act_ops:

@@ -134,33 +134,40 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
 
 
 def cast_evaluation(main: static.Program, precision: Precision) -> None:
-    """Cast an evaluation program to the types of its training program; nothing changes in FP32.
+    """Change an evaluation program to the precision of its training program; in FP32 it stays as it is.
 
-    Only operators inside `fp16_guard` are cast, at both levels (O1 and O2). The input `image` becomes float16.
+    In half precision (float16), operators inside `fp16_guard` are cast and the input `image` is fed in float16.
 
     Args:
         main: Evaluation program; changed in place.
-        precision: Level and data type of the training.
+        precision: The precision of the training.
     """
     if not precision.is_half:
         return
-    lists = _operator_lists(precision)
-    with _with_several_writers_of_a_variable(), _with_parameters_listed_once(main):
-        static.amp.cast_model_to_fp16(main, lists, use_fp16_guard=True, level=precision.level)
-    feed_half(main, precision)
+    with _several_writers_of_a_variable_allowed(), _parameters_listed_once(main):
+        static.amp.cast_model_to_fp16(main, _operator_lists(precision), use_fp16_guard=True, level=precision.level)
+    make_input_float16(main, precision)
 
 
-def _with_several_writers_of_a_variable() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which Paddle's AMP casts programs with variables that several operators write.
+def _several_writers_of_a_variable_allowed() -> contextlib.AbstractContextManager[None]:
+    """Let Paddle's mixed precision cast programs in which several operators write one variable.
 
-    Paddle's own function refuses them. A network that is evaluated at several image sizes has such variables: for each
-    size, a batch normalization lists the running statistics as outputs.
+    Without this, Paddle raises ValueError, "There must be only one previous op that outputs ... variable", for a
+    network that is evaluated at several image sizes: at each size, a batch normalization lists its running statistics
+    as outputs. While the context lasts, Paddle takes the last writer before the reader instead.
     """
     return replaced(fp16_utils, "find_true_prev_op", _last_writer)
 
 
-def _with_parameters_listed_once(main: static.Program) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which Paddle does not search a program for its parameters again and again, which is slow."""
+def _parameters_listed_once(main: static.Program) -> contextlib.AbstractContextManager[None]:
+    """Make `all_parameters` of every block return the parameters that the program has now, without a search.
+
+    Without this, Paddle searches the whole program for its parameters again for every operator that it casts, which is
+    slow.
+
+    Args:
+        main: The program that is cast while the context lasts. It must get no new parameters meanwhile.
+    """
     parameters = main.all_parameters()
     return replaced(Block, "all_parameters", lambda block: parameters)
 
@@ -185,7 +192,7 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
     return writer
 
 
-def feed_half(main: static.Program, precision: Precision) -> None:
+def make_input_float16(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
         before:  `image` in float32 is read as it is, and by a cast to float16 that AMP inserted
