@@ -214,24 +214,34 @@ class RankMeasurements:
 
     def _input_s(self) -> float:
         """Return the mean seconds that the job's input pipeline alone takes for a batch, over BATCHES batches."""
-        with contextlib.closing(self._input_batches()) as batches:
+        with contextlib.closing(self._input_pipeline()) as batches:
             next(batches)  # waits for the pipeline to start, so it does not count
             began = time.perf_counter()
             counted_batches = sum(1 for _ in itertools.islice(batches, BATCHES))
             return (time.perf_counter() - began) / counted_batches
 
-    def _input_batches(self) -> loader.Loader:
-        """Build the job's input pipeline on this rank; return the loader that yields its batches."""
+    def _input_pipeline(self) -> loader.Loader:
+        """Build an input pipeline for training images on this rank; return the loader that yields its batches.
+
+        Recipe, image format, batch size and threads are those of the job. Unlike in the job's training, this rank reads
+        all images, in an order of its own. No batch is larger than the data set.
+        """
         job = self.job
-        me = self.machine.me
-        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)  # it is not trained here
-        # Without DATADIR there is the small data set of digits, which `Machine` has written.
-        folder = Path(job.data.folder) if job.data.folder else self.machine.root
-        images = model.DATA.find(folder, "train", model.recipe.classes)
+        this_rank = self.machine.me
+        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)  # is not trained here
+        images = model.DATA.find(self._data_folder(), "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
-        order = order_of_all_images(len(images), batch, rank=me.rank)
-        reader = loader.ReaderConfig.of_rank(job.data, job.cluster, me.local_rank, model.image, batch=batch, seed=SEED)
-        return model.batches(images, order, reader)
+        order = order_of_all_images(len(images), batch, rank=this_rank.rank)
+        reading = loader.ReaderConfig.of_rank(
+            job.data, job.cluster, this_rank.local_rank, model.image, batch=batch, seed=SEED
+        )
+        return model.batches(images, order, reading)
+
+    def _data_folder(self) -> Path:
+        """Return the folder of the data set: that of the setting DATADIR, or of the embedded digits if it is empty."""
+        if self.job.data.folder:
+            return Path(self.job.data.folder)
+        return self.machine.root  # `Machine` has written the digits, a small data set, into it
 
 
 def order_of_all_images(count: int, batch: int, *, rank: int) -> sampling.Plan:
