@@ -256,7 +256,7 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 # ---- all records, by their heads
 
 
-def contents(records: Records, heads: Array) -> Contents:
+def contents_by_first_bytes(records: Records, first_bytes: Array) -> Contents:
     """Return the name, size in bytes and class label of the image in every record of a RecordIO file.
 
     The first bytes of nearly every record tell all this. Only a record for which they do not suffice, such as one that
@@ -264,7 +264,7 @@ def contents(records: Records, heads: Array) -> Contents:
 
     Args:
         records: Where each record lies in the file, and how many classes the labels may have.
-        heads: The first 36 bytes of each record, laid out as HEAD_FIELDS; shape [records, 36], uint8.
+        first_bytes: The first 36 bytes of each record, laid out as HEAD_FIELDS; shape [records, 36], uint8.
 
     Returns:
         For each record: its number as the name ("0", "1", ...), the exact size of its encoded image, and its label as
@@ -274,7 +274,7 @@ def contents(records: Records, heads: Array) -> Contents:
         ValueError: A record is seen to be damaged, does not hold one image with one label, or has a label that is no
             class. The message names the first such record.
     """
-    fields = heads.view(HEAD_FIELDS)[:, 0]  # [records]: each row of bytes as one record of named fields
+    fields = first_bytes.view(HEAD_FIELDS)[:, 0]  # [records]: each row of bytes as one record of named fields
     labels = _labels(fields)
     image_bytes = _image_bytes(fields)
     is_told_by_head = _is_one_part(fields, records) & _has_image_and_class(fields, records)
@@ -376,4 +376,10 @@ def _read_whole(records: Records, number: int) -> Parsed:
     return parsed
 
 
-FORM = Form(name="recordio", first_label=0, head_bytes=HEAD_FIELDS.itemsize, parse=parse, contents=contents)
+FORM = Form(
+    name="recordio",
+    first_label=0,
+    head_bytes=HEAD_FIELDS.itemsize,
+    parse=parse,
+    contents_by_first_bytes=contents_by_first_bytes,
+)

@@ -21,7 +21,7 @@ from runlog import named_files, schema
 from runlog.errors import RunError
 
 READERS = 16  # threads: a network disk answers each read late
-HEADS_AT_ONCE = 4096
+RECORDS_AT_ONCE = 4096  # whose first bytes a thread reads
 
 
 class Place(NamedTuple):
@@ -50,7 +50,9 @@ class Form:
     first_label: int  # the number that the form has for label 0
     head_bytes: int  # first bytes of a record that are looked at before a run
     parse: Callable[[bytes], Parsed]  # of a whole record; raises ValueError if it is damaged
-    contents: Callable[["Records", Array], Contents]  # by all heads [records, head_bytes]; raises ValueError
+    # Tells names, sizes and labels by the first bytes of all records, [records, head_bytes] uint8. Raises ValueError if
+    # a record does not fit its index, or is seen to hold no image with a class.
+    contents_by_first_bytes: Callable[["Records", Array], Contents]
 
 
 def _positions_by_file(places: list[Place]) -> dict[int, list[int]]:
@@ -182,29 +184,40 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the name and the size in bytes of each image and, for RecordIO, its label.
+        """Return the name and the size in bytes of each record's image and, for RecordIO, its label.
 
-        The sizes in a RecordIO set are those of the encoded images. In a TFRecord set they are those of the messages,
-        which hold more than the image.
+        They are found from the first bytes of each record, which each format lays out in its own way. Sizes of a
+        TFRecord set are of whole messages, which hold more than the image.
 
         Args:
             on_progress: Called with the number of records read so far and the number of all.
 
         Raises:
-            ValueError: A record is seen to be damaged, of another kind or of no class; of a TFRecord set only the first
-                one is asked for its kind and class. The message names the record.
+            ValueError: A record does not fit its index, or is seen to hold no image with a class. The message names the
+                record. In a TFRecord set only the first record is looked at for its image and its class.
         """
-        blocks: list[Array] = []  # of heads, in the order of the records
+        first_bytes = self._first_bytes(on_progress)
+        return self.format.contents_by_first_bytes(self, first_bytes)
+
+    def _first_bytes(self, on_progress: OnProgress) -> Array:
+        """Return the first bytes of each record, in the order of the records: [records, head_bytes] uint8.
+
+        READERS (16) threads read them, each for a block of RECORDS_AT_ONCE (4096) records at a time.
+
+        Args:
+            on_progress: Called after each block with the number of records read so far and the number of all.
+        """
+        blocks: list[Array] = []
         records_read = 0
         with ThreadPoolExecutor(READERS) as readers:
-            for block in readers.map(self._read_heads, range(0, len(self), HEADS_AT_ONCE)):
+            for block in readers.map(self._first_bytes_of_block, range(0, len(self), RECORDS_AT_ONCE)):
                 blocks.append(block)
                 records_read += len(block)
                 on_progress(records_read, len(self))
-        return self.format.contents(self, np.concatenate(blocks))
+        return np.concatenate(blocks)
 
-    def _read_heads(self, start: int) -> Array:
-        """Return the first bytes of up to 4096 records (HEADS_AT_ONCE), in the order of the records.
+    def _first_bytes_of_block(self, start: int) -> Array:
+        """Return the first bytes of up to 4096 records (RECORDS_AT_ONCE), in the order of the records.
 
         Args:
             start: Number of the first of them.
@@ -214,7 +227,7 @@ class Records:
             record is filled up with zeros.
         """
         head_bytes = self.format.head_bytes
-        places = [Place(*row) for row in self.places[start : start + HEADS_AT_ONCE].tolist()]
+        places = [Place(*row) for row in self.places[start : start + RECORDS_AT_ONCE].tolist()]
         heads = []
         for file_number, places_in_file in groupby(places, key=lambda place: place.file):
             with self.files[file_number].open("rb", buffering=0) as file:

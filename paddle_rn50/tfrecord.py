@@ -206,19 +206,19 @@ def _message(record: bytes) -> bytes:
     return record[BEFORE_MESSAGE:-BEHIND_MESSAGE]
 
 
-def contents(records: Records, heads: Array) -> Contents:
+def contents_by_first_bytes(records: Records, first_bytes: Array) -> Contents:
     """Return a name and a size for each record: its number as a text, and the bytes of its message.
 
     Labels are not returned, because they lie inside the messages, of which only the first is read.
 
     Args:
         records: Where each record lies, and how many classes the labels may have.
-        heads: The first 8 bytes of each record, which state the length of its message, [records, 8] uint8.
+        first_bytes: The first 8 bytes of each record, which state the length of its message, [records, 8] uint8.
 
     Raises:
         ValueError: A stated length contradicts the index, or the first record holds no image with a class.
     """
-    message_bytes = heads.view(LENGTH)[:, 0].astype(np.int64)  # each row's 8 bytes, read as one integer
+    message_bytes = first_bytes.view(LENGTH)[:, 0].astype(np.int64)  # each row's 8 bytes, read as one integer
     _require_lengths_of_index(records, message_bytes)
     _require_first_is_image(records)
     names = [str(number) for number in range(len(records))]
@@ -259,4 +259,10 @@ def _require_first_is_image(records: Records) -> None:
         raise ValueError(records.label_fault(0))
 
 
-FORM = Form(name="tfrecord", first_label=1, head_bytes=LENGTH_BYTES, parse=parse, contents=contents)
+FORM = Form(
+    name="tfrecord",
+    first_label=1,
+    head_bytes=LENGTH_BYTES,
+    parse=parse,
+    contents_by_first_bytes=contents_by_first_bytes,
+)
