@@ -22,6 +22,7 @@ from runlog.reader import HeldLog
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
+from scoring.output import replace_whole_file
 from scoring.record import Record, TooFewRunsError
 from scoring.report import render
 from scoring.report.build import GivenLog, build, read_findings
@@ -200,7 +201,7 @@ def _check(logs: Sequence[HeldLog], findings_file: Path) -> list[Report]:
         What the check of each log found, in the order of the logs.
     """
     checks = check_logs(logs, rules.load(RULESET), receipt=True)
-    findings_file.write_text(as_json(checks), encoding="utf-8")
+    replace_whole_file(findings_file, as_json(checks))
     return checks
 
 
@@ -279,7 +280,7 @@ def _write_page(
     # Without a protocol, `build` chooses one that suits the logs. Without `skip`, it drops what that says.
     report = build(given_logs, protocol=None, skip=None)
     arguments = _report_arguments(page_file, logs, findings_file)
-    page_file.write_text(render.html(render.page(report, arguments)), encoding="utf-8")
+    replace_whole_file(page_file, render.html(render.page(report, arguments)))
 
 
 def _report_arguments(page_file: Path, logs: Sequence[Path], findings_file: Path | None) -> list[str]:

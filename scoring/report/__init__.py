@@ -14,7 +14,7 @@ from scoring.figure import warnings
 from scoring.figure.options import add_score_options, counts, protocol_of
 from scoring.figure.systems import read_systems
 from scoring.importers import jsonable
-from scoring.output import refuse_missing_folder
+from scoring.output import refuse_missing_folder, replace_whole_file
 from scoring.record import FACTS, InputError, Record
 from scoring.report import render
 from scoring.report.build import GivenLog, build, read_findings
@@ -180,17 +180,7 @@ def _write(file: str, text: str) -> None:
     if is_pipe_or_device:  # it can be written to, but not be replaced; the path of a pipe leads to no other path
         path.write_text(text, encoding="utf-8", newline="")
     else:
-        _replace_whole_file(path.resolve(), text)
-
-
-def _replace_whole_file(path: Path, text: str) -> None:
-    """Put a new file in the place of `path`, so that an interrupted write leaves the old one as it was."""
-    unfinished = path.with_name(f".{path.name}.half")
-    try:
-        unfinished.write_text(text, encoding="utf-8", newline="")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        replace_whole_file(path, text)
 
 
 def values(report: Report) -> JsonObject:

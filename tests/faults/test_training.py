@@ -265,8 +265,21 @@ def test_a_report_without_room_is_not_half_there(tmp_path):
     disk.mkdir()
     command = (sys.executable, "-m", "scoring", "report", str(log), "--html", f"{disk}/report.html")
     done = on_a_disk_of("8k", disk, *command)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "no space left on its disk" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{disk}/report.html: no space left on its disk" in done.stderr
     assert list((tmp_path / "disk.seen").iterdir()) == []
+
+
+@RANKS
+def test_the_report_of_a_job_without_room_is_not_half_there(tmp_path):
+    disk, log = tmp_path / "disk", write_log(tmp_path / "result_0.txt")
+    disk.mkdir()
+    copy_and_run = f'cp {log} {disk} && exec "$@"'
+    summarize = (sys.executable, "-m", "tools.summarize", f"{disk}/result_0.txt")
+    done = on_a_disk_of("60k", disk, "bash", "-c", copy_and_run, "bash", *summarize)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"{disk}/report.html: no space left on its disk" in done.stderr
+    assert not (tmp_path / "disk.seen/report.html").exists()
 
 
 @RANKS
