@@ -184,5 +184,7 @@ def test_a_cmyk_jpeg_without_adobes_marker_is_told() -> None:
     marked = WHOLE["CMYK"]
     start = marked.index(b"\xff\xee")
     end = start + 2 + int.from_bytes(marked[start + 2 : start + 4], "big")
-    assert encoded.is_cmyk_without_mark(marked[:start] + marked[end:])
+    unmarked = marked[:start] + marked[end:]
+    assert encoded.is_cmyk_without_mark(unmarked)
+    assert encoded.is_cmyk_without_mark(unmarked + marked[start:end]), "none after the pixels counts"
     assert not any(encoded.is_cmyk_without_mark(content) for content in WHOLE.values())
