@@ -14,7 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from harness.job import job_of
 from launch import hello, nodes
+from launch.times import TIMES
+from launch.waiting import WaitingNode
 from tests import jobs
 from tests.jobs import need
 
@@ -162,6 +165,15 @@ def test_only_the_first_nodes_refused_call_ends_a_waiting_node(monkeypatch: pyte
     assert not calls.first_node_gave_up()
     now_s += 2
     assert calls.first_node_gave_up()
+
+
+def test_a_second_signal_gives_a_waiting_node_no_more_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as sshd:
+        waiting = WaitingNode(job_of(dgxnnodes=2, node_rank=1), [], -1, sshd, tmp_path / "sshd.log")
+    for now_s in (1000.0, 1000.0 + TIMES["JOB_END_S"] - 1):
+        monkeypatch.setattr(time, "monotonic", lambda now_s=now_s: now_s)
+        waiting.on_signal(signal.SIGTERM, None)
+    assert waiting.deadline == 1000.0 + TIMES["JOB_END_S"]
 
 
 @pytest.mark.parametrize(
