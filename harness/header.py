@@ -187,20 +187,17 @@ def optimizer_events(
         Pairs of an event and its value.
     """
     kind = KINDS[optimizer.kind]
-    hyperparameters = {
+    value_by_name = {
+        **vars(optimizer),  # "momentum", "weight_decay" and what else its kind is set by
         "base_learning_rate": schedule.base,
         "end_learning_rate": schedule.end,
         "learning_rate_decay_poly_power": schedule.power,
         "learning_rate_decay_steps": schedule.decay_steps,
-        "momentum": optimizer.momentum,
-        "weight_decay": optimizer.weight_decay,
     }
     events: list[tuple[schema.Point[Any], Any]] = [
         (schema.OPT_NAME, optimizer.kind),
-        (kind.warmup, warmup_epochs),
+        (kind.logged.warmup_epochs, warmup_epochs),
     ]
-    for name, value in hyperparameters.items():
-        events.append((kind.points[name], value))
-    for field, point in kind.further_points.items():
-        events.append((point, getattr(optimizer, field)))
+    for name, event in (*kind.logged.hyperparameters.items(), *kind.further_points.items()):
+        events.append((event, value_by_name[name]))
     return events

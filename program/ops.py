@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from runlog import schema
+
 if TYPE_CHECKING:
     from paddle.base.framework import Block, Operator, Variable
 
@@ -17,7 +19,7 @@ CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
 ADDING = {"conv2d_grad", "depthwise_conv2d_grad", "resnet_unit_grad"}  # gradients that can add to what is there
 PRODUCTS = {"mul", "matmul", "matmul_v2"}
 NORMALIZATIONS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
-ALL_UPDATES = {"momentum", "merged_momentum", "lars_momentum", "sgd", "adam", "adamw", "lamb", "dgc_momentum"}
+ALL_UPDATES = schema.UPDATES  # operators that update weights, by an optimizer of the recipes or another one
 TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
 EMPTY = "@EMPTY@"  # stands where an operator writes no gradient
 LOSS_VALUE = "train.loss"  # name of the loss in every training program

@@ -1,11 +1,16 @@
 """The optimizer and the learning rate that a recipe asks for. No Paddle here: tools that run anywhere read recipes."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runlog import schema
+
+if TYPE_CHECKING:
+    from paddle.base.framework import Operator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,22 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
     return paddle.optimizer.Momentum(learning_rate=rate, momentum=config.momentum, use_multi_tensor=merged)
 
 
+def _read_sgd_decay(op: Operator, index: int) -> float:
+    """Return the L2 weight decay that an operator of SGD applies to one of its parameters; 0 for none.
+
+    Args:
+        op: Operator of type `momentum`, which updates one parameter, or `merged_momentum`, which updates several.
+        index: Number of the parameter; counts from 0.
+    """
+    methods = op.attr("regularization_method")
+    factors = op.attr("regularization_coeff")
+    if op.type == "momentum":  # it has one of each; `merged_momentum` has lists, which are empty if none decays
+        methods, factors = [methods], [factors]
+    if not methods or methods[index] != "l2_decay":
+        return 0.0
+    return float(factors[index])
+
+
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's LARS optimizer.
 
@@ -77,34 +98,41 @@ def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) 
     )
 
 
+def _read_lars_decay(op: Operator, index: int) -> float:
+    """Return the L2 weight decay that a `lars_momentum` operator applies to one of its parameters; 0 for none.
+
+    Args:
+        op: The operator, of one or several parameters.
+        index: Number of the parameter; counts from 0.
+    """
+    return float(op.attr("lars_weight_decay")[index])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One kind of optimizer."""
 
     build: Callable[[OptimizerConfig, Any, Any, bool], Any]  # of a config, Paddle's learning rate, a program, merged
-    operators: frozenset[str]  # types of the operators that update its parameters, by which it is proved
+    logged: schema.Optimizer  # types of the operators that update its parameters, and events of its hyperparameters
+    read_decay: Callable[[Operator, int], float]  # weight decay of such an operator's parameter of that number, from 0
     attributes: Mapping[str, str]  # {attribute of these operators: field of OptimizerConfig whose value it must have}
-    points: Mapping[str, schema.Point[float]]  # events of its hyperparameters in a log
-    further_points: Mapping[str, schema.Point[float]]  # of this kind alone, by their fields of OptimizerConfig
-    warmup: schema.Point[float]  # event of its warm-up in epochs
+    further_points: Mapping[str, schema.Point[float]]  # events of this kind alone, by their fields of OptimizerConfig
 
 
 KINDS = {
     "sgd": Kind(
         build=_build_sgd,
-        operators=frozenset({"momentum", "merged_momentum"}),
+        logged=schema.OPTIMIZERS["sgd"],
+        read_decay=_read_sgd_decay,
         attributes={"mu": "momentum"},
-        points=schema.OPTIMIZER["sgd"],
         further_points={},
-        warmup=schema.WARMUP_EPOCHS["sgd"],
     ),
     "lars": Kind(
         build=_build_lars,
-        operators=frozenset({"lars_momentum"}),
+        logged=schema.OPTIMIZERS["lars"],
+        read_decay=_read_lars_decay,
         attributes={"mu": "momentum", "lars_coeff": "lars_coefficient", "epsilon": "lars_epsilon"},
-        points=schema.OPTIMIZER["lars"],
         further_points={"lars_epsilon": schema.LARS_EPSILON},
-        warmup=schema.WARMUP_EPOCHS["lars"],
     ),
 }
 

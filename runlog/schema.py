@@ -353,7 +353,18 @@ _BY_HOW_MUCH = "by which somebody set the system's clock (below 0: back); durati
 CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 
-# Hyperparameters by the optimizer's name; rates are of the global batch.
+# ---- optimizers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """An optimizer that recipes have, by what the log of its runs holds."""
+
+    operators: frozenset[str]  # types of those that update the weights, as the header's `program` counts them
+    hyperparameters: dict[str, Point[float]]  # their events by their names; rates are of the global batch
+    warmup_epochs: Point[float]
+
+
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
     """Return the log events for the hyperparameters of an optimizer, by the name of the hyperparameter.
 
@@ -377,17 +388,28 @@ def _optimizer_points(kind: str) -> dict[str, Point[float]]:
     return {point.key.removeprefix(prefix): point for point in points}
 
 
-OPTIMIZER = {"sgd": _optimizer_points("sgd"), "lars": _optimizer_points("lars")}
-WARMUP_EPOCHS = {
-    "sgd": Point("opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
-    "lars": Point("lars_opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+OPTIMIZERS = {  # by their `opt_name`
+    "sgd": Optimizer(
+        operators=frozenset({"momentum", "merged_momentum"}),
+        hyperparameters=_optimizer_points("sgd"),
+        warmup_epochs=Point("opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+    ),
+    "lars": Optimizer(
+        operators=frozenset({"lars_momentum"}),
+        hyperparameters=_optimizer_points("lars"),
+        warmup_epochs=Point("lars_opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+    ),
 }
 LARS_EPSILON = Point("lars_epsilon", float, "added to the denominator of the trust ratio")
+# Types of all operators that update weights: of optimizers that no recipe has, and of those above.
+UPDATES = {"sgd", "dgc_momentum", "adam", "adamw", "merged_adam", "lamb", "adagrad", "rmsprop"}
+for known_optimizer in OPTIMIZERS.values():
+    UPDATES |= known_optimizer.operators
 
 _ALL = [value for value in globals().values() if isinstance(value, Point | Mark)]
-_ALL += WARMUP_EPOCHS.values()
-for points_of_kind in OPTIMIZER.values():
-    _ALL += points_of_kind.values()
+_ALL += [known_optimizer.warmup_epochs for known_optimizer in OPTIMIZERS.values()]
+for known_optimizer in OPTIMIZERS.values():
+    _ALL += known_optimizer.hyperparameters.values()
 EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 
 

@@ -248,7 +248,7 @@ def run(
 def _recipe(said: dict[str, Any]) -> dict[str, Any]:
     """The settings of a recipe that gives these hyperparameters."""
     kind = said["opt_name"]
-    warmup = said[schema.WARMUP_EPOCHS[kind].key]
+    warmup = said[schema.OPTIMIZERS[kind].warmup_epochs.key]
     return {
         **{f"RECIPE.{name}": said[f"{kind}_opt_{name}"] for name in ("base_learning_rate", "end_learning_rate")},
         **{f"RECIPE.optimizer.{name}": said[f"{kind}_opt_{name}"] for name in ("momentum", "weight_decay")},

@@ -26,20 +26,6 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _LOSS_SCALING = "check_finite_and_unscale"  # the operator that looks for what overflowed in half precision
-# By the operator that updates the weights: `opt_name` of the recipes that have it; "": no recipe has it.
-_OPTIMIZER_OF_UPDATE = {
-    "momentum": "sgd",
-    "merged_momentum": "sgd",
-    "lars_momentum": "lars",
-    "sgd": "",
-    "dgc_momentum": "",
-    "adam": "",
-    "adamw": "",
-    "merged_adam": "",
-    "lamb": "",
-    "adagrad": "",
-    "rmsprop": "",
-}
 _PREFIXES_OF_FUSED = ("fused_", "merged_")  # of the operators that the header lists once more as `fused`
 _RANKS_OF_PROOF = re.compile(r" over (\d+) ranks\b")  # as "161 gradients summed over 2 ranks once"
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
@@ -370,13 +356,12 @@ def _other_sums_and_updates(run: LoggedRun, program: JsonObject, devices: int) -
         ranks = _RANKS_OF_PROOF.search(proved)
         if ranks is not None and ranks.group(1) != str(devices):
             yield Fault(_line(run), f"a program of {printable(proved)}, for {devices} devices")
-    updates = _OPTIMIZER_OF_UPDATE.keys() & program["operators"].keys()
-    optimizers = {_OPTIMIZER_OF_UPDATE[update] for update in updates}
-    if optimizers - {run.stated_text(schema.OPT_NAME)}:
+    stated = run.stated_text(schema.OPT_NAME)
+    updates_of_stated = schema.OPTIMIZERS[stated].operators if stated in schema.OPTIMIZERS else frozenset()
+    updates = schema.UPDATES & program["operators"].keys()
+    if updates - updates_of_stated:
         shown = ", ".join(sorted(updates))
-        yield Fault(
-            _line(run), f"a program that updates by {shown}; opt_name is {printable(run.stated_text(schema.OPT_NAME))}"
-        )
+        yield Fault(_line(run), f"a program that updates by {shown}; opt_name is {printable(stated)}")
 
 
 def _other_passports(run: LoggedRun) -> Iterator[Fault]:

@@ -38,7 +38,7 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
 
-    The base learning rate is left out, because it depends on the batch, too.
+    The base learning rate and the decay steps are left out, because they depend on the batch, too.
 
     Args:
         run: The facts that the log states of the run, with its optimizer.
@@ -48,13 +48,13 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
         none.
     """
     optimizer = run.stated_text(schema.OPT_NAME)
-    if optimizer not in schema.OPTIMIZER:
+    if optimizer not in schema.OPTIMIZERS:
         return {}
+    known = schema.OPTIMIZERS[optimizer]
+    setting_by_hyperparameter = own_log_rules().setting_by_hyperparameter
     setting_by_event_key = {}
-    event_by_hyperparameter = schema.OPTIMIZER[optimizer]  # such as the event lars_opt_momentum, by "momentum"
-    for hyperparameter, setting in own_log_rules().setting_by_hyperparameter.items():
-        event = event_by_hyperparameter[hyperparameter]
-        setting_by_event_key[event.key] = setting
-    warmup_event = schema.WARMUP_EPOCHS[optimizer]
-    setting_by_event_key[warmup_event.key] = "RECIPE.warmup_epochs"
+    for hyperparameter, event in known.hyperparameters.items():  # such as "momentum" and the event lars_opt_momentum
+        if hyperparameter in setting_by_hyperparameter:
+            setting_by_event_key[event.key] = setting_by_hyperparameter[hyperparameter]
+    setting_by_event_key[known.warmup_epochs.key] = "RECIPE.warmup_epochs"
     return setting_by_event_key

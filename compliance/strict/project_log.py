@@ -160,7 +160,7 @@ class ProjectLog:
     def _unknown_optimizer(self) -> Iterator[Fault]:
         """Yield a fault if the schema does not have the optimizer, or if none is stated, unless Paddle chose it."""
         optimizer = self.run.stated_text(schema.OPT_NAME)
-        if optimizer not in schema.OPTIMIZER and not self._is_planned_by_paddle:
+        if optimizer not in schema.OPTIMIZERS and not self._is_planned_by_paddle:
             line = self.run.first_event(schema.OPT_NAME).line or None  # the line of a missing event is 0
             yield Fault(line, f"opt_name is {printable(optimizer) or 'absent'}")
 
@@ -176,9 +176,10 @@ class ProjectLog:
         if is_training and run.status == "success":
             needed_keys += own_log_rules().events_of_a_training
         optimizer = run.stated_text(schema.OPT_NAME)
-        if optimizer in schema.OPTIMIZER and not self._is_planned_by_paddle:
-            needed_keys.append(schema.WARMUP_EPOCHS[optimizer].key)
-            needed_keys += [event.key for event in schema.OPTIMIZER[optimizer].values()]
+        if optimizer in schema.OPTIMIZERS and not self._is_planned_by_paddle:
+            known = schema.OPTIMIZERS[optimizer]
+            needed_keys.append(known.warmup_epochs.key)
+            needed_keys += [event.key for event in known.hyperparameters.values()]
         return needed_keys
 
     def _wrong_ending(self) -> Iterator[Fault]:
@@ -413,16 +414,17 @@ class ProjectLog:
         optimizer.
         """
         optimizer = self.run.stated_text(schema.OPT_NAME)
-        if optimizer not in schema.OPTIMIZER:
+        if optimizer not in schema.OPTIMIZERS:
             return
-        points = schema.OPTIMIZER[optimizer]
-        for point in (*points.values(), schema.WARMUP_EPOCHS[optimizer]):
+        known = schema.OPTIMIZERS[optimizer]
+        momentum = known.hyperparameters.get("momentum")  # None: the optimizer has none
+        for point in (*known.hyperparameters.values(), known.warmup_epochs):
             event = self.run.first_event(point)
             if not is_number(event.value):
                 continue
             if event.value < 0:
                 yield Fault(event.line, f"{event.key} is {six_digits(event.value)}, below 0")
-            elif point is points["momentum"] and event.value >= 1:
+            elif point is momentum and event.value >= 1:
                 yield Fault(event.line, f"{event.key} is {six_digits(event.value)}, not below 1")
 
     def _unclear_target(self) -> Iterator[Fault]:

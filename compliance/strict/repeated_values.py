@@ -245,10 +245,10 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
     Returns:
         A list of one expectation; empty if the optimizer is not known, or if the recipe has no base learning rate.
     """
-    event_by_hyperparameter = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))  # None: optimizer not known
-    if event_by_hyperparameter is None or "RECIPE.base_learning_rate" not in run.settings:
+    optimizer = schema.OPTIMIZERS.get(run.stated_text(schema.OPT_NAME))  # None: not known
+    if optimizer is None or "RECIPE.base_learning_rate" not in run.settings:
         return []
-    key = event_by_hyperparameter["base_learning_rate"].key  # such as lars_opt_base_learning_rate
+    key = optimizer.hyperparameters["base_learning_rate"].key  # such as lars_opt_base_learning_rate
     rate = _base_learning_rate(run, _global_batch(summary))
     return [_Expectation(key, follows_from="the recipe and the batch", expected=rate)]
 
@@ -272,9 +272,9 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
     expectations = [_Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=bn_span)]
     if settings.get("RECIPE"):  # empty: the recipe is the workload's default
         expectations.append(_Expectation("RECIPE.name", follows_from="RECIPE", expected=settings["RECIPE"]))
-    event_by_hyperparameter = schema.OPTIMIZER.get(run.stated_text(schema.OPT_NAME))  # None: optimizer not known
-    if event_by_hyperparameter is not None:
-        key = event_by_hyperparameter["learning_rate_decay_steps"].key  # such as lars_opt_learning_rate_decay_steps
+    optimizer = schema.OPTIMIZERS.get(run.stated_text(schema.OPT_NAME))  # None: not known
+    if optimizer is not None:
+        key = optimizer.hyperparameters["learning_rate_decay_steps"].key  # such as lars_opt_learning_rate_decay_steps
         steps = _decay_steps(run, summary)
         expectations.append(_Expectation(key, follows_from="the recipe, MAX_EPOCHS and the batch", expected=steps))
     return expectations

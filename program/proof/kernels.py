@@ -25,6 +25,7 @@ _CALLED = {
 _FP32_SLOTS = {
     *("Scale", "Bias", "Mean", "Variance", "Var", "SavedMean", "SavedVariance", "SavedInvstd", "ReserveSpace"),
     *("RunningMean", "RunningVar", "Velocity", "MasterParam", "LearningRate", "PrevLossScaling", "LossScaling"),
+    *("Moment1", "Moment2", "Beta1Pow", "Beta2Pow"),  # of Adam and its kin
 }
 _FLOATS = {"float16", "float32", "float64"}
 # Paddle selects the kernel by the type of the first of these operands (GetExpectedKernelType in its sources).

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from compliance.strict.own_log import own_log_rules
+from runlog import schema
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, clock, write
 from tests.compliance.test_check import check, errors, rules_broken
@@ -249,6 +251,14 @@ def test_an_open_run_has_hyperparameters_with_which_one_can_train(
     wanted = [("own-log", log.at(key) + 1)] if says else []
     assert (status, errors(file)) == (len(wanted), wanted)
     assert says in str(file)
+
+
+def test_each_hyperparameter_of_an_optimizer_is_held_against_the_recipe() -> None:
+    """By its row of own_log.yaml, or where the batch counts too by `repeated_values.py`."""
+    of_the_batch = {"base_learning_rate", "learning_rate_decay_steps"}
+    settings = own_log_rules().setting_by_hyperparameter
+    for name, optimizer in schema.OPTIMIZERS.items():
+        assert optimizer.hyperparameters.keys() - of_the_batch - settings.keys() == set(), name
 
 
 @pytest.mark.parametrize(

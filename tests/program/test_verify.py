@@ -10,10 +10,11 @@ from paddle import static
 
 from program import capture, count
 from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, Refused, is_merge, operands
-from program.optimizers import KINDS, OptimizerConfig
+from program.optimizers import KINDS, Kind, OptimizerConfig
 from program.passes import buckets, edit, resnet_unit, updates
 from program.proof import kernels, verify
 from program.proof.gradients import check_gradients
+from runlog import schema
 from tests.program import programs
 from tests.program.programs import proved
 
@@ -320,16 +321,30 @@ def test_another_optimizer_momentum_or_decay_is_refused(change: dict[str, Any], 
         verify.check_optimizer(programs.build().main, programs.replace(programs.SGD, **change))
 
 
-def test_an_optimizer_without_a_proof_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was refused by Paddle's words: "(NotFound) Attribute mu is not found"."""
+def adamw(config: OptimizerConfig, rate: Any, _program: Any, _merged: bool) -> Any:
+    decays = {"weight_decay": config.weight_decay, "apply_decay_param_fun": config.decays}
+    return paddle.optimizer.AdamW(learning_rate=rate, beta1=config.momentum, **decays)
 
-    def build(_config: OptimizerConfig, rate: Any, _program: Any, _merged: bool) -> Any:
-        return paddle.optimizer.AdamW(learning_rate=rate)
 
-    monkeypatch.setitem(KINDS, "adamw", programs.replace(KINDS["sgd"], build=build, operators=frozenset({"adamw"})))
-    asked = OptimizerConfig(kind="adamw", momentum=0.9, weight_decay=0.0)
-    with pytest.raises(Refused, match=r"is updated by adamw, whose weight decay is not proved: add it to"):
-        programs.fresh(recipe=programs.replace(programs.RECIPE, optimizer=asked))
+@pytest.mark.parametrize("of", [{}, HALF])
+def test_an_optimizer_is_built_and_proved_by_its_row(of: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other table has to know it, its FP32 states in half precision included."""
+    kind = Kind(
+        build=adamw,
+        logged=schema.Optimizer(
+            operators=frozenset({"adamw"}), hyperparameters={}, warmup_epochs=schema.OPTIMIZERS["sgd"].warmup_epochs
+        ),
+        read_decay=lambda op, _: float(op.attr("coeff")) if op.attr("with_decay") else 0.0,
+        attributes={"beta1": "momentum"},
+        further_points={},
+    )
+    monkeypatch.setitem(KINDS, "adamw", kind)
+    asked = OptimizerConfig(kind="adamw", momentum=0.9, weight_decay=0.01)
+    main = programs.fresh(**of, recipe=programs.replace(programs.RECIPE, optimizer=asked)).main
+    assert verify.check_optimizer(main, asked) == {"adamw": 47}
+    for change in ({"momentum": 0.8}, {"weight_decay": 0.02}, {"decay_bn_and_bias": True}, {"kind": "sgd"}):
+        with pytest.raises(Refused):
+            verify.check_optimizer(main, programs.replace(asked, **change))
 
 
 def test_a_fixed_loss_scale_is_refused_where_the_update_cannot_take_it_off() -> None:
