@@ -176,6 +176,13 @@ def test_a_second_signal_gives_a_waiting_node_no_more_time(monkeypatch: pytest.M
     assert waiting.deadline == 1000.0 + TIMES["JOB_END_S"]
 
 
+def test_a_node_that_ends_as_a_signal_asks_is_not_disturbed_by_the_next() -> None:
+    again = "signal.raise_signal(signal.SIGTERM); print('cleaned up')"
+    code = f"import signal\nfrom launch import ends\ntry: ends.stop(15, None)\nfinally: {again}"
+    done = jobs.run([".venv/bin/python", "-c", code])
+    assert (done.returncode, done.stdout) == (128 + 15, "cleaned up\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("hosts", "rank"),
     [

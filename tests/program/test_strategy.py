@@ -96,6 +96,7 @@ def test_a_strategy_is_written_as_it_is_read() -> None:
     for text in ("", "auto", "fuse_grad_size_in_MB=4,fuse_bn_act_ops=0", "cudnn_exhaustive_search=0", exact):
         chosen = strategy.parse(text)
         assert strategy.parse(strategy.in_words(chosen)) == chosen
+        assert strategy.parse(f" {text.replace(',', ' , ')} ") == chosen
 
 
 def test_every_flag_exists_and_a_knob_wins_over_the_systems() -> None:
