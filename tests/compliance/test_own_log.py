@@ -154,6 +154,17 @@ def test_a_resumed_run_is_refused_for_that_alone(make: Callable[..., str], block
     assert [(f["rule"], f["severity"]) for f in file["findings"] if f["severity"] != "info"] == [("run-mode", "error")]
 
 
+def test_the_last_step_of_an_epoch_is_no_fast_epoch_of_a_resumed_run(tmp_path: Path) -> None:
+    size: dict[str, Any] = {"samples": (1281167, 50000), "batch": 32, "devices": 8, "cores": 4096, "epoch_ms": 500_000}
+    log = _resumed(lambda **changes: run(**size, **changes), blocks=1)
+    log.later("epoch_start", 1000 * (log.fields(log.at("step_window"))["value"]["time_s"] - 0.1))
+    log.inside("step_window", steps=1, images=256, time_s=0.1, data_wait_s=0.01)
+    log.inside("rank_times", data_wait_most_s=0.015, compute_least_s=0.08, compute_median_s=0.08, compute_most_s=0.09)
+    log.inside("epoch_throughput", images=256, time_s=0.1, images_per_s=2560.0, data_wait_s=0.01)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert rules_broken(file) == {"run-mode"}
+
+
 def test_the_epochs_of_a_resumed_run_are_still_numbered_without_a_gap(tmp_path: Path) -> None:
     log = _resumed(lambda **changes: run(epochs=5, **changes), blocks=1)
     del log.lines[log.at("block_start", 1) : log.at("block_stop", 1) + 1]
