@@ -72,10 +72,6 @@ def _warn_if_rows_disagree(
 ) -> Iterator[Verdict]:
     """Yield a warning if a throughput is far off the one that the same rows give by their own steps and times.
 
-    Far off is by a factor of more than 1.5 (MAX_PLAUSIBLE_RATIO), up or down. Then the clock was set, or the run stood
-    still in between. As no pause makes a run faster, a throughput by time stamps is also far off if it is 5 % higher
-    (CLOCKS_AGREE_WITHIN), beyond the rounding of the stamps.
-
     Args:
         record: The run as read from its log.
         value: The run's throughput in images/s.
@@ -88,21 +84,42 @@ def _warn_if_rows_disagree(
     if rate_of_rows is None:
         return
     ratio = value / rate_of_rows
-    greatest = MAX_PLAUSIBLE_RATIO
-    if is_by_stamps:
-        greatest = 1 + CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)
-    is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= greatest
-    if not is_plausible:
-        other_cause = "the run stood still in between" if ratio < 1 else "the rows' times are not of all their steps"
+    cause = _cause_by_stamps(record, ratio, lines) if is_by_stamps else None
+    if cause is None and not 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO:
+        cause = "the clock was set, or the run stood still in between"
+    if cause is not None:
         message = (
             f"{message_start} {significant(ratio, digits=3)} times what the same rows' own times make, "
-            f"{six_digits(rate_of_rows)}: the clock was set, or {other_cause}"
+            f"{six_digits(rate_of_rows)}: {cause}"
         )
         yield warning("rows_disagree", message, record, last_line)
 
 
+def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> str | None:
+    """Return why a throughput between two time stamps is 5 % (CLOCKS_AGREE_WITHIN) off that of the rows' own times.
+
+    No pause makes a run faster. One may make it slower, by any factor; only that at the end of an epoch is told here.
+
+    Args:
+        record: The run as read from its log.
+        ratio: The throughput between the stamps, divided by that of the rows' own times.
+        lines: The lines of the two stamps.
+
+    Returns:
+        The cause in words. None if the two agree, or if the cause is not known.
+    """
+    first_line, last_line = lines
+    slack = CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)
+    if ratio > 1 + slack:
+        return "the clock was set, or the rows' times are not of all their steps"
+    epochs = {row.epoch for row in record.windows if first_line <= row.line <= last_line}
+    if ratio < 1 - slack and len(epochs) > 1:
+        return "an epoch ended in between: its steps after its last row are not counted, its evaluation is"
+    return None
+
+
 def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> float:
-    """Return by what share the time between the stamps of two rows may be too short, because they are whole seconds.
+    """Return by what share the time between the stamps of two rows may be off, because they are whole seconds.
 
     Args:
         record: The run as read from its log.

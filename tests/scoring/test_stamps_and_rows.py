@@ -1,0 +1,35 @@
+"""Figures between two time stamps that lie off the rows' own times: at the end of an epoch, and by whole seconds."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from scoring.figure import protocols
+from scoring.figure.score import Score, score
+from scoring.importers import read_record
+from tests.scoring import samples
+
+STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
+
+
+def score_by_stamps(folder: Path, text: str) -> Score:
+    return score([read_record(samples.write(folder, "run.log", text))], STAMPS)
+
+
+@pytest.mark.parametrize("name", ["paddleclas_static", "mm_epochs"])
+@pytest.mark.parametrize(("epoch_steps", "counted"), [(24, 20), (60, 60)])
+def test_an_epoch_that_ends_between_two_stamps(tmp_path: Path, name: str, epoch_steps: int, counted: int) -> None:
+    """Rows at steps 10 and 20 of 24: a program tells of no other step, and the stamps are of all of them."""
+    text = samples.WRITERS[name](samples.run_of([0.5] * 240, epoch_steps=epoch_steps))
+    by_stamps = score_by_stamps(tmp_path, text)
+    told = ["an epoch ended in between" in warned.found for warned in by_stamps.warnings if "rows_" in warned.check]
+    assert by_stamps.value == pytest.approx(512 * counted / epoch_steps, rel=1e-3)
+    assert told == [True] * (counted < epoch_steps)
+
+
+def test_stamps_of_whole_seconds_may_make_a_figure_higher_than_its_rows_do(tmp_path: Path) -> None:
+    """100 steps of 0.0583 s take from 1.17 s to 7.00 s, which the stamps show as 1 s and 6 s."""
+    by_stamps = score_by_stamps(tmp_path, samples.paddleseg(samples.run_of([0.0583] * 400)))
+    assert by_stamps.value == pytest.approx(256 * 100 / 5) and by_stamps.value > 1.16 * 256 / 0.0583
+    assert not [warning for warning in by_stamps.warnings if "rows_" in warning.check]
