@@ -311,6 +311,17 @@ def of_system(**variables: str) -> Job:
     return job
 
 
+def apply_config() -> None:
+    """Complete this process's environment by the config file of the system that it names, as `resolve` does.
+
+    An environment that a launcher has completed stays as it is.
+
+    Raises:
+        ValueError: There is no config file for this system, or bash fails to run it.
+    """
+    os.environ.update(resolve())
+
+
 def of_process() -> dict[str, str]:
     """Return the environment of this process."""
     return dict(os.environ)

@@ -1,7 +1,9 @@
-"""What the doctor says of a data set."""
+"""What the doctor says of a data set, and which job it looks at."""
 
+import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from harness.embedded import make_once
 from harness.job import job_of
 from paddle_rn50 import data
 from runlog.verdict import Verdict
+from tests import jobs
 from tests.harness import small
 from tools import pack, pack_lists
 from tools.doctor import checks as doctor_checks
@@ -26,6 +29,16 @@ def looked_at(root: Path) -> list[tuple[str, str]]:
     """What is said of the lists and samples of a data set."""
     facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(root)), has_packages=True)}
     return [(v.status, v.found) for v in doctor_checks.judge_data(facts, job_of()) if v.check != "data.page_cache"]
+
+
+def test_the_doctor_alone_looks_at_the_system_that_is_named(tmp_path):
+    """Without its config file a job of DGXA100 would be one of two processes on a CPU, for which all is well."""
+    doctor = [sys.executable, "-m", "tools.doctor", "--json"]
+    done = jobs.run(doctor, DGXSYSTEM="DGXA100", DATADIR=tmp_path)
+    wanted = {row["check"]: row["wanted"] for row in json.loads(done.stdout)}
+    assert done.returncode == 1 and wanted["gpu.count"] == "at least DGXNGPU=8"
+    done = jobs.run(doctor, DGXSYSTEM="none")
+    assert done.returncode == 2 and done.stderr.startswith("error: DGXSYSTEM=none: there is no config_none.sh")
 
 
 def test_data_set_that_misses_a_file(tmp_path):

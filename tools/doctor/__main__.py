@@ -140,6 +140,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")
     complete(parser)
     args = parser.parse_args()
+    env.apply_config()
     job, _ = env.read()
     verdicts = over_mpi(job) if env.is_rank() else alone(job)
     if verdicts is None:  # a rank other than rank 0
