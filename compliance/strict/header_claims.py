@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from compliance.logged_run import LoggedRun, is_number
 from compliance.strict.measured import Fault
+from compliance.strict.program_claims import faults_of_program
 from compliance.strict.schema_types import fits
 from compliance.strict.sensors import Sensors
 from runlog import schema
@@ -25,9 +26,8 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 # The GeForce RTX 2050 is a later one: it has 8.6.
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
-_LOSS_SCALING = "check_finite_and_unscale"  # the operator that looks for what overflowed in half precision
-_PREFIXES_OF_FUSED = ("fused_", "merged_")  # of the operators that the header lists once more as `fused`
-_RANKS_OF_PROOF = re.compile(r" over (\d+) ranks\b")  # as "161 gradients summed over 2 ranks once"
+# By the form of the training data: whether the sizes that are known of it are those of its images.
+_FORMS = {"files": True, "recordio": True, "tfrecord": False}
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
 _LEAST_POWER_W = 10  # of a GPU in the window of the most power; an A100 that does nothing takes some 50
@@ -61,8 +61,10 @@ def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensor
     else:
         yield from _figures_of_absent_gpus(run, sensors)
     yield from _impossible_readings(run, sensors)
-    yield from _other_program(run, summary)
+    for what in faults_of_program(run, summary):
+        yield Fault(_line(run), what)
     yield from _other_passports(run)
+    yield from _other_form(run)
     yield from _epochs_beyond_plan(run, last_epoch)
 
 
@@ -139,6 +141,8 @@ class _GpuClaims(NamedTuple):
         """
         yield from self._memory_beyond_names()
         yield from self._memory_beyond_cards()
+        if self.sensors.line_of_less_memory:
+            yield Fault(self.sensors.line_of_less_memory, "less GPU memory than a window before; it is the most so far")
         yield from self._other_arithmetic(summary.precision)
         yield from self._impossible_power(summary)
         telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)
@@ -311,57 +315,7 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
         yield Fault(telemetry.line, f"a sampler that took {six_digits(cpu_share)} of a CPU")
 
 
-# --- program, data and epochs ---
-
-
-def _other_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
-    """Yield a fault if the training program cannot be that of so many devices, or of the precision.
-
-    A program sums gradients if and only if there are several devices. It casts values for half precision, and scales
-    its loss for nothing else. Nothing is checked if Paddle makes the program (STRATEGY=auto).
-
-    Args:
-        run: The facts that the log states of the run. The header's section `program` counts the operators.
-        summary: The value of the event run_summary: the number of devices and the precision.
-    """
-    if run.settings.get("STRATEGY") == "auto":
-        return
-    program = run.header_section(schema.PROGRAM)
-    sums_gradients = program["all_reduces"] > 0
-    must_sum_gradients = summary.devices > 1
-    if sums_gradients != must_sum_gradients:
-        yield Fault(_line(run), f"a program of {program['all_reduces']} all-reduces for {summary.devices} devices")
-    must_cast = summary.precision in schema.HALF_PRECISIONS
-    yield from _other_sums_and_updates(run, program, summary.devices)
-    fused = {kind: count for kind, count in program["operators"].items() if kind.startswith(_PREFIXES_OF_FUSED)}
-    if program["fused"] != fused:
-        shown = f"{printable(program['fused'])}, not {printable(fused)}"
-        yield Fault(_line(run), f"a program whose fused operators are {shown}")
-    casts = program["operators"].get("cast", 0)
-    if must_cast and casts < 1:
-        yield Fault(_line(run), f"a program that casts nothing, for precision {summary.precision}")
-    if summary.precision not in schema.HALF_PRECISIONS and _LOSS_SCALING in program["operators"]:
-        yield Fault(_line(run), f"a program that scales its loss for half precision, for precision {summary.precision}")
-
-
-def _other_sums_and_updates(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[Fault]:
-    """Yield a fault if the training program was proved for another number of ranks, or has another optimizer's updates.
-
-    Args:
-        run: The facts that the log states of the run, with its optimizer.
-        program: The header's section `program`.
-        devices: How many ranks the run has.
-    """
-    for proved in program["verified"]:
-        ranks = _RANKS_OF_PROOF.search(proved)
-        if ranks is not None and ranks.group(1) != str(devices):
-            yield Fault(_line(run), f"a program of {printable(proved)}, for {devices} devices")
-    stated = run.stated_text(schema.OPT_NAME)
-    updates_of_stated = schema.OPTIMIZERS[stated].operators if stated in schema.OPTIMIZERS else frozenset()
-    updates = schema.UPDATES & program["operators"].keys()
-    if updates - updates_of_stated:
-        shown = ", ".join(sorted(updates))
-        yield Fault(_line(run), f"a program that updates by {shown}; opt_name is {printable(stated)}")
+# --- data and epochs ---
 
 
 def _other_passports(run: LoggedRun) -> Iterator[Fault]:
@@ -397,6 +351,29 @@ def _other_passports(run: LoggedRun) -> Iterator[Fault]:
         for name in names:
             if kind and not _SHA256.fullmatch(dataset[name]["sha256"]):
                 yield Fault(_line(run), f"dataset.{name} with the digest {printable(dataset[name]['sha256'])}")
+
+
+def _other_form(run: LoggedRun) -> Iterator[Fault]:
+    """Yield a fault if the form of the training data is none of the schema's, or not that of their passport.
+
+    The sizes of files and of RecordIO's records are those of the images; TFRecord's records have more in them. Files of
+    their own were packed from nothing. A log that states no form is not checked.
+
+    Args:
+        run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
+    """
+    dataset = run.header_section(schema.DATASET)
+    form = dataset.get("form")
+    if form is None:
+        return
+    passport = dataset.get("train")  # None of synthetic data
+    if form not in _FORMS:
+        yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(_FORMS)}")
+    elif passport is not None and passport["is_exact"] != _FORMS[form]:
+        sizes = f"dataset.train has is_exact {printable(passport['is_exact'])}"
+        yield Fault(_line(run), f"{sizes}, and dataset.form is {form}")
+    elif form == "files" and dataset.get("train_source") is not None:
+        yield Fault(_line(run), "dataset.train_source says what was packed, and dataset.form is files")
 
 
 def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:

@@ -14,6 +14,7 @@ class Sensors:
         self.least_memory_mib = math.inf
         self.most_memory_mib: float | None = None
         self.line_of_memory = 0  # of the window with the most
+        self.line_of_less_memory = 0  # of the first window that states less than one before it
         self.powers = 0  # how many windows state a power
         self.least_power_w = math.inf
         self.most_power_w = -math.inf
@@ -33,6 +34,11 @@ class Sensors:
             self.line_of_gpu = line
         if self.first_memory_mib is None:
             self.first_memory_mib = memory_mib
+        counted_mib = math.inf
+        if memory_mib is not None and memory_mib > 0:  # 0: of an allocator that counts nothing
+            counted_mib = memory_mib
+        if counted_mib < (self.most_memory_mib or 0.0) and not self.line_of_less_memory:
+            self.line_of_less_memory = line
         if memory_mib is not None:
             self.least_memory_mib = min(self.least_memory_mib, memory_mib)
         if memory_mib is not None and memory_mib > (self.most_memory_mib or 0.0):

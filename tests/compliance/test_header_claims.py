@@ -19,6 +19,9 @@ from tests.compliance.test_strict import broken_rules
 Alter = Callable[[Altered], Altered]
 CARD = {"name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0, "driver": "535.104.05"}
 
+_PROVED = ["161 gradients summed over 8 ranks once, scaled by 1/8 once"]
+_FUSED = {"fused_batch_norm_act": 33, "merged_momentum": 1}
+_OPERATORS = {"conv2d": 53, "cast": 2, "c_allreduce_sum": 1, "share_buffer": 38, "momentum": 1, **_FUSED}
 _SOURCE = {"files": 1437, "bytes": 2_029_273, "sha256": "5" * 64, "is_exact": True}
 
 
@@ -50,9 +53,15 @@ def on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any]
     return _with_energy(log, power_w * 450)
 
 
+def _of_parts(log: Altered, parts: int) -> Altered:
+    """A run that computes its 16 images a device in so many parts; its STRATEGY must say so."""
+    devices = log.fields(log.at("run_summary"))["value"]["devices"]
+    by.replaced(log, (f"scaled by 1/{devices} once", f"scaled by 1/{devices * parts} once"))
+    return log.value("gradient_accumulation_steps", parts).value("model_bn_span", 16 // parts)
+
+
 def _of_four_parts(log: Altered) -> Altered:
-    """A run that computes its 16 images a device in four parts; its STRATEGY must say so."""
-    return log.value("gradient_accumulation_steps", 4).value("model_bn_span", 4)
+    return _of_parts(log, 4)
 
 
 def _with_strategy_of_four_parts() -> Altered:
@@ -85,7 +94,7 @@ def _of_64_nodes() -> Altered:
 FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "more memory than the name": (on_gpus, lambda log: by.replaced(log, ("80GB", "40GB")), "40GB of 80 GiB"),
     "more in use than there is": (on_gpus, lambda log: log.inside(
-        "step_window", 3, gpu_memory_mib=90_000.0), "90000 MiB"),
+        "step_window", -1, gpu_memory_mib=90_000.0), "90000 MiB"),
     "a peak beyond the card": (on_gpus, lambda log: log.inside(
         "telemetry_summary", peak_gpu_memory_mib=90_000.0), "90000 MiB"),
     "a tenth of the energy": (on_gpus, lambda log: _with_energy(log, 300 * 8 * 45.0), "108000 J in"),
@@ -130,6 +139,37 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "telemetry_summary", sampler_cpu_share=-0.1), "-0.1 of a CPU"),
     "a sampler of five threads": (lambda: Altered(make_log.run()), lambda log: log.inside(
         "telemetry_summary", sampler_cpu_share=5.0), "a sampler that took 5 of a CPU"),
+    "less memory than was held at most before": (on_gpus, lambda log: log.inside(
+        "step_window", 3, gpu_memory_mib=19_000.0), "less GPU memory than a window before"),
+    "fewer all-reduces than operators of their kind": (on_gpus, lambda log: _header(
+        log, "program", operators={"conv2d": 53, "cast": 2, "c_allreduce_sum": 6}), "1 all-reduces, and 6 operators"),
+    "more all-reduces than operators of their kind": (on_gpus, lambda log: _header(
+        log, "program", all_reduces=6), "6 all-reduces, and 1 operators"),
+    "all-reduces of no bytes": (on_gpus, lambda log: _header(
+        log, "program", all_reduce_mib=0.0), "1 all-reduces of 0 MiB"),
+    "bytes that one rank sums": (lambda: on_gpus(devices=1), lambda log: _header(
+        log, "program", all_reduce_mib=97.5), "0 all-reduces of 97.5 MiB"),
+    "fewer operators than none": (on_gpus, lambda log: _header(
+        log, "program", operators={"conv2d": 53, "cast": 2, "c_allreduce_sum": 1, "relu": -33}), "-33 relu"),
+    "a program that was not proved": (on_gpus, lambda log: _header(log, "program", verified=[]), "nothing was proved"),
+    "gradients that are divided by too little": (on_gpus, lambda log: by.replaced(
+        log, ("scaled by 1/8 once", "scaled by 1/4 once")), "scaled by 1/4 once, for 8 devices"),
+    "a proof of another optimizer": (on_gpus, lambda log: _header(
+        log, "program", verified=[*_PROVED, "lars by lars_momentum of 161"]), "what it is not: lars by lars_momentum"),
+    "a proof of fewer updates than gradients": (on_gpus, lambda log: _header(
+        log, "program", verified=[*_PROVED, "sgd by momentum of 1, merged_momentum of 150"]), "merged_momentum of 150"),
+    "a proof of operators that are not there": (on_gpus, lambda log: _header(
+        log, "program", verified=[*_PROVED, "merged_optimizer made 2 merged_momentum"]), "made 2 merged_momentum"),
+    "a proof of other buckets": (on_gpus, lambda log: _header(
+        log, "program", verified=[*_PROVED, "fuse_grad_size_in_MB=16: buckets 9"]), "buckets 9"),
+    "data in no form": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "dataset", form="lmdb"), "dataset.form is lmdb, none of"),
+    "records that are called files": (lambda: Altered(make_log.run()), lambda log: by.replaced(
+        log, ('"is_exact": true', '"is_exact": false')), "is_exact false, and dataset.form is files"),
+    "files that are called records": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "dataset", form="tfrecord"), "is_exact true, and dataset.form is tfrecord"),
+    "files that were packed": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "dataset", train_source=_SOURCE), "dataset.train_source says what was packed"),
     "a node twice": (_of_64_nodes, lambda log: by.replaced(log, ('"host": "node9"', '"host": "node8"')), "node8 twice"),
     "a node whose cache was not cleared": (_of_64_nodes, lambda log: log.drop("cache_clear", 9), "of the node node9"),
     "a cache of another node": (lambda: Altered(make_log.run()), lambda log: log.metadata(
@@ -153,9 +193,9 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "an optimizer that no recipe has": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", operators={
         "conv2d": 53, "adamw": 161}), "updates by adamw; opt_name is sgd"),
     "records packed from one set of files": (lambda: Altered(make_log.run()), lambda log: _header(
-        log, "dataset", train_source=_SOURCE, eval_source=_SOURCE), "dataset.eval_source have one digest"),
+        log, "dataset", form="recordio", train_source=_SOURCE, eval_source=_SOURCE), "eval_source have one digest"),
     "a source without a digest": (lambda: Altered(make_log.run()), lambda log: _header(
-        log, "dataset", train_source=_SOURCE | {"sha256": "?"}), "dataset.train_source with the digest ?"),
+        log, "dataset", form="recordio", train_source=_SOURCE | {"sha256": "?"}), "train_source with the digest ?"),
     "a cache that was not cleared, by a status of done": (lambda: Altered(make_log.run()), lambda log: log.value(
         "cache_clear", False), "a cache_clear of false with the status done"),
     "a cleared cache, and a setting that forbids it": (lambda: Altered(make_log.run()), lambda log: by.settings(
@@ -199,10 +239,10 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "parts of a batch that no strategy asks for": (lambda: Altered(make_log.run()), lambda log: log.value(
         "gradient_accumulation_steps", 2), "by STRATEGY it is 1"),
     "more parts of a batch than images": (lambda: Altered(make_log.run()), lambda log: by.settings(
-        log.value("gradient_accumulation_steps", 32).value("model_bn_span", 0), STRATEGY="gradient_merge=32"),
+        _of_parts(log, 32), STRATEGY="gradient_merge=32"),
         "model_bn_span is 0; by the batch, STRATEGY and the recipe it is null"),
     "parts that do not divide the batch": (lambda: Altered(make_log.run()), lambda log: by.settings(
-        log.value("gradient_accumulation_steps", 3).value("model_bn_span", 5), STRATEGY="gradient_merge=3"),
+        _of_parts(log, 3), STRATEGY="gradient_merge=3"),
         "model_bn_span is 5; by the batch, STRATEGY and the recipe it is null"),
     "a twentieth of HRNet's time": (lambda: Altered(make_log.run(
         benchmark="hrnet", samples=(2000, 50), batch=2)), lambda log: by.rates(by.scaled(log, 0.05), 0.05),
@@ -222,6 +262,20 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
 }  # fmt: skip
 
 HONEST: dict[str, Callable[[], Altered]] = {
+    "all that is proved of ResNet-50": lambda: _header(on_gpus(), "program", operators=_OPERATORS, fused=_FUSED,
+        verified=[
+        *_PROVED, "sgd by momentum of 1, merged_momentum of 160", "fuse_bn_act_ops made 33 fused_batch_norm_act",
+        "enable_addto made 16 gradient of a convolution that adds", "enable_inplace made 6 share_buffer",
+        "fuse_elewise_add_act_ops found nothing to change", "merged_optimizer made 1 merged_momentum",
+        "perturb_input moved image by one rounding", "fuse_grad_size_in_MB=16: buckets 1"]),
+    "normalizations that span the ranks of a CPU": lambda: by.settings(_header(
+        Altered(make_log.hrnet_run()), "program", operators={"conv2d": 372, "c_allreduce_sum": 613}).value(
+        "model_bn_span", 4), RECIPE_sync_bn=True),
+    "TFRecord files": lambda: by.replaced(_header(
+        Altered(make_log.run()), "dataset", form="tfrecord"), ('"is_exact": true', '"is_exact": false')),
+    "RecordIO files of which the source is known": lambda: _header(
+        Altered(make_log.run()), "dataset", form="recordio", train_source=_SOURCE),
+    "no word of the form": lambda: _header(Altered(make_log.run()), "dataset", form=None),
     "16 GPUs": lambda: on_gpus(devices=16),
     "one GPU, which sums no gradients": lambda: on_gpus(devices=1),
     "64 nodes": _of_64_nodes,
@@ -245,8 +299,7 @@ HONEST: dict[str, Callable[[], Altered]] = {
     "gradients merged over four parts": lambda: by.settings(
         _of_four_parts(Altered(make_log.run())), STRATEGY="enable_addto=0, gradient_merge=4"),
     "as many parts as images": lambda: by.settings(
-        Altered(make_log.run()).value("gradient_accumulation_steps", 16).value("model_bn_span", 1),
-        STRATEGY="gradient_merge=16"),
+        _of_parts(Altered(make_log.run()), 16), STRATEGY="gradient_merge=16"),
     "knobs of each kind": lambda: by.settings(
         Altered(make_log.run()), STRATEGY="fuse_grad_size_in_MB=.5, enable_inplace=False,conv_workspace_size_limit=9,"),
     "a knob that is set twice, of which the last one counts": lambda: by.settings(
