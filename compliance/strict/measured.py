@@ -21,6 +21,7 @@ from compliance.strict.possible_values import (
 )
 from compliance.strict.schema_types import fits
 from compliance.strict.sensors import Sensors
+from compliance.strict.set_clock import SetClock
 from runlog import schema
 from runlog.digits import significant, six_digits
 from runlog.reader import Event, dataclass_of
@@ -84,6 +85,7 @@ class Measured:
         self._window_began_ms = 0.0  # by the log's clock: the time of the last window, or of the start of its epoch
         self._epoch_sums = WindowSums()
         self._clocked = ClockedWindows(self._most_difference_ms)
+        self._set_clock = SetClock(run)
         self._windows_seen = 0  # events step_window, also malformed ones
         self._losses_not_read = 0  # of the first LOSSES_KEPT windows, those of malformed ones
         self._last_step: int | None = 0  # where the last window ended; None: not known, because it could not be read
@@ -175,6 +177,7 @@ class Measured:
         Args:
             event: A clock_set, which follows the window or the evaluation during which the clock was set.
         """
+        self._report_if_any(event.line, self._set_clock.take(event, self._last_step))
         if is_number(event.value) and event.value > 0:
             self._epoch_sums.set_ahead_ms += 1000 * event.value
             self._clocked.clock_was_set_ahead(1000 * event.value)
@@ -292,6 +295,7 @@ class Measured:
         self._compare_with_clock(event)
         end_ms = event.time_ms if self._rank_times_ms is None else self._rank_times_ms
         self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
+        self._set_clock.window_ends(event.time_ms, window.time_s)
         self._compare_with_ranks(event, window, position.step)
         if window.time_s > 0:
             rate_of_window = Fastest(images_per_s=window.images / window.time_s, line=event.line)
@@ -303,6 +307,7 @@ class Measured:
         self.all_images = None
         self._epoch_sums.are_complete = False
         self._clocked.stop_following()
+        self._set_clock.forget()
         self._take_rank_times()  # they were of that window
 
     def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
@@ -453,7 +458,7 @@ class Measured:
         summary = self._run.summary
         if are_missing and summary is not None and summary.devices > 1:
             self.report_if_project_log(event.line, f"a window without the rank_times of its {summary.devices} ranks")
-        if rank_times is None:
+        if rank_times is None or summary is None:  # without a summary they have been reported
             return
         step_of_times, times = rank_times
         if step_of_times != step:
@@ -461,7 +466,7 @@ class Measured:
                 event.line, f"a window to step {step} after the rank_times of step {step_of_times}"
             )
             return
-        self._report_if_any(event.line, contradiction_of_ranks(times, window, passed_s))
+        self._report_if_any(event.line, contradiction_of_ranks(times, window, passed_s, ranks=summary.devices))
 
     def _take_checkpoint(self, event: Event) -> None:
         self._report_if_any(event.line, self._checkpoints.take(event, self._last_step))

@@ -10,6 +10,10 @@ ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
 # A rank may compute while rank 0 writes a checkpoint or a line of the log, which is no time of its window.
 _MOST_COMPUTED_SHARE = 1.25  # of the time that passed
 _MOST_COMPUTED_MORE_S = 1.0
+# MiB/s of a checkpoint: of the copy for which training waits, and of the hash and the write. Machines have a tenth.
+_MOST_COPIED_MIB_PER_S = 1_000_000
+_MOST_WRITTEN_MIB_PER_S = 100_000
+_ROUNDING_OF_CHECKPOINT_S = 5e-5  # of its times, which have four digits
 
 
 def is_possible_window(window: schema.StepWindow) -> bool:
@@ -36,13 +40,15 @@ def has_impossible_time(window: schema.StepWindow) -> bool:
 
 
 def is_possible_checkpoint(checkpoint: schema.Checkpoint) -> bool:
-    """Return whether a checkpoint's file is named by its step, and its size and times are not below 0.
+    """Return whether a checkpoint's file is named by its step, its size is not below 0, and its times are long enough.
 
     Args:
         checkpoint: The checkpoint. The file of step 12 must begin with "step_000000012.", as the writer names it.
     """
+    least_blocked_s = checkpoint.mib / _MOST_COPIED_MIB_PER_S - _ROUNDING_OF_CHECKPOINT_S
+    least_write_s = checkpoint.mib / _MOST_WRITTEN_MIB_PER_S - _ROUNDING_OF_CHECKPOINT_S
     is_named_by_step = checkpoint.file.startswith(f"step_{checkpoint.step:09d}.")
-    are_times_possible = checkpoint.blocked_s >= 0 and checkpoint.write_s >= 0
+    are_times_possible = checkpoint.blocked_s >= max(least_blocked_s, 0) and checkpoint.write_s >= max(least_write_s, 0)
     return is_named_by_step and checkpoint.mib >= 0 and are_times_possible
 
 
@@ -101,25 +107,31 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     return are_waits_in_order and are_computing_in_order
 
 
-def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float) -> str:
+def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float, *, ranks: int) -> str:
     """Return how the ranks' times contradict the window of steps that they are of; empty if they do not.
 
     The window states how long rank 0 waited for data. Rank 0 is one of the ranks, so its wait lies between the least
-    and the most of them. No rank can compute for much longer than the time that passed.
+    and the most of them. Of two ranks it waited least if the other one waited longest. No rank can compute for much
+    longer than the time that passed.
 
     Args:
         times: The ranks' least, median and most times in the window.
         window: The window's own figures, by rank 0.
         passed_s: The time since the window before it, or since the start of the epoch, by the log's clock.
+        ranks: How many ranks the run has.
     """
     least_s = times.data_wait_least_s - ROUNDING_ERROR_S
     most_s = times.data_wait_most_s + ROUNDING_ERROR_S
     if not least_s <= window.data_wait_s <= most_s:
-        ranks = f"the ranks' rank_times have {times.data_wait_least_s} to {times.data_wait_most_s}"
-        return f"a window in which rank 0 waited {window.data_wait_s} s for data; {ranks}"
+        of_all = f"the ranks' rank_times have {times.data_wait_least_s} to {times.data_wait_most_s}"
+        return f"a window in which rank 0 waited {window.data_wait_s} s for data; {of_all}"
     if times.data_wait_rank == 0 and window.data_wait_s < times.data_wait_most_s - ROUNDING_ERROR_S:
         most = f"by its rank_times it waited longest, {times.data_wait_most_s} s"
         return f"a window in which rank 0 waited {window.data_wait_s} s for data; {most}"
+    waited_least = ranks == 2 and times.data_wait_rank == 1
+    if waited_least and window.data_wait_s > times.data_wait_least_s + ROUNDING_ERROR_S:
+        least = f"by its rank_times the other one waited longer, and it {times.data_wait_least_s} s"
+        return f"a window in which rank 0 of two waited {window.data_wait_s} s for data; {least}"
     available_s = max(window.time_s, passed_s)
     most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:

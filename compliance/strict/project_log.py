@@ -326,7 +326,7 @@ class ProjectLog:
             interval_s=interval_s,
             nodes=max(len(self._described_nodes()), 1),  # a run has one at least
             run_ms=self._least_run_ms(),
-            log_ms=telemetry.time_ms - log_start_ms,
+            log_ms=telemetry.time_ms - log_start_ms - self._set_ahead_ms(),
         )
 
     def _least_run_ms(self) -> float:

@@ -63,7 +63,7 @@ def test_an_epoch_in_which_the_clock_was_set_ahead_is_as_long_as_its_windows(
             fields["time_ms"] += 1000 * leap_s
             log.write(index, fields)
     if said_s is not None:
-        fields = log.fields(window) | {"key": "clock_set", "value": said_s, "metadata": {"step": 33}}
+        fields = log.fields(window) | {"key": "clock_set", "value": said_s, "metadata": {"step": 66}}
         log.add_after("step_window", by.TOKEN + json.dumps(fields), 2)
     _, [file] = check(*write(tmp_path, log.text))
     assert ("throughput-agrees" in rules_broken(file)) is not passes
@@ -71,13 +71,40 @@ def test_an_epoch_in_which_the_clock_was_set_ahead_is_as_long_as_its_windows(
 
 
 @pytest.mark.parametrize(("samples", "passes"), [(1, False), (50, False), (60, True)])
-def test_a_clock_that_is_said_to_be_set_ahead_excuses_no_samples_of_the_steps(
-    samples: int, passes: bool, tmp_path: Path
-) -> None:
-    log = _with_clock_set(Altered(run()), by_s=0.0).value("clock_set", 1e9).inside("telemetry_summary", samples=samples)
+def test_a_clock_that_was_set_ahead_excuses_no_samples_of_the_steps(samples: int, passes: bool, tmp_path: Path) -> None:
+    log = _with_clock_set(Altered(run()), by_s=3600.0).inside("telemetry_summary", samples=samples)
     status, [file] = check(*write(tmp_path, log.text))
     assert (status == 0) is passes
-    assert passes or f"{samples} samples of telemetry; 108 were due" in str(file)
+    assert passes or f"{samples} samples of telemetry; 114 were due" in str(file)
+
+
+@pytest.mark.parametrize(
+    ("by_s", "step", "says"),
+    [
+        (0.5, 66, "no clock_set of a run: 0.5 s"),
+        (0.0, 66, "no clock_set of a run: 0.0 s"),
+        (9.0, 44, "a clock_set of step 44; 66 was the last"),
+        (9.0, None, "no clock_set of a run: 9.0 s"),
+        (9.0, 66, "set ahead by 9 s; 20.0"),
+    ],
+)
+def test_a_clock_set_has_room_in_the_log(by_s: float, step: int | None, says: str, tmp_path: Path) -> None:
+    """No clock was set. The third window takes 18 s, after an evaluation of 2 s."""
+    log = Altered(run())
+    fields = log.fields(log.at("step_window", 2)) | {"key": "clock_set", "value": by_s, "metadata": {"step": step}}
+    log.add_after("step_window", by.TOKEN + json.dumps(fields), 2)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == [("own-log", log.at("clock_set") + 1)]
+    assert says in str(file)
+
+
+@pytest.mark.parametrize(("samples", "passes"), [(114, True), (3700, False)])
+def test_telemetry_takes_no_samples_of_a_time_that_the_clock_leapt_over(
+    samples: int, passes: bool, tmp_path: Path
+) -> None:
+    log = _with_clock_set(Altered(run()), by_s=3600.0).inside("telemetry_summary", samples=samples)
+    status, _ = check(*write(tmp_path, log.text))
+    assert (status == 0) is passes
 
 
 @pytest.mark.parametrize(
@@ -175,7 +202,7 @@ def test_the_epochs_of_a_resumed_run_are_still_numbered_without_a_gap(tmp_path: 
 @pytest.mark.parametrize(("status", "allowed"), [("aborted", True), ("success", False)])
 def test_a_run_that_a_signal_ended_has_one_checkpoint_more(status: str, allowed: bool, tmp_path: Path) -> None:
     log = by.settings(Altered(run(status=status)), CHECKPOINT_MINUTES=15)
-    log.add_after("step_window", by.checkpoint(log, step=132, number=-1), -1).inside("checkpoint", blocked_s=0.0)
+    log.add_after("step_window", by.checkpoint(log, step=132, number=-1), -1).inside("checkpoint", blocked_s=0.001)
     _, [file] = check(*write(tmp_path, log.text))
     assert ("a checkpoint of step 132" not in str(file)) == allowed
 
@@ -207,6 +234,10 @@ def test_a_throughput_run_owes_no_epochs_of_its_recipe(tmp_path: Path) -> None:
         ({"file": "22.safetensors"}, False),
         ({"mib": -1.0}, False),
         ({"blocked_s": -1.0}, False),
+        ({"blocked_s": 0.0, "mib": 0.1}, True),  # of a network of a few kB
+        ({"blocked_s": 0.0}, False),
+        ({"write_s": 0.0}, False),
+        ({"blocked_s": 0.002, "write_s": 0.02}, True),  # 50 GB/s, 5 GB/s
         ({"blocked_s": 18.0}, True),  # as long as the run had lasted
         ({"blocked_s": 20.0}, False),
     ],

@@ -24,6 +24,8 @@ FORGERIES: dict[str, Forgery] = {
     "a rank that computed for an unknown time": (lambda log, _: by.rank_times(log, compute_least_s=None), "own-log"),
     "rank 0 that waited longest, and less than it did": (lambda log, _: by.rank_times(
         log, data_wait_rank=0), "own-log"),
+    "rank 0 of two that waited less than the other, and not least": (lambda log, _: by.rank_times(
+        log, data_wait_least_s=0.009, data_wait_median_s=0.009), "own-log"),
     "no times of the ranks": (lambda log, _: log.drop_all("rank_times"), "own-log"),
     "no times of the ranks in one window": (lambda log, _: log.drop("rank_times", 3), "own-log"),
     "times of the ranks twice in one window": (lambda log, _: log.repeat("rank_times", 3), "own-log"),

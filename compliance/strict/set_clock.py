@@ -1,0 +1,65 @@
+"""The events clock_set of a log of this project: was there room for so long a leap of the clock?"""
+
+from compliance.logged_run import LoggedRun, is_number
+from runlog import schema
+from runlog.digits import six_digits
+from runlog.reader import Event, dataclass_of
+from runlog.text import printable
+
+_LEAST_S = 1.0  # that a run calls a setting of the clock; less is the clock's own correction
+_MOST_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a share
+_MOST_DELAY_MS = 1000.0  # from a window's last step to its event, as of clocked_windows.py
+
+
+class SetClock:
+    """Follows the windows of a run, after each of which it reads the clock, and the settings that it tells of."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        self._run = run
+        self._window_ms: float | None = None  # the time of the last window; None: not known
+        self._window_before_ms: float | None = None  # of the one before it
+        self._window_s = 0.0  # how long the last window took
+        self._told_s = 0.0  # by how much the clock was set ahead since the window before, as events so far say
+
+    def window_ends(self, time_ms: float, time_s: float) -> None:
+        """Take the next window.
+
+        Args:
+            time_ms: The time of its event.
+            time_s: How long it took, in seconds.
+        """
+        self._window_before_ms = self._window_ms
+        self._window_ms = time_ms
+        self._window_s = time_s
+        self._told_s = 0.0
+
+    def forget(self) -> None:
+        """Note that a window could not be read."""
+        self._window_ms = None
+
+    def take(self, event: Event, last_step: int | None) -> str:
+        """Return why no run can log this event; "" if one can.
+
+        The clock was set since the window before the last one at the earliest. So the time that has passed since then
+        by the log's clock is that of the last window and the leap at least.
+
+        Args:
+            event: A clock_set.
+            last_step: The last step that was done. None if it is not known.
+        """
+        position = dataclass_of(schema.AtStep, event.metadata)
+        if not is_number(event.value) or abs(event.value) < _LEAST_S or position is None:
+            return f"no clock_set of a run: {printable(event.value)} s"
+        if last_step is not None and position.step != last_step:
+            return f"a clock_set of step {position.step}; {last_step} was the last"
+        if event.value > 0:
+            self._told_s += event.value
+        if self._window_before_ms is None:
+            return ""
+        needed_ms = 1000 * (self._told_s + self._window_s)
+        passed_ms = event.time_ms - self._window_before_ms
+        allowed_ms = passed_ms * (1 + _MOST_ROUNDING) + _MOST_DELAY_MS + self._run.clock_tolerance_ms
+        if needed_ms <= allowed_ms:
+            return ""
+        passed = f"{six_digits(passed_ms / 1000)} s have passed since the window before"
+        return f"a clock that was set ahead by {six_digits(self._told_s)} s; {passed}"
