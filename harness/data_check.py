@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness import encoded
+from harness import encoded, lists
 from harness.decoder import Decoder
 from harness.job import Job
 from harness.passport import Contents, contents_of, notes_on, passport
@@ -40,12 +40,14 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
+    root = Path(job.data.folder)
     by_part: dict[str, Facts] = {}
     samples_of: dict[str, Any] = {}
     contents: dict[str, Contents] = {}  # of the parts that can be read
     for part in PARTS:
         try:
-            samples = data_module.find(Path(job.data.folder), part, job.hyperparameters.classes)
+            lists.require_data_folder(root)
+            samples = data_module.find(root, part, job.hyperparameters.classes)
             if part == "train":
                 steps_per_epoch(len(samples), job.global_batch)  # refuses a set that is too small for a step
             contents[part] = contents_of(samples, f"files of {part}", _show_on_stderr)

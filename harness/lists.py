@@ -1,4 +1,4 @@
-"""Reads the list files of data sets, tells which of the listed files are there, and names forms that are not read."""
+"""Reads the list files of data sets, tells which folders and files are there, and names forms that are not read."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,22 @@ TABLE_ENDS = (".parquet", ".arrow")  # of Hugging Face's files, which are not re
 UTF8_MARK = b"\xef\xbb\xbf"  # which Windows' editors put before a text
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _ABSENT = "is absent"  # the fault of a path at which there is nothing
+
+
+def require_data_folder(root: Path) -> None:
+    """Raise ValueError if there is nothing at the path that DATADIR names.
+
+    Args:
+        root: The folder of the data set.
+
+    Raises:
+        ValueError: There is nothing. Of a relative path the message says where it counts from.
+        OSError: The system refuses to look at the path.
+    """
+    if root.exists():
+        return
+    where = "" if root.is_absolute() else f" in {Path.cwd()}, from which it counts"
+    raise ValueError(f"DATADIR={root}: no such folder{where}: set DATADIR to the folder of the data set")
 
 
 def require_no_table(root: Path, part: str, *, instead: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import workload
+from harness import lists, workload
 from harness.embedded import make_once
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import DataSettings, Job
@@ -59,6 +59,7 @@ def task_of(job: Job, me: Ranks) -> Task:
     recipe = model.recipe
     name, folder = data_set(job.data, me, model.EMBEDDED)
     with _unreadable_refused():
+        lists.require_data_folder(folder)
         training_set = model.DATA.find(folder, "train", recipe.classes)
         evaluation_set = model.DATA.find(folder, "val", recipe.classes)
     notes = [*training_set.notes, *evaluation_set.notes]

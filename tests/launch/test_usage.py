@@ -28,7 +28,7 @@ RANKS = pytest.mark.xdist_group("ranks")
         ({"RECIPE": "mlperf_lars"}, "no reference convergence point for global batch 32"),
         ({"OSTYPE": "darwin22"}, "error: a job needs Linux with /proc, this is darwin22: "),  # as macOS' bash says it
         # Found by the ranks:
-        pytest.param({"DATADIR": "/none"}, "/none/train_list.txt: no such file: DATADIR must hold train_", marks=RANKS),
+        pytest.param({"DATADIR": "/none"}, "DATADIR=/none: no such folder: set DATADIR to the folder", marks=RANKS),
         pytest.param({"DEVICE": "gpu", "DGXNGPU": 1}, NO_GPU, marks=RANKS),
         pytest.param({"DGXSYSTEM": "DGXA100", "DGXNGPU": 1}, NO_GPU, marks=RANKS),
         pytest.param({"BATCHSIZE": 800}, "1600 is larger than the training set of 1437 images: lower", marks=RANKS),
@@ -179,4 +179,4 @@ def test_files_are_where_the_head_node_is_called_from(tmp_path: Path) -> None:
 def test_a_check_that_fails_says_no_more_than_the_doctor(tmp_path: Path) -> None:
     """What mpirun says of the exit status of a rank is left out."""
     done = jobs.run_and_time("--check", LOGDIR=tmp_path, DATADIR="/none", DGXNGPU=1, CLEAR_CACHES=0)
-    assert (done.returncode, done.stderr) == (1, "") and "/none/train_list.txt: no such file" in done.stdout
+    assert (done.returncode, done.stderr) == (1, "") and "DATADIR=/none: no such folder" in done.stdout

@@ -53,7 +53,11 @@ def test_data_set_that_misses_a_file(tmp_path):
     listed, _, decoded = looked_at(root)
     assert listed[0] == decoded[0] == "fatal" and "train/03.jpeg" in listed[1]
     assert "val/00.jpeg: it is truncated" in decoded[1]
-    assert [status for status, _ in looked_at(tmp_path / "nowhere")] == ["fatal"] * 2
+    said = "DATADIR={}: no such folder{}: set DATADIR to the folder of the data set"
+    nowhere = tmp_path / "nowhere"
+    assert looked_at(nowhere) == [("fatal", said.format(nowhere, ""))] * 2
+    counts_from = f" in {Path.cwd()}, from which it counts"
+    assert looked_at(Path("no/where")) == [("fatal", said.format("no/where", counts_from))] * 2
 
 
 @pytest.mark.parametrize("workload", ["rn50", "hrnet"])
