@@ -9,6 +9,7 @@ from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from compliance.strict.checkpoints import Checkpoints
 from compliance.strict.clocked_windows import ClockedWindows, WindowSums
+from compliance.strict.losses import faults_of_losses
 from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
     ROUNDING_ERROR_S,
@@ -28,7 +29,6 @@ from runlog.reader import Event, dataclass_of
 from runlog.text import printable
 
 _QUOTIENT_ERROR = 1e-6  # as a share; a log may write the quotient with seven digits
-_LEAST_EQUAL_LOSSES = 10  # that are no accident
 LOSSES_KEPT = 1000  # of a run, to compare it with others
 THROUGHPUT_RULE = "throughput-agrees"
 
@@ -183,24 +183,15 @@ class Measured:
             self._clocked.clock_was_set_ahead(1000 * event.value)
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Report a run of this project that succeeded, if losses are no numbers or the last step is not as planned.
+        """Report a run of this project that succeeded, if no training gives its losses or its last step is not planned.
 
-        Losses that are all 0 are reported too: the first ones of a run are above it. So are many that are all equal, as
-        no two steps see the same images with the same weights. The last step is only checked in a
-        run that measures throughput, because only its plan has one.
+        The last step is only checked in a run that measures throughput, because only its plan has one.
 
         Args:
             line: The line of the run_stop, which is blamed.
         """
-        losses = self._run.first_losses
-        missing_losses = losses.count(None) - self._losses_not_read  # malformed windows have been reported already
-        first = f"of the first {len(losses)} step_windows"
-        if missing_losses:
-            self.report_if_project_log(line, f"{missing_losses} of the losses {first} are no numbers")
-        if losses and not any(losses) and not missing_losses:
-            self.report_if_project_log(line, f"all losses {first} are 0")
-        elif len(losses) >= _LEAST_EQUAL_LOSSES and len(set(losses)) == 1 and not missing_losses:
-            self.report_if_project_log(line, f"all losses {first} are {losses[0]}")
+        for what in faults_of_losses(self._run.first_losses, self._losses_not_read):
+            self.report_if_project_log(line, what)
         planned_last_step = self._plan.measured_end  # 0 in any other run
         if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
             self.report_if_project_log(line, f"the run ends with step {self._last_step}, not {planned_last_step}")

@@ -4,7 +4,8 @@ import pytest
 
 from tests import make_log
 from tests.compliance import altered as by
-from tests.compliance.test_strict import Forgery, judge_forgery
+from tests.compliance.altered import Altered
+from tests.compliance.test_strict import Forgery, broken_rules, judge_forgery
 
 FORGERIES: dict[str, Forgery] = {
     "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),
@@ -59,3 +60,22 @@ FORGERIES: dict[str, Forgery] = {
 @pytest.mark.parametrize("name", FORGERIES)
 def test_forgeries_of_the_times_of_our_own_run(name: str) -> None:
     judge_forgery(FORGERIES[name], make_log.run(seed=1), make_log.run(seed=2), "4.0.0")
+
+
+@pytest.mark.parametrize(
+    ("losses", "passes"),
+    [
+        ([2.5, 2.25, 2.0, 1.75, 1.5, 1.25] * 2, False),  # an epoch that was copied
+        ([3.0, 2.5, 2.25, 2.0, 1.75, 1.5, 2.75, 2.5, 2.25, 2.0, 1.75, 1.5], False),
+        ([3.0, 2.5, 2.25, 2.0, 1.75, 1.25, 2.75, 2.5, 2.25, 2.0, 1.75, 1.5], True),  # four in a row
+        ([2.5, 2.25] * 6, True),  # to and fro between two weights
+        ([2.5] * 6 + [2.25] * 6, True),
+    ],
+)
+def test_no_losses_of_a_run_stand_there_twice_in_a_row(losses: list[float], passes: bool) -> None:
+    log = Altered(make_log.run(epochs=6))
+    for number, loss in enumerate(losses):
+        log.inside("step_window", number, loss=loss)
+    [found] = broken_rules("4.0.0", log.text)
+    assert ("own-log" not in found) is passes
+    assert passes or "5 losses in a row, up to 1.5, are those of 5 windows before" in found["own-log"]
