@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 _LEAST_EQUAL_LOSSES = 10  # that are no accident
 _REPEATED_LOSSES = 5  # in a row, each another one, that are no accident
+_LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the last digit of a 32-bit number, 6e-8
 
 
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
@@ -33,13 +34,15 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
     """Return the index of the first of _REPEATED_LOSSES in a row that stood in a row before; None if there are none.
 
-    Only losses that differ from each other count: those of a run that learns nothing may repeat.
+    Only losses that differ from each other count: those of a run that learns nothing may repeat. So may those of a run
+    that has learned its one synthetic batch by heart, which differ in their last digits alone.
     """
     seen = set()
     for start in range(len(losses) - _REPEATED_LOSSES + 1):
         in_a_row = tuple(losses[start : start + _REPEATED_LOSSES])
         if in_a_row in seen:
             return start
-        if len({*in_a_row} - {None}) == _REPEATED_LOSSES:
+        numbers = {loss for loss in in_a_row if loss is not None}
+        if len(numbers) == _REPEATED_LOSSES and max(numbers) - min(numbers) > _LEAST_SPREAD * max(numbers):
             seen.add(in_a_row)
     return None

@@ -70,6 +70,7 @@ def test_forgeries_of_the_times_of_our_own_run(name: str) -> None:
         ([3.0, 2.5, 2.25, 2.0, 1.75, 1.25, 2.75, 2.5, 2.25, 2.0, 1.75, 1.5], True),  # four in a row
         ([2.5, 2.25] * 6, True),  # to and fro between two weights
         ([2.5] * 6 + [2.25] * 6, True),
+        ([0.6675120, 0.6675123, 0.6675121, 0.6675122, 0.6675124, 0.6675125] * 2, True),  # in the last digits alone
     ],
 )
 def test_no_losses_of_a_run_stand_there_twice_in_a_row(losses: list[float], passes: bool) -> None:
