@@ -189,7 +189,7 @@ def _with_two_sources(log: Altered) -> Altered:
     [
         run(),
         run(epochs=1),
-        run(benchmark="resnet", eval_every=2, epochs=5),
+        run(benchmark="resnet", eval_every=2, epochs=4),
         closed_run(),
         closed_run(hyperparameters=make_log.SGD),
         hrnet_run(),
