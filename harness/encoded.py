@@ -33,7 +33,7 @@ JPEG_BITS = 8  # a channel: all that DALI and Pillow decode
 JPEG_TAIL = 64  # bytes at the end in which most files have their end marker
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
-PNG_CHUNK_EXTRA = 12  # bytes of a chunk beside its content: length, kind and checksum
+PNG_CHUNK_EXTRA = 12  # bytes of a chunk that are not its content: length, kind and checksum
 
 LEAST_SEGMENT = 4  # bytes of a JPEG's segment: marker and length
 ADOBE_SEGMENT = 0xEE  # APP14

@@ -18,7 +18,7 @@ from runlog import workloads
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
-ORIGIN_OF_DEFAULTS = "harness/job.py"  # in a log, of a value that nobody has set; "harness/env.py" in older logs
+ORIGIN_OF_DEFAULTS = "harness/job.py"  # in a log, of a value that was not set; "harness/env.py" in older logs
 
 
 # ---- reading a job
@@ -208,7 +208,7 @@ def is_resolved(environ: Mapping[str, str]) -> bool:
 def _unread(variables: Mapping[str, str]) -> set[str]:
     """Return the names of a job's variables that are not set, or are empty and give no setting its value.
 
-    Such are an empty BATCHSIZE, as any empty number, and an empty RECIPE beside an RN50_RECIPE that is not empty.
+    Such are an empty BATCHSIZE, as any empty number, and an empty RECIPE with an RN50_RECIPE that is not empty.
 
     Args:
         variables: Environment variables of the job.

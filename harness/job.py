@@ -139,7 +139,7 @@ def _setting(
 
     Args:
         doc: What the setting is for, in words for users.
-        default: Its value if nobody sets it. An integer makes the setting a whole number.
+        default: Its value if it is not set. An integer makes the setting a whole number.
         variable: Name of the environment variable; empty: the field's name in capitals.
         choices: The only texts allowed; empty: any.
         least: The smallest number allowed; None: no bound.

@@ -74,7 +74,7 @@ class LaunchedStep:
         """Run a program of the step once.
 
         The loss stays in Paddle's scope and nothing is fetched: another list of fetches would be another program to the
-        executor, built and held beside the first.
+        executor, built and held in addition to the first.
 
         Args:
             main: The program.

@@ -21,7 +21,7 @@ from runlog import schema
 
 READERS = 16  # threads: a network disk answers each question late
 FILES_AT_ONCE = 4096
-# From this many files on their sizes are stored in a file beside the data, as a question for each takes minutes on a
+# From this many files on their sizes are stored in a file next to the data, as a question for each takes minutes on a
 # network disk. The stored sizes serve if those of CHECKED files, chosen by chance, are what they were.
 STORED_FROM = 100_000
 CHECKED = 2_000

@@ -287,7 +287,7 @@ def _refusals_of_tilde(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_hostfile(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a sentence if HOSTS is set beside HOSTFILE, and one if the list of nodes in HOSTFILE is wrong.
+    """Yield a sentence if HOSTS and HOSTFILE are both set, and one if the list of nodes in HOSTFILE is wrong.
 
     It is wrong if it cannot be read, has a malformed name, names a node twice, or does not name DGXNNODES nodes.
 
@@ -368,7 +368,7 @@ def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
 def _refusals_without_kernels(job: Job) -> Iterator[str]:
     """Yield a sentence about the first option of STRATEGY that cannot work on the job's device, if there is one.
 
-    The precision, the image layout and other options count, too: `cuda_graph` cannot work beside `gradient_merge`.
+    The precision, the image layout and other options count, too: `cuda_graph` cannot work with `gradient_merge`.
 
     Args:
         job: The settings of the job.

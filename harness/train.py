@@ -70,7 +70,7 @@ def main(job: Job, origins: Origins) -> None:
         run.ranks.comm.Barrier()  # so that the run ends when its slowest rank has
         run.log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         session.log_telemetry(run.log, run.ranks, run.hooks)
-        # These wait for the threads that read. After an error nobody waits for them, and the process ends at once.
+        # These wait for the threads that read. After an error they are not waited for, and the process ends at once.
         batches.close()
         eval_batches.close()
 

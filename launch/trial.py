@@ -426,7 +426,7 @@ def _advice(messages: Messages) -> str:
 
 
 def report(pipe: Path, reason: str) -> None:
-    """Write why the trial failed into the pipe to launch/trials.sh; do nothing if nobody reads it any more.
+    """Write why the trial failed into the pipe to launch/trials.sh; do nothing if it is no longer read.
 
     Args:
         pipe: Path of the pipe.

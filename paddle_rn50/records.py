@@ -251,7 +251,7 @@ def read_index(index: Path, how_to_make: str) -> Array:
     if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")
     try:
-        words = index.read_bytes().split()  # at blanks and ends of lines alike
+        words = index.read_bytes().split()  # at blanks and at ends of lines
         numbers = np.array(words, dtype=np.int64).reshape(-1, 2)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{index}: has other lines than two whole numbers: {how_to_make}") from error

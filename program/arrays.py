@@ -1,4 +1,4 @@
-"""The type of a NumPy array in annotations; the comment beside a name says its shape and the type of its elements."""
+"""The type of a NumPy array in annotations; the comment next to a name says its shape and the type of its elements."""
 
 from typing import Any, TypeAlias
 

@@ -68,7 +68,7 @@ def _value(point: Point[Any]) -> Table:
 
 
 def _metadata(kind: type | None) -> Table:
-    """Return the JSON Schema of an event's metadata: what stands beside its value.
+    """Return the JSON Schema of an event's metadata: what stands next to its value.
 
     Args:
         kind: The dataclass of the event's own metadata fields; None if it has only those that the logger adds.

@@ -39,7 +39,7 @@ def median_set(
 def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
     """Return the mean without the smallest and the largest values.
 
-    The values are added up in ascending order, as the MLPerf tools do, so that both round alike.
+    The values are added up in ascending order, as the MLPerf tools do, so that both round in the same way.
 
     Args:
         values: The values, more than twice as many as `dropped`.

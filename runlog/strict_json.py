@@ -1,4 +1,4 @@
-"""JSON that every reader takes alike: no key twice, no NaN, no Infinity, and no deep nesting."""
+"""JSON that every reader takes in the same way: no key twice, no NaN, no Infinity, and no deep nesting."""
 
 import json
 import re
@@ -31,7 +31,7 @@ _SPACES = re.compile(r"[ \t\n\r]*")  # JSON's
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text, if every reader of JSON takes the text alike.
+    """Return the value of a JSON text, if every reader of JSON takes the text in the same way.
 
     Args:
         text: The JSON text.

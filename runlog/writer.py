@@ -108,7 +108,7 @@ class RunLog:
         Args:
             point: Which event it is: an entry of `runlog/schema.py`, which says its key and types.
             value: The value of the event, of the type that `point` declares.
-            where: What stands beside the value (its metadata), of the dataclass that `point` declares; None if it
+            where: What stands next to the value (its metadata), of the dataclass that `point` declares; None if it
                 declares none.
         """
         declared_type = point.metadata or type(None)

@@ -3,7 +3,7 @@
 Each file is decoded once by training's decoder. A record holds its bytes, so that training gives the same losses as
 from the folder. A pack that was stopped goes on where it was: next to the growing file lies a journal, a line for each
 record. At the end each record is read back from the disk as training reads it, and compared with what the file of the
-source held. The width and height of the largest image, which a GPU's decoder is told, lie beside in
+source held. The width and height of the largest image, which a GPU's decoder is told, lie next to it in
 `<part>.sizes.json`; `--sizes` only finds these.
 """
 

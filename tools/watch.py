@@ -1,6 +1,6 @@
 """Shows runs while they go on, or after: `python -m tools.watch LOGDIR [--once] [--json]`.
 
-Reads the newest log under LOGDIR and the telemetry files beside it; it never writes and knows nothing but them.
+Reads the newest log under LOGDIR and the telemetry files next to it; it never writes and knows nothing but them.
 """
 
 import argparse

@@ -364,7 +364,7 @@ def _packaged_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Packaged
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:
-        Each run's report, with the findings of the comparison beside it.
+        Each run's report, with the findings of the comparison.
     """
     findings_by_position = findings_between_runs(checked, ruleset)
     return [PackagedRun(report, findings) for report, findings in zip(checked, findings_by_position, strict=True)]

@@ -363,7 +363,7 @@ class Keeper(Hook):
         """
         try:
             self._outcome = self._write_file(arrays, position, blocked_s)
-        except Exception as error:  # noqa: BLE001 - the boundary of the thread, behind which nobody would hear of it
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread, outside which no one would learn of it
             self._outcome = _failed(position, blocked_s, error)
 
     def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> _Written:

@@ -249,7 +249,7 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
     Returns:
         The relative standard deviation of the runs within such scores. None if no score has several runs of the system
-        that all converged, or if the scores are of several systems. Also None for one host beside several.
+        that all converged, or if the scores are of several systems. Also None for one host against several.
     """
     if _several_hosts_beside_one(base, other) is not None:
         return None  # `ratio_interval` takes how far the hosts lie apart instead

@@ -99,7 +99,7 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     """Return the 95 % interval of the ratio median(other) / median(base) of two sets of values.
 
     The bounds are the k-th least and the k-th greatest of all quotients of a value of `other` by one of `base` (Hodges
-    and Lehmann, Annals of Mathematical Statistics 34, 1963). The two sets are assumed to be distributed alike, but for
+    and Lehmann, Annals of Mathematical Statistics 34, 1963). Both sets are assumed to have one distribution but for
     a factor.
 
     Args:
@@ -134,7 +134,7 @@ def _rank_of_bounds(m: int, n: int) -> int:
     Returns:
         The rank k; 0 for too few values.
     """
-    # If one set is divided by the true ratio, both are distributed alike. All rankings are then equally likely.
+    # If one set is divided by the true ratio, both have the same distribution. All rankings are then equally likely.
     all_rankings = math.comb(m + n, m)
     most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 2.5 % of them
     rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0, how many U <= 1, ...

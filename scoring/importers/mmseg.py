@@ -92,7 +92,7 @@ class MMSeg(FormatReader):
             self.set_if_unset(name, value, line)
 
     def _take_batch(self, name: str, value: object, line: int) -> None:
-        """Set a batch size of one device, or, if an earlier line states another one, note that one beside it.
+        """Set a batch size of one device, or, if an earlier line states another one, note both.
 
         Args:
             name: "batch_of_train_loader" or "batch_of_all_loaders".

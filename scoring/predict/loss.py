@@ -247,7 +247,7 @@ def back_test(tables: Sequence[PublishedTable]) -> list[BackTested]:
 
 
 def _back_tested(table: PublishedTable, nodes: int, scaling_loss: ScalingLoss) -> BackTested:
-    """Return a published throughput beside its prediction from the table's fewest nodes.
+    """Return a published throughput and its prediction from the table's fewest nodes.
 
     Args:
         table: The published throughputs of one system, by number of nodes.

@@ -210,7 +210,7 @@ def _prediction_rows(
     training: Training,
     batch_per_device: int,
 ) -> list[JsonObject]:
-    """Return a row for each node count of --nodes: the prediction, and the measured throughput beside it.
+    """Return a row for each node count of --nodes: the prediction, and the measured throughput next to it.
 
     Args:
         args: The parsed options of `python -m scoring scale`.

@@ -1,4 +1,4 @@
-"""Campaigns: a published report's figures as runs here, which of them are missing, and ours beside the report's.
+"""Campaigns: a published report's figures as runs here, which of them are missing, and ours next to the report's.
 
 `launch/campaign.sh` is the door: it asks `plan` for the missing jobs, runs each as one call of `run_and_time.sh`, and
 ends with `table`.
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None:
-    """Write a table of our figures beside the published ones, as Markdown and JSON, and print the Markdown.
+    """Write a table of our figures next to the published ones, as Markdown and JSON, and print the Markdown.
 
     The files are `dlperf.md` and `dlperf.json` for the campaign "dlperf", or `dlperf-shrunk.md` and `.json` if it is
     shrunk to tiny runs on the CPU. The title names the machines of the logs.

@@ -60,7 +60,7 @@ class Recomputation(NamedTuple):
     verdict: str
     figure: float | None  # None if the logs cannot be scored
     notes: list[str]
-    footnotes: list[str]  # that the rules of MLPerf demand beside an MLPerf figure; empty for any other figure
+    footnotes: list[str]  # that the rules of MLPerf demand next to an MLPerf figure; empty for any other figure
 
 
 class Reproduction(NamedTuple):

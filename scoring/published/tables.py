@@ -18,7 +18,7 @@ from scoring.record import InputError, Record, TooFewRunsError
 
 UNSHOWN = (
     *("table", "precision", "strategy", "unit", "interval_method", "logs"),  # shown in a table's head and notes
-    "log_value",  # shown beside the published figure
+    "log_value",  # shown next to the published figure
 )
 
 

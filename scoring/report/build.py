@@ -375,7 +375,7 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
 
 
 def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
-    """Return the published throughput curves to show beside groups of runs, chosen by the last group that has any.
+    """Return the published throughput curves to show with groups of runs, chosen by the last group that has any.
 
     Args:
         groups: Groups of repeated runs, at least one. Among groups of one system, the last has the most devices.

@@ -21,7 +21,7 @@ from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, val
 from scoring.report.text import duration_in_words, interval_in_words, number, range_in_words, short_percent
 
 SHOWN_VALUES = 400  # of a curve
-NAMED_TIMES = 5  # times to train in a section's gist, the words beside its title
+NAMED_TIMES = 5  # times to train in a section's gist, the words next to its title
 
 
 # ---- loss, quality and time to train
@@ -450,7 +450,7 @@ def variance(report: Report) -> Section:
         "their mean",
         level_rows,
     )
-    gist = _deviation_in_words(report.headline.score)  # shown beside the section's title
+    gist = _deviation_in_words(report.headline.score)  # shown next to the section's title
     return Section(key="variance", title="Variance", gist=gist, blocks=[table, by_level])
 
 

@@ -88,7 +88,7 @@ def compliance(report: Report) -> Section:
         parts.append(Paragraph(text="No error and no warning."))
     if notes:
         parts.append(Fold(summary=counted(len(notes), "note"), blocks=[blocks.table("Notes", notes)]))
-    # The gist is shown beside the section's title.
+    # The gist is shown next to the section's title.
     gist = "not checked"
     if is_checked:
         has_one = len(errors_and_warnings) == 1

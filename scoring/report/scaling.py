@@ -1,4 +1,4 @@
-"""The device counts of one system compared: where a step's time goes, the scaling, published tables beside it."""
+"""The device counts of one system compared: where a step's time goes, the scaling, and published tables to compare."""
 
 import math
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
     Args:
         mean_step: Length of the step and its wait for data.
         all_reduce: Estimate of the time that the step waits for the all-reduce of the gradients. It is cut to what is
-            left of the step beside the wait for data.
+            left of the step without the wait for data.
 
     Returns:
         The parts in seconds. `rest` says in words what the rest is: computation, and those of the other two parts that
@@ -312,7 +312,7 @@ def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | No
 
 
 def published_curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
-    """Return published throughput tables to draw beside a run: those of its model and kind of precision.
+    """Return published throughput tables to draw with a run: those of its model and kind of precision.
 
     Args:
         record: The run as its log describes it.

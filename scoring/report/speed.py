@@ -38,7 +38,7 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 def throughput(report: Report) -> Section:
     """Return the section of the report on each run's throughput over time: a plot with a table of its windows.
 
-    The words beside the section's title give the range of the measured rates of all runs, in each unit.
+    The words next to the section's title give the range of the measured rates of all runs, in each unit.
 
     Args:
         report: The content of the report.

@@ -37,7 +37,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     Each check leaves a verdict, also if it fails; then the next one runs.
 
     Args:
-        job: The settings of the job. The verdicts are written beside its RESULT_FILE, with the suffix .lines.
+        job: The settings of the job. The verdicts are written next to its RESULT_FILE, with the suffix .lines.
         origins: Each setting's value with who set it.
         short: Whether the checks take fewer steps.
 

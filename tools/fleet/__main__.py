@@ -34,7 +34,7 @@ from tools.fleet.verdicts import Record
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
-    """Write the good nodes of a fleet into a hostfile, one name a line, and spare ones into a second file beside it.
+    """Write the good nodes of a fleet into a hostfile, one name a line, and spare ones into a second file next to it.
 
     Bad nodes follow in the hostfile as comments: "# node3: warning".
 
@@ -56,7 +56,7 @@ def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
 
 
 def _spares_file(hostfile: Path) -> Path:
-    """Return the file of the good nodes that are not needed, beside the hostfile: hosts -> hosts.spares."""
+    """Return the file of the good nodes that are not needed, next to the hostfile: hosts -> hosts.spares."""
     return Path(f"{hostfile}.spares")
 
 

@@ -81,7 +81,7 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     Args:
         title: The metric's name for display, such as "step" or "memory".
         change_by_host: The change of each node; at least one.
-        alpha: The accepted chance of naming a node although all nodes changed alike.
+        alpha: The accepted chance of naming a node although all nodes changed equally.
 
     Returns:
         The median change with its 95 % interval, and the nodes that slowed down far more, with how much more.

@@ -1,7 +1,7 @@
 """Which nodes and links of a fleet are slower than the others, by how much, and whether that can be chance.
 
 All figures are times. All nodes take a measurement at the same time, again and again: each such repetition is a turn.
-Each time is divided by the fleet's median of its turn, so that what slows all nodes alike cancels. The logarithm of
+Each time is divided by the fleet's median of its turn, so that what slows all nodes equally cancels. The logarithm of
 this quotient is the log ratio: 0 is usual, 0.05 is about 5 % slower. The log ratios of a node over the turns are summed
 up by their Hodges-Lehmann estimate, which is the level of the node. The nodes' levels are compared, and outliers.py
 finds the slow ones.

@@ -107,7 +107,7 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
     Args:
         runner: Starts the runs of the job.
         chosen: The candidates: changes to the user's own job. That job without changes (the base) and a control, with
-            an input changed by rounding, run beside them.
+            an input changed by rounding, run together with them.
         repeats: How often each candidate runs, in each of the two measurements.
 
     Returns:

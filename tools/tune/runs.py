@@ -84,7 +84,7 @@ class Runner:
         return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
-        """Run each candidate once in each turn, so that slow changes of the machine affect all alike.
+        """Run each candidate once in each turn, so that slow changes of the machine affect all of them.
 
         The control runs in the first turn only, and a candidate that has failed does not run again.
 
