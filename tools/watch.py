@@ -339,7 +339,9 @@ def _gpus_of(sample: JsonObject) -> list[JsonObject]:
         sample: The sample, as `_sample_of` returns it.
     """
     gpus = sample.get("gpus")
-    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    if not isinstance(gpus, list):
+        return []
+    return [gpu for gpu in gpus if isinstance(gpu, dict)]
 
 
 def _or_dash(value: Any, template: str) -> str:
@@ -536,7 +538,9 @@ def _sensor_cells(gpu: JsonObject) -> list[str]:
 def _held_back_by(gpu: JsonObject) -> Text:
     """Return the reasons for which a GPU runs at a lower clock; empty if there is none, "-" if they are not known."""
     reasons = gpu.get("throttle")
-    return _plain(", ".join(map(str, reasons)) if isinstance(reasons, list) else "-")
+    if not isinstance(reasons, list):
+        return _plain("-")
+    return _plain(", ".join(map(str, reasons)))
 
 
 def _parse() -> argparse.Namespace:

@@ -10,7 +10,7 @@ from runlog.digits import six_digits
 
 # From a window's last step to its first event rank 0 waits for the other ranks, and a busy machine may stop it. At a
 # load of 4 on 2 cores 0.3 s were measured.
-_MOST_DELAY_MS = 1000.0
+MOST_DELAY_MS = 1000.0
 _MOST_DELAY_SHARE = 0.1  # of the time since the window before it: where many ranks share a core
 
 
@@ -128,7 +128,7 @@ class ClockedWindows:
         passed_ms = end_ms - clock.start_ms
         since_last_ms = end_ms - clock.last_window_ms
         clock.last_window_ms = end_ms
-        most_delay_ms = max(_MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
+        most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
         allowed_ms = self._most_difference_ms(passed_ms) + most_delay_ms
         is_short = passed_ms - clock.windows_ms > allowed_ms
         if is_short and len(self.short) < EVENTS_KEPT:

@@ -1,6 +1,7 @@
 """The events clock_set of a log of this project: was there room for so long a leap of the clock?"""
 
 from compliance.logged_run import LoggedRun, is_number
+from compliance.strict.clocked_windows import MOST_DELAY_MS
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.reader import Event, dataclass_of
@@ -8,7 +9,6 @@ from runlog.text import printable
 
 _LEAST_S = 1.0  # that a run calls a setting of the clock; less is the clock's own correction
 _MOST_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a share
-_MOST_DELAY_MS = 1000.0  # from a window's last step to its event, as of clocked_windows.py
 
 
 class SetClock:
@@ -58,7 +58,7 @@ class SetClock:
             return ""
         needed_ms = 1000 * (self._told_s + self._window_s)
         passed_ms = event.time_ms - self._window_before_ms
-        allowed_ms = passed_ms * (1 + _MOST_ROUNDING) + _MOST_DELAY_MS + self._run.clock_tolerance_ms
+        allowed_ms = passed_ms * (1 + _MOST_ROUNDING) + MOST_DELAY_MS + self._run.clock_tolerance_ms
         if needed_ms <= allowed_ms:
             return ""
         passed = f"{six_digits(passed_ms / 1000)} s have passed since the window before"

@@ -192,11 +192,13 @@ class PyTorch(EpochFormatReader):
             The number of steps. None for a first row before which other rows may be missing. With steps that run on,
             any first row may be of one step or of many and does not say which.
         """
-        if self.steps_run_on and last is None:
+        if not self.steps_run_on:
+            return super().steps_of_row(last, position)
+        if last is None:
             return None
-        if self.steps_run_on and last is not None and position.step > last.step:
+        if position.step > last.step:
             return position.step - last.step
-        return super().steps_of_row(last, position)
+        return super().steps_of_row(last, position)  # the steps began anew
 
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each of its parameters that states it: `world_size` and `gpus`.
