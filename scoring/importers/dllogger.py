@@ -22,7 +22,7 @@ from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.table import Columns, FormatReader, RowPosition
-from scoring.importers.text import NUMBER, RowPattern, Values, field, integer
+from scoring.importers.text import NUMBER, RowPattern, field, integer
 
 _STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
 _STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d{1,9}) Iteration: (\d{1,9})(?= )")
@@ -96,7 +96,7 @@ class PyTorch(EpochFormatReader):
     last_fact_counts = True
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
     steps_run_on = False  # steps count through the whole run, and not anew in each epoch
-    _evaluates = False  # the rows that come are of an evaluation
+    _evaluates = False  # the rows that come are of an evaluation, but for those of `_TRAINING_RATE`
 
     def read_before_rows(self, line: int, text: str) -> None:
         """Read the values that a line before the first row of training figures states, such as the batch size.
@@ -157,29 +157,18 @@ class PyTorch(EpochFormatReader):
         if mode is not None:
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
-    def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Add the figures of one printed row to `windows`, unless the row is of an evaluation.
+    def is_training_row(self, text: str) -> bool:
+        """Return whether a printed row is of training, and not of an evaluation.
 
         Where TensorFlow's examples train with rows of `imgs_per_sec`, rows of `total_ips` are of an evaluation.
 
         Args:
-            line: Number of the line in the log.
             text: The row as it is printed.
-            values: Values of the row in the order of `columns`. None stands for what the row does not print.
-
-        Raises:
-            InputError: The row prints a rate of anything but images, or the run has over MAX_ROWS rows.
         """
-        trains_in_other_words = _TRAINING_RATE in text
-        if trains_in_other_words:
-            self._evaluates = False
-        super()._read_row(line, text, values)
-        if trains_in_other_words:
-            self._evaluates = True
-
-    def _is_skipped(self, position: RowPosition) -> bool:
-        """Return whether a row is of an evaluation, or is to be skipped for a reason that all formats have."""
-        return self._evaluates or super()._is_skipped(position)
+        if _TRAINING_RATE in text:
+            self._evaluates = True  # the rows of `total_ips` that follow are
+            return True
+        return not self._evaluates
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many training steps a printed row covers.

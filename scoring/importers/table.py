@@ -245,6 +245,14 @@ class FormatReader:
         else:
             self.set_if_unset(name, value, line)
 
+    def is_training_row(self, text: str) -> bool:
+        """Return whether a printed row is of training. Formats override this if their evaluations print such rows, too.
+
+        Args:
+            text: The row as it is printed.
+        """
+        return True
+
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Learn from the first row of training figures how its program counts steps, and the like.
 
@@ -462,8 +470,8 @@ class FormatReader:
     def _read_row(self, line: int, text: str, values: Values) -> None:
         """Add the figures of one printed row to `windows`.
 
-        A row adds nothing if it covers 0 steps, repeats the epoch and step of the row before, or has no positive figure
-        in the format's `required_column`. The last is noted in `unread_rows`.
+        A row adds nothing if it is of an evaluation, covers 0 steps, repeats the epoch and step of the row before, or
+        has no positive figure in the format's `required_column`. The last is noted in `unread_rows`.
 
         Args:
             line: Number of the line in the log.
@@ -475,7 +483,7 @@ class FormatReader:
         """
         row = self._values_by_column(values)
         position = _position_of(row)
-        if self._is_skipped(position):
+        if not self.is_training_row(text) or position == self.last_position:
             return
         if self.required_column is not None and positive(row[self.required_column]) is None:
             self.unread_rows.note(line)
@@ -495,14 +503,6 @@ class FormatReader:
                 self.usual_steps_per_row = covered.steps
         self.last_position = position  # for the next row
         self._last_step_wanted = integer(row.get("of"))
-
-    def _is_skipped(self, position: RowPosition) -> bool:
-        """Return whether a printed row is none of training, or repeats the row before, and is to be skipped.
-
-        Args:
-            position: Epoch and step of the row. A row with those of the last row is skipped.
-        """
-        return position == self.last_position
 
     def _set_truncated(self) -> None:
         """Set `truncated` if the rows print the run's last step. Call this after the last line.
