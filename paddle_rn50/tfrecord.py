@@ -177,16 +177,19 @@ def parse(record: bytes) -> Parsed:
         The image and the label. The record's label 0, the background, becomes -1, which is no class.
 
     Raises:
-        ValueError: The record has another length than it states, or its message holds no image and label.
+        ValueError: The record has another length than it states, or its message does not hold an image and one label.
     """
     message = _message(record)
     try:
         example = EXAMPLE.FromString(message)
         features = {entry.key: entry.value for entry in example.features.feature}
         image = features["image/encoded"].bytes_list.value[0]
-        label = features["image/class/label"].int64_list.value[0]
+        labels = features["image/class/label"].int64_list.value
+        label = labels[0]
     except (DecodeError, KeyError, IndexError) as error:
         raise ValueError("it is no tf.train.Example with image/encoded and image/class/label") from error
+    if len(labels) > 1:
+        raise ValueError(f"its image/class/label has {len(labels)} labels, not the one of a class")
     return Parsed(image, label - FORM.first_label)
 
 

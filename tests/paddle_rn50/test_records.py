@@ -34,7 +34,7 @@ def write_recordio(folder: Path, images: list[bytes], labels: list[int]) -> reco
     return found
 
 
-def write_tfrecord(file: Path, images: list[bytes], labels: list[int]) -> None:
+def write_tfrecord(file: Path, images: list[bytes], labels: list[int], *, further_label: int | None = None) -> None:
     """Labels from 1, as TensorFlow's scripts write them, and the index by DALI's own script."""
     content = b""
     for image, label in zip(images, labels, strict=True):
@@ -42,7 +42,10 @@ def write_tfrecord(file: Path, images: list[bytes], labels: list[int]) -> None:
         features = example.features.feature
         features.add(key="image/format").value.bytes_list.value.append(b"JPEG")
         features.add(key="image/encoded").value.bytes_list.value.append(image)
-        features.add(key="image/class/label").value.int64_list.value.append(label)
+        labels_of_image = features.add(key="image/class/label").value.int64_list.value
+        labels_of_image.append(label)
+        if further_label is not None:
+            labels_of_image.append(further_label)
         message = example.SerializeToString()
         content += len(message).to_bytes(8, "little") + bytes(4) + message + bytes(4)
     file.write_bytes(content)
@@ -251,6 +254,18 @@ def test_a_record_as_long_as_the_magic_of_gzip_says_is_not_taken_for_gzip(tmp_pa
     assert file.read_bytes().startswith(b"\x1f\x8b\x00")
     found = data._packed(tmp_path, "train", 10)
     assert found is not None and len(found.places) == 1
+
+
+def test_an_example_with_two_labels_is_refused(tmp_path: Path) -> None:
+    """The first one was taken."""
+    write_tfrecord(tmp_path / "train.tfrecord", [b"a"], [1], further_label=2)
+    found = data._packed(tmp_path, "train", 10)
+    assert found is not None
+    said = r"train\.tfrecord, record 0 at byte 0: its image/class/label has 2 labels, not the one of a class: "
+    with pytest.raises(RunError, match=said):
+        found.read(np.array([0]))
+    with pytest.raises(ValueError, match=said):
+        found.contents(print)
 
 
 def test_labels_from_0_are_found_before_a_run_if_the_first_one_is_0(tmp_path: Path) -> None:
