@@ -27,6 +27,7 @@ MOST_PIXELS = 65_535  # of a side, as JPEG has it
 # Far above what any machine has, so that a slip of the hand is refused before a library fails on it.
 MOST_IMAGES = 1_000_000  # a step on one device
 MOST_RANKS = MOST_THREADS = 10_000  # of a node; of a rank
+MOST_TRIALS = 10_000  # of a job
 
 
 class ValueWithOrigin(TypedDict):
@@ -321,7 +322,7 @@ class TrialSettings:
     """The runs that a job is made of, and where their logs go."""
 
     logdir: str = _setting("folder of the results", "results")
-    nexp: int = _setting("trials, one log each", 1, least=1)
+    nexp: int = _setting("trials, one log each", 1, least=1, most=MOST_TRIALS)
     on_failure: str = _setting("after a failed trial `stop`, or `go_on`", "stop", choices=("stop", "go_on"))
     keep_trials: int = _setting(
         "1, set by a launcher that goes on: trials that have a log are not run again", 0, least=0, most=1

@@ -53,6 +53,7 @@ TF32 = libraries.TF32_OVERRIDE
         ({"DGXNGPU": "99999999999"}, "DGXNGPU=99999999999: must be at most 10000"),
         ({"DATA_THREADS": "99999999999"}, "DATA_THREADS=99999999999: must be at most 10000"),
         ({"THREADS": "99999999999"}, "THREADS=99999999999: must be at most 10000"),
+        ({"NEXP": "1000000000000"}, "NEXP=1000000000000: must be at most 10000"),
         ({"SSH_PORT": "65536"}, "SSH_PORT=65536: must be at most 65535"),
         ({"KEEP_TRIALS": "2"}, "KEEP_TRIALS=2: must be at most 1"),
         ({"LOGDIR": ""}, "LOGDIR is empty: set it to the folder of the results, or unset it"),
