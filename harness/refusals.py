@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.hosts import hosts_of_cluster, named_twice
-from harness.job import ClusterSettings, CourseSettings, Job, ModelSettings
+from harness.job import LAST_SEED, ClusterSettings, CourseSettings, Job, ModelSettings
 from harness.libraries import TF32_OVERRIDE
 from harness.traits import Traits, traits_of
 from program import strategy
@@ -237,7 +237,23 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
     return [workload.title for workload, traits in _workloads_with_traits() if traits.holds_fixed_loss_scale]
 
 
-# ---- what only the machine of the user's command can tell
+# ---- what only the user's command can tell
+
+
+def of_seeds(job: Job) -> Iterator[str]:
+    """Yield a sentence if the seed of a job's last trial is beyond the largest one.
+
+    Only the user's command asks this: a rank's SEED is that of its own trial, and not of the first.
+
+    Args:
+        job: The settings of the job, with the seed of its first trial; later ones count up.
+    """
+    last_seed = job.course.seed + job.trials.nexp - 1
+    if job.course.seed >= 0 and last_seed > LAST_SEED:
+        yield (
+            f"SEED={job.course.seed}: the last of NEXP={job.trials.nexp} trials would have the seed {last_seed}: set "
+            f"SEED to {LAST_SEED - job.trials.nexp + 1} at most"
+        )
 
 
 def of_named_paths(job: Job) -> Iterator[str]:

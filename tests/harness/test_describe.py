@@ -24,6 +24,7 @@ from tests.harness.test_env import FP16, NETWORK
         ({"STRATEGY": "merged_lars=1"}, "STRATEGY: merged_lars=1: the recipe digits_small does not train by LARS"),
         ({"STRATEGY": "fuse_grad_size_in_MB=4", "DGXNGPU": "1"}, "STRATEGY: fuse_grad_size_in_MB: one rank has no"),
         ({"WORKLOAD": "hrnet", "LAYOUT": "NHWC"}, "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only"),
+        ({"SEED": str(2**31 - 2), "NEXP": "3"}, "SEED=2147483646: the last .* 2147483648: set SEED to 2147483645 at"),
         ({"RESULT_FILE": "x"}, "RESULT_FILE='x': the trial loop names each log: unset it"),
     ],
 )
