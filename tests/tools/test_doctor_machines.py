@@ -25,6 +25,7 @@ from tests.jobs import need
 from tests.tools.test_doctor import GPU_JOB, LINKED, by_check, machine
 from tools.doctor import checks as doctor_checks
 from tools.doctor import cuda, node, start_checks
+from tools.doctor.alike import with_equal_gpus_in_one
 from tools.doctor.cuda import CudaStart, Step, System
 from tools.doctor.nccl import NcclStart
 
@@ -146,7 +147,7 @@ NO_UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidia-uvm": "Operation not 
         (SERVICE | {"process_mib": 310}, {}, "gpu.processes", FATAL, "GPU7: pids 812, 8 MiB", "end the other"),
         (DESKTOP, {}, "gpu.processes", WARNING, "GPU7: pids none, of a display 99, 700", "multi-user.target"),
         (DESKTOP | {"pids": [7]}, {}, "gpu.processes", FATAL, "GPU7: pids 7, of a display 99", "end the other"),
-        ({"power_limit_mw": 250_000}, {}, "gpu.power", WARNING, "GPU7: 250 W of 400 W", "-i 7 -pl 400"),
+        ({"power_limit_mw": 250_000}, {}, "gpu.power", WARNING, "GPU7: 250 W of 400 W", "-i NUMBER -pl 400"),
         ({"mig": [1, 1]}, SEVEN, "cuda.start", FATAL, "CUDA shows 7 GPUs: MIG divides GPU7", "-mig 0"),
         ({"mig": [1, 1]}, {}, "gpu.mig", FATAL, "GPU7: MIG on", "by their UUID"),
         ({}, SEVEN, "cuda.start", FATAL, "CUDA shows 7 GPUs: CUDA shows fewer", "where a GPU is missing look for Xid"),
@@ -187,6 +188,22 @@ def test_one_gpu_of_eight_is_not_in_order(
 def test_nvml_says_why_it_has_no_gpu(words: str, fix: str) -> None:
     (count,) = by_check(judged(gpu_absence=words, cuda_start=None), "gpu.count")
     assert (count.status, count.found) == (FATAL, f"0 ({words})") and fix in count.fix
+
+
+def test_gpus_that_are_alike_share_a_line_for_people() -> None:
+    """There were eight equal warnings, of one setting."""
+    low = A100 | {"power_limit_mw": 250_000, "persistence": 0}
+    lower = low | {"power_limit_mw": 200_000}
+    shown = with_equal_gpus_in_one(judged(low, low, lower, *[low] * 5))
+    assert [verdict.found for verdict in shown if verdict.status != OK] == [
+        "GPU0-1,3-7: 250 W of 400 W by default",
+        "GPU0-7: off",
+        "GPU2: 200 W of 400 W by default",
+    ]
+    assert by_check(shown, "gpu.compute_capability")[0].found == "GPU0-7 NVIDIA A100-SXM4-40GB: 80"
+    of_two_nodes = doctor_checks.judge_all([started_machine(*[low] * 8), started_machine(low, host="node1")], TWO_NODES)
+    power = by_check(with_equal_gpus_in_one(of_two_nodes), "gpu.power")
+    assert [verdict.found[:11] for verdict in power] == ["node0: GPU0", "node1: GPU0"]
 
 
 def test_a_container_that_has_cuda_alone_needs_the_drivers_capability_utility() -> None:

@@ -19,6 +19,7 @@ from runlog.completion import complete
 from runlog.errors import one_line, print_to_reader
 from runlog.options import Parser
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
+from tools.doctor.alike import with_equal_gpus_in_one
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
 from tools.doctor.node import cores_by_launcher, probe
 from tools.doctor.rows import Facts
@@ -145,7 +146,7 @@ def main() -> int:
     verdicts = over_mpi(job) if env.is_rank() else alone(job)
     if verdicts is None:  # a rank other than rank 0
         return 0
-    shown = as_json(verdicts) if args.json else as_text(verdicts)
+    shown = as_json(verdicts) if args.json else as_text(with_equal_gpus_in_one(verdicts))
     print_to_reader(shown.removesuffix("\n"))
     return 1 if worst(verdicts) == FATAL else 0
 

@@ -403,7 +403,7 @@ def _judge_power_limit(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
         return
     found = f"{gpu_name(gpu)}: {limit_w:.0f} W of {default_w:.0f} W by default"
     status = ok_if(limit_w >= default_w, otherwise=WARNING)
-    yield judge_check(job, "gpu.power", status, found=found, number=gpu.index, default=f"{default_w:.0f}")
+    yield judge_check(job, "gpu.power", status, found=found, default=f"{default_w:.0f}")
 
 
 def _judge_modes(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
