@@ -1,7 +1,7 @@
 """A log of this project must hold the sections, events and fields of runlog's schema, all in agreement."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -438,6 +438,22 @@ class ProjectLog:
         for name, value in targets.items():
             if value is not None and not is_number(value):
                 yield Fault(None, f"{printable(name)} is {printable(value)}, no number")
+        yield from self._success_without_target(targets)
+
+    def _success_without_target(self, targets: Mapping[str, object]) -> Iterator[Fault]:
+        """Yield a fault if a run succeeded, and its recipe has no target, which alone ends a run with success.
+
+        Nothing is checked if own_log.yaml has no row for its WORKLOAD: its recipe may name the target otherwise.
+
+        Args:
+            targets: The targets among the settings, by their names. A target may be None.
+        """
+        stop = self.run.stop
+        has_known_recipe = self.run.settings["WORKLOAD"] in own_log_rules().recipe_settings
+        has_target = any(target is not None for target in targets.values())
+        if stop is None or self.run.status != "success" or has_target or not has_known_recipe:
+            return
+        yield Fault(stop.line, "status success, and the recipe has no target (RECIPE.target_...) that it reached")
 
     def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield a fault if the numbers of devices, nodes and images cannot be those of one run.

@@ -123,6 +123,8 @@ OWN: dict[str, Forgery] = {
         log, ("RECIPE.target_top1", "RECIPE.target")), "own-log"),
     "an easier target before the recipe's": (lambda log, _: by.replaced(
         log, ('{"config": {', '{"config": {"RECIPE.target_a": {"value": 0.1, "origin": "environment"}, ')), "own-log"),
+    "a target of null, which any accuracy reaches": (lambda log, _: by.settings(
+        by.curve(log, lambda v: v[:1] * len(v)), RECIPE_target_top1=None), "own-log"),
     "a target that is a text": (lambda log, _: by.settings(log, RECIPE_target_top1="0.99"), "own-log"),
     "an epoch's throughput in place of the next one's": (lambda log, _: log.drop("epoch_throughput", 2).repeat(
         "epoch_throughput", 1), "own-log"),
@@ -384,7 +386,7 @@ def test_an_odd_log_of_our_own_that_is_honest_passes(name: str, epoch_ms: int) -
     [2_000] * 12 + [12_000] * 24, [18_000, *[2_000] * 3] * 9, [2_000] * 9 + [602_000] + [2_000] * 26,
 ], ids=["throttled", "data read again", "a stall"])  # fmt: skip
 def test_a_slow_epoch_of_our_own_condemns_no_other(epochs_ms: list[int]) -> None:
-    log = Altered(make_log.run(epochs=36, epoch_ms=2_000, target=None, cores=32))
+    log = Altered(make_log.run(epochs=36, epoch_ms=2_000, target=0.96, cores=32))
     for number, took_ms in enumerate(epochs_ms):
         for window in (2 * number, 2 * number + 1):
             by.clock(log, functools.partial(operator.add, took_ms // 2 - 1_000), "step_window", window)
