@@ -50,10 +50,10 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
-    """Write the beginning of the log: what runs, on what machines, and who submits it; every rank must call this.
+    """Write the beginning of the log: what runs, on what machines, and who submits it.
 
-    The ranks exchange what they know of their nodes. If the job asks for it, each node's page cache is flushed. The
-    last line is the event `init_start`.
+    Every rank must call this, because the ranks exchange what they know of their nodes at the start and at the end. If
+    the job asks for it, each node's page cache is flushed. The last line is the event `init_start`.
 
     Args:
         log: The log of the run. Only that of rank 0 is written to a file.

@@ -327,7 +327,7 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
 
     tensor = paddle.base.core.LoDTensor() if into is None else into
     _start_copy(dense, tensor, device_id)
-    return tensor  # while the copy may still be under way: Paddle's stream waits for it
+    return tensor
 
 
 def _start_copy(dense: Any, tensor: Any, device_id: int) -> None:

@@ -12,9 +12,10 @@ WHAT_TO_DO = (
 
 
 def refuse_unfit(package: str) -> None:
-    """End this process with one line if it is `python -m PACKAGE` by a Python that is too old or lacks a package.
+    """End a `python -m PACKAGE` whose Python is too old, or lacks a package that the command needs, with one line.
 
-    Call it in the package's `__init__.py`, which is read first. A program that imports the package is let pass.
+    Call it in the `__init__.py` of PACKAGE, which Python runs first. If another program imports PACKAGE, this does
+    nothing.
 
     Args:
         package: The package, as "scoring", or "tools" for all of its modules.
@@ -22,20 +23,28 @@ def refuse_unfit(package: str) -> None:
     Raises:
         SystemExit: The Python is unfit, status 2.
     """
-    # Python puts "-m" there while it looks for the module to start, and the path of the module when it has found it. So
-    # it stands there only while the package that was named after -m is imported.
+    # For `python -m NAME`, Python sets sys.argv[0] to "-m", imports the packages of NAME, and then sets it to a path.
     is_started = sys.argv[:1] == ["-m"]
     if not is_started:
         return
-    reason = ""
-    if sys.version_info[:2] < OLDEST:
-        reason = f"is Python {sys.version_info[0]}.{sys.version_info[1]}"
-    for name in PACKAGES_OF_TOOLS if package == "tools" else PACKAGES:
-        if not reason and importlib.util.find_spec(name) is None:
-            reason = f"lacks the package {name}"
+    reason = _reason_why_unfit(PACKAGES_OF_TOOLS if package == "tools" else PACKAGES)
     if reason:
         print(f"python -m {_started_module(package)}: {sys.executable} {reason}: {WHAT_TO_DO}", file=sys.stderr)
         sys.exit(2)
+
+
+def _reason_why_unfit(needed_packages: "tuple[str, ...]") -> str:
+    """Return why this Python cannot run a command, as "lacks the package numpy"; an empty text if it can.
+
+    Args:
+        needed_packages: Names of the packages that the command imports.
+    """
+    if sys.version_info[:2] < OLDEST:
+        return f"is Python {sys.version_info[0]}.{sys.version_info[1]}"
+    for name in needed_packages:
+        if importlib.util.find_spec(name) is None:
+            return f"lacks the package {name}"
+    return ""
 
 
 def _started_module(package: str) -> str:

@@ -144,9 +144,10 @@ class RunLog:
 
 @contextlib.contextmanager
 def open_log(path: Path | None) -> Iterator[RunLog]:
-    """Create the log of a run for a `with` block, and close it at the end of the block.
+    """Create the log of a run for a `with` block, and close it after the block.
 
-    An error or Ctrl-C in the block is logged as the end of the run, and raised again. SystemExit is not logged.
+    If the block raises an error, or is ended by Ctrl-C, the log says so as the end of the run. It is closed, and the
+    error is raised again. SystemExit is let through: the log is left as it stands.
 
     Args:
         path: Path of the log file, which must be new; None for a rank that writes no log.
@@ -160,17 +161,26 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
     log = RunLog(path)
     try:
         yield log
-    except (Exception, KeyboardInterrupt) as error:
-        reason = str(error) or type(error).__name__  # an error may have no text
-        if isinstance(error, KeyboardInterrupt):
-            reason = INTERRUPTED
-        # On a full disk these lines fail, too. launch/trial.py then prints the reason.
-        with contextlib.suppress(OSError):
-            log.aborted(reason)
-        with contextlib.suppress(OSError):
-            log.close()
+    except KeyboardInterrupt:
+        _abort(log, INTERRUPTED)
+        raise
+    except Exception as error:
+        _abort(log, str(error) or type(error).__name__)  # an error may have no text
         raise
     log.close()
+
+
+def _abort(log: RunLog, reason: str) -> None:
+    """Log that a run ended before its time, and close the log; do what a full disk allows.
+
+    Args:
+        log: The log of the run.
+        reason: Why the run ended. If it cannot be written here, launch/trial.py prints it.
+    """
+    with contextlib.suppress(OSError):
+        log.aborted(reason)
+    with contextlib.suppress(OSError):
+        log.close()
 
 
 def close_for_dead(path: Path, reason: str) -> str:

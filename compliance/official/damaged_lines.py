@@ -247,8 +247,8 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
         path: The path of the log.
 
     Yields:
-        The line's number and its event. The event is None if the parser ends with an error at the line. A line of
-        _MOST_CHARACTERS or more counts as such, with or without the token, and is the last one that is read.
+        The line's number and its event. The event is None if the parser ends with an error at the line. It is None for
+        any line of _MOST_CHARACTERS or more, too, even without the token; no line after that one is read.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):

@@ -142,9 +142,10 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
         command = [str(folder), "training", ruleset, "-csv", str(table)]
+        # The tool multiplies the score by the factor of convergence in the folder's scaling.json. It writes that file
+        # itself, but only after it has multiplied. So the second run is the first that gives the scaled score.
         run_tool("result_summarizer", command)
         table.unlink(missing_ok=True)
-        # Only the second run applies the scaling to the score. With one run, the score would be the unscaled one.
         status, text = run_tool("result_summarizer", command)
         if status != 0 or "CRITICAL ERROR" in text or not table.is_file():
             return judged("result_summarizer", False, _complaints(text))

@@ -377,10 +377,13 @@ def _other_form(run: LoggedRun) -> Iterator[Fault]:
 
 
 def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
-    """Yield a fault for a run of more epochs than the setting MAX_EPOCHS, or without that, than its recipe has.
+    """Yield a fault if a run trained more epochs than it was to train at most.
+
+    That limit is the setting MAX_EPOCHS. If it is 0 or absent, it is the recipe's own number, RECIPE.epochs. If the log
+    states no limit above 0, there is no fault.
 
     Args:
-        run: The facts that the log states of the run. If its MAX_EPOCHS is 0 or absent, its RECIPE.epochs counts.
+        run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
     """
     setting = "MAX_EPOCHS" if run.settings.get("MAX_EPOCHS") else "RECIPE.epochs"

@@ -98,8 +98,8 @@ def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator
             if ranks != devices or (parts is not None and int(summed.group(3)) != devices * parts):
                 yield f"a program of {printable(proved)}, for {devices} devices and a batch in {parts} parts"
         is_of_other_operators = _is_of_other_operators(proved, program)
-        is_of_other_optimizer = _is_of_other_optimizer(proved, run.stated_text(schema.OPT_NAME), gradients)
-        if is_of_other_operators or is_of_other_optimizer:
+        has_other_updates = _has_other_updates(proved, run.stated_text(schema.OPT_NAME), gradients)
+        if is_of_other_operators or has_other_updates:
             yield f"a program of which was proved what it is not: {printable(proved)}"
     if gradients is None:
         yield "a program of whose gradients nothing was proved"
@@ -114,16 +114,22 @@ def _is_of_other_operators(proved: str, program: JsonObject) -> bool:
     return buckets is not None and bool(program["all_reduces"] != int(buckets.group(1)))
 
 
-def _is_of_other_optimizer(proved: str, optimizer: str, gradients: int | None) -> bool:
-    """Return whether a proof is of another optimizer's updates, or of another number of them than of gradients.
+def _has_other_updates(proved: str, optimizer: str, gradients: int | None) -> bool:
+    """Return whether a proof counts updates of parameters that the run's optimizer cannot have made.
+
+    Such a proof reads "lars by lars_momentum of 54, momentum of 107": its optimizer, then each operator with the number
+    of its updates. An optimizer makes one update of each gradient.
 
     Args:
-        proved: The line of `verified`.
+        proved: The line of `verified`. The result is False for a line that counts no updates.
         optimizer: The optimizer that the log states.
-        gradients: How many gradients a line before says that there are; None if none does.
+        gradients: How many gradients an earlier line counts. If none does (None), any count of updates is wrong.
     """
     updates = _UPDATES.fullmatch(proved)
     if updates is None:
         return False
-    counts = [int(count) for count in re.findall(r" of (\d+)", updates.group(2))]
-    return updates.group(1) != optimizer or gradients != sum(counts)
+    proved_optimizer, operators = updates.groups()
+    if proved_optimizer != optimizer:
+        return True
+    update_counts = re.findall(r" of (\d+)", operators)
+    return gradients != sum(int(count) for count in update_counts)

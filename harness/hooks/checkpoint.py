@@ -459,7 +459,8 @@ class Keeper(Hook):
 def require_writable(job: Job) -> None:
     """Make CHECKPOINT_DIR if a job writes checkpoints there, and make sure that files can be made in it.
 
-    This is asked before a log is begun, and not of a folder next to the log, which is writable if the log is.
+    Call it before the log is begun, so that a bad setting leaves no log. Without CHECKPOINT_DIR it does nothing: the
+    checkpoints then lie next to the log, and the log's own creation shows whether that folder can be written.
 
     Args:
         job: The settings of the job.
@@ -475,7 +476,7 @@ def require_writable(job: Job) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         refusal = named_files.refusal_of_new_file(folder)
     except OSError as error:
-        refusal = OSError(error.errno, error.strerror, str(folder))
+        refusal = OSError(error.errno, error.strerror, str(folder))  # `error` may name a folder above
     if refusal and refusal.errno not in DISK_IS_FULL:
         raise ValueError(f"CHECKPOINT_DIR={named_files.explain(refusal)}") from refusal
 

@@ -206,20 +206,21 @@ def _gradients_added_to(block: Block) -> list[str]:
 
 
 def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int:
-    """Count the operators that let an output share an input's buffer and that the knob `enable_inplace` made.
+    """Count the operators `share_buffer` that the knob `enable_inplace` made.
 
-    The knob `enable_addto` makes such operators (`share_buffer`) too. Those do not count.
+    Such an operator lets an output use the buffer of an input. The knob `enable_addto` makes some, too, which are not
+    counted: they share the gradients in `gradients_added_to`.
 
     Args:
         block: Main block of a built training program.
-        gradients_added_to: Gradients to which a convolution adds its result. The operators of `enable_addto` are on
-            these.
+        gradients_added_to: Gradients to which a convolution adds its result.
     """
     count = 0
     for op in block.ops:
         if op.type == "share_buffer":
             shared = {*op.input("X"), *op.output("Out")}
-            if shared.isdisjoint(gradients_added_to):
+            is_by_addto = not shared.isdisjoint(gradients_added_to)
+            if not is_by_addto:
                 count += 1
     return count
 

@@ -173,17 +173,19 @@ def _read_answers(child: Talk) -> CudaStart:
 def _failed_driver_step(step_by_name: Mapping[str, Step]) -> Step | None:
     """Return the step of the driver itself that failed; None if none did.
 
-    The last one counts: after a failed step of the driver the child's exit may fail, too.
+    Two may have failed: first a call such as cuInit, then the exit of the child process, if the driver crashed there.
+    The exit is returned then, because a crash says more than a failed call.
 
     Args:
         step_by_name: The steps of CUDA's start in their order, by name: "load", "start", "count", "gpu 0" and so on.
             Those with "gpu" are not of the driver itself.
     """
-    failed = None
+    last_failed = None
     for name, step in step_by_name.items():
-        if _gpu_of_step(name) is None and step.code != CUDA_SUCCESS:
-            failed = step
-    return failed
+        is_of_driver = _gpu_of_step(name) is None
+        if is_of_driver and step.code != CUDA_SUCCESS:
+            last_failed = step
+    return last_failed
 
 
 def _step_by_gpu(step_by_name: Mapping[str, Step]) -> dict[int, Step]:

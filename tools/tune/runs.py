@@ -34,7 +34,7 @@ class Runner:
         """
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         self.folder = Path(job.trials.logdir).resolve() / "tune" / now
-        # A seed below 0 means a new one for each run. All runs of a search need one seed: their losses are compared.
+        # A seed below 0 means a new one for each run.
         seed = job.course.seed if job.course.seed >= 0 else 1
         self.variables = {
             "MODE": "throughput",  # a fixed number of steps, not a whole training
