@@ -66,7 +66,7 @@ class _Drawn(NamedTuple):
 
 
 # DALI's types of the pipeline's inputs for a sample, and their numbers of dimensions.
-_KINDS_OF_IMAGE_AND_LABEL = ((types.UINT8, 1), (types.UINT8, 1))
+_KINDS_OF_IMAGE_AND_LABEL = {"image": (types.UINT8, 1), "label": (types.UINT8, 1)}
 _KIND_OF_ROW_START = (types.UINT16, 0)
 _KIND_OF_VALID = (types.FLOAT, 0)
 _KINDS_OF_DRAWN = _Drawn(
@@ -85,39 +85,44 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Build the DALI pipeline that decodes, augments and normalizes images and labels; return its outputs.
 
-        training:    images, labels, row starts, what was drawn (`_Drawn`)  ->  images, highest classes + 1, labels
-        evaluation:  images, labels, row starts, which samples are valid
-                                                     ->  images, highest classes + 1, labels, which samples are valid
+        training:    images, labels, what was drawn (`_Drawn`)   ->  images, highest classes + 1, labels
+        evaluation:  images, labels, which samples are valid     ->  the same, and which samples are valid
+
+    If labels are renumbered, another input comes behind the labels: the row starts, which say where the sample's row of
+    the table RENUMBERED begins.
 
     Args:
         source: Function that DALI calls for the inputs of each batch, images and labels encoded (`Loader._read`).
         device: "cpu", or "gpu" to decode images on the GPU and put all outputs there but the highest classes.
         image: Size and type of the images that the program takes.
         augmented: True for training, False for an evaluation.
-        renumbered: Whether the numbers in label files are replaced by those of a table, RENUMBERED. Only then are row
-            starts fed, which say where the sample's row of it begins.
+        renumbered: Whether the numbers in label files are replaced by those of RENUMBERED.
     """
-    kinds_of_row_start = [_KIND_OF_ROW_START] if renumbered else []
-    kinds_of_rest = _KINDS_OF_DRAWN if augmented else [_KIND_OF_VALID]
-    kinds = [*_KINDS_OF_IMAGE_AND_LABEL, *kinds_of_row_start, *kinds_of_rest]
-    image_bytes, label_bytes, *further_inputs = loader.inputs(source, kinds)
-    row_start = further_inputs.pop(0) if renumbered else None
-
-    images = fn.decoders.image(image_bytes, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
-    labels = fn.decoders.image(label_bytes, device="cpu", output_type=types.GRAY)
-    valid = []
+    kinds = dict(_KINDS_OF_IMAGE_AND_LABEL)  # by the input's name, in the order of `source`
+    if renumbered:
+        kinds["row_start"] = _KIND_OF_ROW_START
     if augmented:
-        drawn = _Drawn(*further_inputs)
+        kinds |= _KINDS_OF_DRAWN._asdict()
+    else:
+        kinds["valid"] = _KIND_OF_VALID
+    nodes = loader.inputs(source, list(kinds.values()))
+    fed = dict(zip(kinds, nodes, strict=True))
+
+    images = fn.decoders.image(fed["image"], device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
+    labels = fn.decoders.image(fed["label"], device="cpu", output_type=types.GRAY)
+    if augmented:
+        drawn = _Drawn(**{name: fed[name] for name in _Drawn._fields})
         images = _augmented_images(images, drawn, image)
         labels = _augmented_labels(labels, drawn, image)
     else:
         images = _normalized(images, image, mirror=0)
-        valid = further_inputs  # a list of one node
-    if row_start is not None:
-        labels = _renumbered(labels, row_start)
+    if renumbered:
+        labels = _renumbered(labels, fed["row_start"])
 
     highest_plus_1 = _highest_class_plus_1(labels)  # on the CPU, so that the host need not wait for a GPU
-    fed_to_program = [fn.squeeze(labels, axes=[2]), *valid]
+    fed_to_program = [fn.squeeze(labels, axes=[2])]
+    if not augmented:
+        fed_to_program.append(fed["valid"])
     if device == "gpu":
         fed_to_program = [output.gpu() for output in fed_to_program]
     return images, highest_plus_1, *fed_to_program

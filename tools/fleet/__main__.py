@@ -86,8 +86,8 @@ def report_as_text(judged: Judged, changes_since: Sequence[Change]) -> str:
     lines += [f"doubt     {doubt}" for doubt in judged.doubts]
     lines.append(f"left out  {', '.join(judged.left_out_hosts) or 'none'}")
     lines.append(f"good      {','.join(judged.good_hosts)}")
-    # What a terminal takes as a command is escaped: the record may be of others.
-    return "\n".join(visible(line, len(line)) for line in lines)
+    # What a terminal takes as a command is escaped: the record may be of others. No line is cut.
+    return "\n".join(visible(line, limit=len(line)) for line in lines)
 
 
 def _first_column(check: str) -> str:

@@ -111,7 +111,7 @@ class RankMeasurements:
         if with_disk:
             self.measurements.append(of_one_metric("disk_s_per_gib", self._disk_s_per_gib))
         self.measurements.append(of_one_metric("input_s", self._input_s))
-        self.step_times_s: list[float] = []  # of each training step of the turn
+        self.step_times_s: list[float] = []  # of each step since the turn began
 
     def take_turn(self, failed_metrics: Container[str]) -> Turn:
         """Take each measurement once; return the values, and the reasons of those that failed.
