@@ -85,7 +85,7 @@ def recognise(path: str | os.PathLike[str]) -> str:
     signs_to_find = {name: _sign_of_row(format) for name, format in FORMATS.items()}  # of formats without a row so far
     line_of_first_row: dict[str, int] = {}  # by the format's name
     line = 0  # after the loop, the number of lines
-    with _open_unpacked(path) as stream:
+    with open_unpacked(path) as stream:
         for line, text in enumerate(Lines(stream).texts(), 1):  # all lines: rows of a second format may follow
             for name in _formats_of_row(text, signs_to_find):
                 line_of_first_row[name] = line
@@ -127,7 +127,7 @@ def _formats_of_row(text: str, signs: Mapping[str, RowSign]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a log and yield a stream of its bytes, unpacked if it is a gzip file.
 
     Args:
@@ -163,7 +163,7 @@ def _is_packed(path: str | os.PathLike[str]) -> bool:
     Args:
         path: The log.
     """
-    with _open_unpacked(path) as stream:
+    with open_unpacked(path) as stream:
         return stream.read(8).startswith(PACKED)
 
 
@@ -180,7 +180,7 @@ def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
     digest = hashlib.sha256()
     lines = 0
     last_byte = b"\n"
-    with _open_unpacked(path) as stream:
+    with open_unpacked(path) as stream:
         while data := stream.read(1 << 17):
             digest.update(data)
             lines += data.count(b"\n")
@@ -318,7 +318,7 @@ def _read(path: str | os.PathLike[str], name: str, span: LineRange) -> FormatRea
             with the path.
         OSError: The log cannot be opened.
     """
-    with _open_unpacked(path) as stream:
+    with open_unpacked(path) as stream:
         reader = FORMATS[name](Lines(stream, span))
         try:
             reader.read()

@@ -1,6 +1,5 @@
 """Sections on where it all comes from: the check's findings, the runs' provenance, commands, quoted log lines."""
 
-import io
 import itertools
 import os
 import re
@@ -11,8 +10,11 @@ from typing import Any
 
 from runlog import schema
 from runlog.digits import counted
-from runlog.reader import dataclass_of, open_log
+from runlog.reader import dataclass_of
 from runlog.text import called, visible
+from scoring.importers import open_unpacked
+from scoring.importers.lines import Lines as LogLines
+from scoring.importers.text import CUT
 from scoring.record import FACTS, Record, config_of, section
 from scoring.report import blocks
 from scoring.report.blocks import (
@@ -34,7 +36,7 @@ from scoring.report.blocks import (
 from scoring.report.content import Group, Report, ReportedRun
 from scoring.report.topology import tables_of_gpu_links
 
-LINE_BYTES = 8192  # of a line that is read to be quoted
+LINE_CHARS = 8192  # of a line that is read to be quoted
 QUOTED_CHARS = 600  # of a log line; a longer one is cut, and says so
 TITLES_OF_SECTIONS = {  # of the header of our own logs
     "hardware": "Hardware",
@@ -501,16 +503,16 @@ def _quoted_lines(run: ReportedRun, line_numbers: set[int]) -> Lines:
 
 
 def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
-    """Read the wanted lines of a log, and return their texts by line number, each cut after LINE_BYTES bytes.
+    """Read the wanted lines of a log, and return their texts by line number, each cut after LINE_CHARS characters.
 
     Args:
-        file: Path of the log.
+        file: Path of the log, which may be a gzip file.
         wanted: Line numbers, counted from 1. A line that the log does not have is left out.
     """
     texts = {}
     last_wanted = max(wanted, default=0)
-    with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
-        for number, line in enumerate(itertools.islice(stream, last_wanted), 1):
+    with open_unpacked(file) as stream:
+        for number, text in enumerate(itertools.islice(LogLines(stream).texts(), last_wanted), 1):
             if number in wanted:
-                texts[number] = line[:LINE_BYTES].rstrip(b"\r\n").decode("utf-8", "replace")
+                texts[number] = text[:LINE_CHARS].rstrip(f"\r{CUT}")
     return texts

@@ -1,10 +1,12 @@
 """`python -m scoring report`, through its command; the page also in a real headless Chromium (slow)."""
 
 import csv
+import gzip
 import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.scoring import pages
 from tests.scoring.pages import Parsed, assert_self_contained, findings_of, page_of, report, values_of, write_log
-from tests.scoring.samples import folder_of
+from tests.scoring.samples import folder_of, steady_log
 
 # ------------------------------------------------------------------------------------------------ the page
 
@@ -41,6 +43,20 @@ def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(tmp_path:
     window = next(at for at, text in enumerate(lines, 1) if '"step": 25,' in text)
     wanted = [window, *(at for at, text in enumerate(lines, 1) if '"seed"' in text or "eval_accuracy" in text)]
     assert set(wanted) <= set(quoted) and f"#run-1-line-{window}" in page.hrefs
+
+
+def quoted_lines(page: Parsed) -> list[str]:
+    return [page.by_id[identity] for identity in page.ids if identity and identity.startswith("run-1-line-")]
+
+
+@pytest.mark.parametrize("change", [gzip.compress, lambda text: text.decode().encode("utf-16")])
+def test_a_log_of_other_bytes_is_quoted_as_its_text(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Packed, or as Windows' shell redirects."""
+    log = steady_log(tmp_path, "run.log", writer="paddleseg")
+    quoted = quoted_lines(page_of(tmp_path, log))
+    log.write_bytes(change(log.read_bytes()))
+    assert "replicas 8, status" in "".join(quoted)
+    assert quoted_lines(page_of(tmp_path, log)) == quoted
 
 
 def test_no_number_of_a_table_stands_without_its_lines(tmp_path: Path) -> None:
