@@ -13,6 +13,7 @@ from typing import Any
 
 from harness import child, env, memory, network, nvidia
 from harness.processes import send_native_output_to_stderr
+from runlog.digits import counted
 from runlog.errors import INTERRUPTED, INTERRUPTED_STATUS, RunError, message_of
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
@@ -119,7 +120,7 @@ def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
     with nvidia.opened() as (handles, why_some_are_missing):
         if len(handles) < wanted:
             reason = f" ({why_some_are_missing})" if why_some_are_missing else ""
-            has = f"{host} has {len(handles)} GPUs{reason}"
+            has = f"{host} has {counted(len(handles), 'GPU')}{reason}"
             raise ValueError(f"DGXNGPU={wanted}: {has}: set it to fewer, or DEVICE=cpu")
         gpus = [nvidia.gpu_of(handle) for handle in handles[:wanted]]
     if checks_precision:  # CUDA's libraries would silently compute in another one

@@ -18,6 +18,7 @@ import numpy as np
 from harness.hooks.watchdog import WATCHDOG
 from program.arrays import Array
 from runlog import schema
+from runlog.digits import counted
 
 READERS = 16  # threads: a network disk answers each question late
 FILES_AT_ONCE = 4096
@@ -134,7 +135,8 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     for part, names, contents in (("training", train_names, train), ("evaluation", eval_names, evaluation)):
         repeated = _repeated(names)
         if repeated:
-            notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
+            files = counted(len(repeated), "file")
+            notes.append(f"the {part} set names {files} more than once, the first is {repeated[0]}")
             notes += _note_on_contradictions(part, names, contents)
         notes += _note_on_shared_labels(part, names, contents)
         labels = contents.labels  # an array where they are class numbers
@@ -147,7 +149,8 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     if not _are_record_numbers(train.names):  # else both parts count their records from 0: equal names mean nothing
         in_both = sorted(set(train_names) & set(eval_names))
     if in_both:
-        notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
+        files = counted(len(in_both), "file")
+        notes.append(f"training and evaluation have {files} in common, the first is {in_both[0]}")
     else:
         notes += _note_on_copies(train, evaluation)
     return notes
@@ -213,8 +216,8 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
         return []
     first = next(iter(contradicted))
     return [
-        f"the {part} set gives {len(contradicted)} files more than one label, the first is {first}: correct its "
-        "list, as only one can be right"
+        f"the {part} set gives {counted(len(contradicted), 'file')} more than one label, the first is {first}: correct "
+        "its list, as only one can be right"
     ]
 
 
@@ -238,8 +241,8 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
         return []
     image, first = next(iter(others.items()))
     return [
-        f"the {part} set gives {len(others)} images the label file of another image, the first is {image}, with that "
-        f"of {first}: see that its list names the right files"
+        f"the {part} set gives {counted(len(others), 'image')} the label file of another image, the first is {image}, "
+        f"with that of {first}: see that its list names the right files"
     ]
 
 
@@ -286,7 +289,7 @@ def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[st
         return []
     sample = int(np.flatnonzero(evaluation.labels == untrained[0])[0])
     return [
-        f"the evaluation set has {len(untrained)} classes that the training set has no image of, the first is "
+        f"the training set has no image of {len(untrained)} of the evaluated classes, the first is "
         f"{untrained[0]} ({evaluation.names[sample]}): see that the labels of both count from the same number"
     ]
 

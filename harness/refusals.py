@@ -84,13 +84,13 @@ def _refusals_of_cluster(job: Job) -> Iterator[str]:
     groups = cluster.switch_groups.split(",")
     if cluster.switch_groups and len(groups) != cluster.dgxnnodes:
         yield (
-            f"SWITCH_GROUPS={cluster.switch_groups}: names {len(groups)} groups: give one for each of the "
+            f"SWITCH_GROUPS={cluster.switch_groups}: names {counted(len(groups), 'group')}: give one for each of the "
             f"{cluster.dgxnnodes} HOSTS"
         )
     numa_nodes = cluster.rank_numa.split(",")
     if cluster.rank_numa and len(numa_nodes) < cluster.dgxngpu:
         yield (
-            f"RANK_NUMA={cluster.rank_numa}: names {len(numa_nodes)} NUMA nodes: give one for each of the "
+            f"RANK_NUMA={cluster.rank_numa}: names {counted(len(numa_nodes), 'NUMA node')}: give one for each of the "
             f"DGXNGPU={cluster.dgxngpu} ranks of a node, or set it to nothing"
         )
 

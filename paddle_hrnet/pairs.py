@@ -359,8 +359,8 @@ def _notes_on_others(folder: Path, others: list[Path]) -> tuple[str, ...]:
     if not others:
         return ()
     return (
-        f"{folder} has {len(others)} files or folders that are not CITY/NAME{IMAGE_END} and are passed over, the first "
-        f"is {others[0]}",
+        f"{folder}: passed over {counted(len(others), 'path')} other than CITY/NAME{IMAGE_END}, the first is "
+        f"{others[0]}",
     )
 
 

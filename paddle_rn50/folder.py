@@ -265,8 +265,8 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
     if count >= classes:
         return ""
     return (
-        f"{folder} has {count} class folders, the recipe {classes} classes: they are numbered from 0 to {count - 1} "
-        "by name"
+        f"{folder} has {counted(count, 'class folder')}, the recipe {classes} classes: they are numbered from 0 to "
+        f"{count - 1} by name"
     )
 
 
@@ -309,7 +309,7 @@ def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:
     if not others:
         return ""
     return (
-        f"{root / part} has {len(others)} files that are no images of a class folder and are passed over, the first is "
+        f"{root / part}: passed over {counted(len(others), 'file')} other than images of a class folder, the first is "
         f"{root / others[0]}"
     )
 
@@ -342,7 +342,7 @@ def class_folders(root: Path, part: str) -> ClassFolders:
         images, other_files = _files_below(root, f"{part}/{name}")
         others += other_files
         if not images:
-            held = f" but {len(other_files)} other files, as {root / other_files[0]}" if other_files else ""
+            held = f" but {counted(len(other_files), 'other file')}, as {root / other_files[0]}" if other_files else ""
             raise ValueError(f"{root / part / name}: this class folder has no image{held}: fill it or remove it")
         paths += images
         labels += [label] * len(images)

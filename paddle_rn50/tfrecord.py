@@ -101,7 +101,7 @@ def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> Non
         number = int(numbers["number"]) if numbers else None
         is_second_with_number = number in present  # such as one with the ending .tfrecord and one without
         if not is_of_set or is_second_with_number:
-            raise ValueError(f"{file}: is none of the {count} files that {files[0].name} is of: move it elsewhere")
+            raise ValueError(f"{file}: is not of the set of {files[0].name}: move it elsewhere")
         present.add(number)
     if len(files) != count:
         raise ValueError(f"{root}: has {len(files)} of the {count} files {pattern}: restore the others")

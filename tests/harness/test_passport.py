@@ -41,9 +41,9 @@ def test_what_is_odd_is_noted(root: Path, again: str) -> None:
     (root / "train_list.txt").write_text(text + f"{again} 3\n./val/02.jpeg 2\n")
     (root / "val_list.txt").write_text("val/02.jpeg 5\nval/03.jpeg 5\n")
     assert surveyed(root).notes == [
-        "the training set names 1 files more than once, the first is train/03.jpeg",
+        "the training set names 1 file more than once, the first is train/03.jpeg",
         "the evaluation set has one class alone, 5: there is nothing to tell apart",
-        "1 files are trained on and evaluated, the first is val/02.jpeg",
+        "training and evaluation have 1 file in common, the first is val/02.jpeg",
     ]
     (root / "val/03.jpeg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"val/03\.jpeg: is empty: replace"):
@@ -84,14 +84,14 @@ def test_a_file_with_two_labels_is_noted(root: Path) -> None:
         listing.write("train/02.jpeg 2\n./train/03.jpeg 4\n")
     repeated, contradicted = surveyed(root).notes
     assert repeated == "the training set names 2 files more than once, the first is train/02.jpeg"
-    assert contradicted.startswith("the training set gives 1 files more than one label, the first is train/03.jpeg: ")
+    assert contradicted.startswith("the training set gives 1 file more than one label, the first is train/03.jpeg: ")
 
 
 def test_labels_that_begin_at_1_in_one_part_are_noted(root: Path) -> None:
     text = (root / "val_list.txt").read_text()
     lines = [line.split() for line in text.splitlines()]
     (root / "val_list.txt").write_text("".join(f"{path} {int(label) + 3}\n" for path, label in lines))
-    said = "the evaluation set has 1 classes that the training set has no image of, the first is 10 (val/07.jpeg)"
+    said = "the training set has no image of 1 of the evaluated classes, the first is 10 (val/07.jpeg)"
     found = passport.survey(data.find(root, "train", 20), data.find(root, "val", 20), print)
     assert found.notes == [f"{said}: see that the labels of both count from the same number"]
 

@@ -33,7 +33,7 @@ def test_what_is_passed_over_in_cityscapes_folders_is_noted(root: Path) -> None:
     assert data.find(root, "train", CLASSES) == found and found.notes == ()
     (folder / "town/t9_leftImg8bit.jpg").write_bytes(b"image")
     (folder / "village").symlink_to(root / "absent")
-    said = f"{folder} has 2 files or folders that are not CITY/NAME_leftImg8bit.png and are passed over, the first is "
+    said = f"{folder}: passed over 2 paths other than CITY/NAME_leftImg8bit.png, the first is "
     assert data.find(root, "train", CLASSES).notes == (f"{said}{folder}/town/t9_leftImg8bit.jpg",)
 
 
@@ -62,7 +62,7 @@ def test_an_image_with_the_label_of_another_is_noted(root: Path) -> None:
     (root / "train.txt").write_text("".join(f"{image} {label}\n" for image in [images[0], *images]))
     found = passport.survey(data.find(root, "train", CLASSES), data.find(root, "val", CLASSES), print)
     repeated, shared = found.notes
-    assert repeated == f"the training set names 1 files more than once, the first is {images[0]}"
+    assert repeated == f"the training set names 1 file more than once, the first is {images[0]}"
     said = f"the training set gives 2 images the label file of another image, the first is {images[1]}, with that of "
     assert shared == f"{said}{images[0]}: see that its list names the right files"
 

@@ -123,7 +123,7 @@ def test_files_of_no_class_are_named(root: Path, path: str, capsys: pytest.Captu
     (root / path).parent.mkdir(exist_ok=True)
     (root / path).write_text("no image of a class")
     images = data.find(root, "train", 10)
-    note = f"{root}/train has 1 files that are no images of a class folder and are passed over, "
+    note = f"{root}/train: passed over 1 file other than images of a class folder, "
     assert images.notes == (f"{note}the first is {root / path}",) and len(images) == 40
     pack_lists.write_lists(root, None)
     assert capsys.readouterr().err == f"warning: {images.notes[0]}\n"

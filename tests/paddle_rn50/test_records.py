@@ -212,10 +212,10 @@ def test_wrong_tfrecord_files_are_named(tmp_path: Path) -> None:
     ("names", "said"),
     [
         (["train-00000-of-00002.tfrecord"], r": has 1 of the 2 files train-\*-of-\*: restore the others"),
-        (["train-00000-of-00002", "train-00000-of-00003"], r"/train-00000-of-00003: is none of the 2 files that "),
-        (["train-00000-of-00002", "train-00000-of-00002 (1)"], r" \(1\): is none of the 2 files that train-00000-of-"),
-        (["train-00000-of-00002", "train-0-of-2"], r"/train-00000-of-00002: is none of the 2 files that train-0-of-2 "),
-        (["train-00000-of-00001", "train-00000-of-00001.md5"], r"\.md5: is none of the 1 files that train-00000-of-"),
+        (["train-00000-of-00002", "train-00000-of-00003"], r"/train-00000-of-00003: is not of the set of "),
+        (["train-00000-of-00002", "train-00000-of-00002 (1)"], r" \(1\): is not of the set of train-00000-of-"),
+        (["train-00000-of-00002", "train-0-of-2"], r"/train-00000-of-00002: is not of the set of train-0-of-2: "),
+        (["train-00000-of-00001", "train-00000-of-00001.md5"], r"\.md5: is not of the set of train-00000-of-"),
     ],
 )
 def test_a_numbered_set_is_whole_and_alone(tmp_path: Path, names: list[str], said: str) -> None:

@@ -125,7 +125,7 @@ def test_a_pipe_is_no_key(folder: Path, capfd: pytest.CaptureFixture[str]) -> No
     [
         ("train_list.txt", "train_list.txt: is a pipe, a socket or a device: name a file"),
         ("train.rec", "train.rec: is a pipe, a socket or a device: name a file"),
-        ("train/b/1.jpg", "train/b: this class folder has no image but 1 other files, as set/train/b/1.jpg"),
+        ("train/b/1.jpg", "train/b: this class folder has no image but 1 other file, as set/train/b/1.jpg"),
     ],
 )
 def test_a_pipe_in_a_data_set_is_no_part_of_it(part: str, message: str) -> None:

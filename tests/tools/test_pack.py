@@ -239,7 +239,7 @@ def test_what_training_could_not_say_of_records_is_said_before(source: Path, tmp
     Image.new("CMYK", (40, 40)).save(ink, "JPEG")
     (source / "train/00.jpeg").write_bytes(ink.getvalue().replace(b"\xff\xee\x00\x0eAdobe", b"\xff\xee\x00\x0eOther"))
     said = packed(source, tmp_path / "packed")
-    assert "warning: 1 files are trained on and evaluated, the first is train/03.jpeg\n" in said
+    assert "warning: training and evaluation have 1 file in common, the first is train/03.jpeg\n" in said
     assert f"warning: {source}/train/00.jpeg: is a CMYK JPEG without Adobe's marker: " in said
     (source / "val/01.jpeg").write_bytes(b"")
     status, said = run(source, tmp_path / "other")
