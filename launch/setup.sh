@@ -198,7 +198,13 @@ for tool in flock:util-linux setpriv:util-linux xargs:findutils; do # that a con
   command -v "${tool%:*}" >/dev/null || fail "${tool%:*} is not here, and set-up needs it:" \
     "$(system_install "${package}" "${package}" "${package}" "${package}")"
 done
-{ exec 9>.venv.lock; } 2>/dev/null || fail "${PWD} cannot be written: clone it to a folder of your own"
+if ! { exec 9>.venv.lock; } 2>/dev/null; then
+  # As of a .venv made by a Python in /root, or by one that was removed.
+  [[ ! -L "${VENV}/bin/python" || -x "${VENV}/bin/python" ]] || fail "${VENV}/bin/python is a link to" \
+    "$(realpath -m "${VENV}/bin/python"), which is absent or which you may not run: have the owner of ${PWD} make ${VENV}" \
+    "by a Python that you may run, too, or clone it to a folder of your own"
+  fail "${PWD} cannot be written: clone it to a folder of your own"
+fi
 flock -n 9 || { echo "setup: another start is installing: waiting for it" && flock 9; }
 trap 'rm -rf .venv.new .venv.tmp' EXIT # the venv that is being made, and temporary files
 trap 'kill ${child} 2>/dev/null; exit 143' TERM

@@ -99,6 +99,9 @@ def test_a_checkout_that_cannot_be_written_is_told_in_one_line(checkout: Path) -
     """The line of bash stood before it: ".venv.lock: Permission denied". Root may write all but onto a folder."""
     (checkout / ".venv.lock").mkdir()
     refused(setup(checkout), f"{checkout} cannot be written: clone it to a folder of your own")
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/bin/python").symlink_to("/root/none/python3")
+    refused(setup(checkout), ".venv/bin/python is a link to /root/none/python3, which is absent or which you may not")
 
 
 def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -> None:
