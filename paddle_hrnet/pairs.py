@@ -249,6 +249,8 @@ def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[
     for path in (image, label):
         fault = folders.fault(path)
         if fault:
+            if path.endswith(LABEL_END):
+                fault += f" (its {LABEL_IDS_END} would do, too)"
             raise ValueError(f"{listed.where}: {root / path} {fault}: restore it or remove it from the list")
     return image, label
 

@@ -230,6 +230,7 @@ BITS = "has 8 bits of"
         ("one/path.png\n", r"train\.txt:1: 'one/path\.png' has not two paths: write 'image label'"),
         ("a b c\n", r"train\.txt:1: .* has not two paths"),
         (f"{IMAGE} gtFine/none.png\n", r"train\.txt:1: .*gtFine/none\.png is absent"),
+        (f"{IMAGE} a_gtFine_labelTrainIds.png\n", r"TrainIds\.png is absent \(its _gtFine_labelIds\.png would do"),
         (f"none.png {LABEL}\n", r"train\.txt:1: .*none\.png is absent"),
     ],
 )
