@@ -139,8 +139,16 @@ def _hint_at_near(root: Path, part: str) -> str:
 
     Returns:
         The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if no folder within or above `root` has the
-        part, and none in it has another name for the part.
+        part, and none in it has another name for the part, nor a file of records.
     """
+    records = sorted(root.glob(f"*{part}*.rec"))  # as im2rec names them
+    if len(records) == 1:
+        return f"; is {records[0]} meant? rename it {part}.rec, and its index {part}.idx"
+    if records:
+        return (
+            f"; are {records[0]} and {len(records) - 1} more meant? make one {part}.rec of them, with its index "
+            f"{part}.idx: im2rec without --chunks does"
+        )
     for name in NAMES_OF_VAL if part == "val" else ():
         if (root / name).is_dir():
             return f"; is {root / name}/ meant? rename it {part}/"

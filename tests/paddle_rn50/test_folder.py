@@ -347,6 +347,21 @@ def test_a_part_under_the_name_of_other_tools_is_named(root: Path, name: str) ->
         data.find(root, "val", 10)
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["imagenet_train.rec"], r"; is .*_train\.rec meant\? rename it train\.rec, and its index train\.idx$"),
+        (["train_0.rec", "train_1.rec"], r"; are .*/train_0\.rec and 1 more meant\? make one train\.rec of them, "),
+    ],
+)
+def test_records_under_another_name_are_named(tmp_path: Path, names: list[str], said: str) -> None:
+    """A list or class folders were asked for."""
+    for name in (*names, "val.rec"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=said):
+        data.find(tmp_path, "train", 10)
+
+
 # ---- forms that are not read
 
 
