@@ -302,7 +302,7 @@ class Checker:
         self._collector.add_breach(rule, event.line, actual, f"{event.key} is {wanted.words}")
 
     def take_open_end(self) -> None:
-        """Report a log whose last line has no end, as that of a log which was cut. Call it before `finish`."""
+        """Report a last line without a line end, which a cut log leaves. Call it before `finish`."""
         actual = "the last line has no end, as where a log was cut"
         self._collector.add_breach(_DAMAGED, None, actual, "whole lines", severity="warning")
 

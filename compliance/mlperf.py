@@ -233,7 +233,7 @@ def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
 
 
 def scored(ruleset: str) -> list[str]:
-    """Return the benchmarks that can have results in a round: those of MLPerf in that round, and this project's own.
+    """Return the benchmarks of a round: those of MLPerf, and this project's own.
 
     Args:
         ruleset: The version of the rules of the round, such as 4.0.0.

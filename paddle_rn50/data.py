@@ -240,7 +240,7 @@ def _normalization(image: ImageFormat) -> dict[str, Any]:
 
 
 def _hints(width: int, height: int) -> dict[str, int]:
-    """Return the options with which a GPU's image decoder reserves memory when it starts, so that it takes no more.
+    """Return options that let a GPU's image decoder reserve all of its memory at the start.
 
     Args:
         width: Width of the largest image in pixels.

@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def fixed_scale(self) -> float:
-        """The factor at which the gradients start and by which the update divides them; 0 if the scale is dynamic."""
+        """The fixed loss scale, a factor of all gradients until the update; 0 if it is dynamic, 1 if there is none."""
         if self.strategy.auto or self.precision.dtype != "float16":
             return 1.0
         return self.loss_scale

@@ -53,7 +53,7 @@ def _without_prints_and_files() -> Iterator[None]:
 
 
 def _with_fast_insertions() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which Paddle inserts an operator without comparing the whole program with that of C++.
+    """Return a context in which Paddle inserts operators fast: it no longer compares the whole program with C++'s copy.
 
     The time of all these comparisons would grow with the square of the program's length.
     """

@@ -20,7 +20,7 @@ def refuse_missing_folder(file: Path) -> None:
 
 
 def replace_whole_file(path: Path, text: str) -> None:
-    """Put a new file in the place of another one, which stays as it was if the new one cannot be written as a whole.
+    """Replace a file by a new one. If the new one cannot be written whole, the old one stays as it was.
 
     Args:
         path: The file, which need not be there. If it is a link, the file that the link leads to is replaced.

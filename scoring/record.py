@@ -246,7 +246,7 @@ class Record:
         return steps_up_to_first > second.steps
 
     def resumes_run_of(self, earlier: "Record") -> bool:
-        """Return whether this log of ours is of a run that went on from a checkpoint of the run of another log.
+        """Return whether the run of this log went on from a checkpoint of another log's run. Both logs are ours.
 
         A resumed run has the seed of the run that wrote its checkpoint. That run has not finished.
 

@@ -28,7 +28,7 @@ Operators = list[Operator]
 
 
 def operators_in_order(update_programs: Sequence[Any]) -> Operators:
-    """Return the operators of the programs that make one update of the weights, in the order in which they run.
+    """Return all operators of one update of the weights, in the order they run in.
 
     Only the last program, the main one, sums gradients over the ranks. It does so in buckets of one gradient or more,
     each by one all-reduce operator.

@@ -536,7 +536,7 @@ def _sensor_cells(gpu: JsonObject) -> list[str]:
 
 
 def _held_back_by(gpu: JsonObject) -> Text:
-    """Return the reasons for which a GPU runs at a lower clock; empty if there is none, "-" if they are not known."""
+    """Return why a GPU runs at a lower clock; empty if it does not, "-" if that is not known."""
     reasons = gpu.get("throttle")
     if not isinstance(reasons, list):
         return _plain("-")

@@ -231,7 +231,7 @@ class _FileJudge:
         return joined_result.finding_on_event("metadata", event.line, wanted, shown(event, "metadata"))
 
     def _finding_if_alternative_is_missing(self, key_result: KeyResult) -> Finding | None:
-        """Return a finding if a key has no event, and neither has its alternative key, of which one would do.
+        """Return a finding if neither a key nor its alternative has an event; one of them would do.
 
         Args:
             key_result: The result of the key, with its rule and its number of events.
@@ -424,7 +424,7 @@ def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[
 
 
 def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Finding:
-    """Return the finding on an event for which a check raises an exception, so that the official checker crashes.
+    """Return the finding on an event that makes a check raise an exception, which crashes the official checker.
 
     Args:
         check: The check.

@@ -325,7 +325,7 @@ def _compile_arithmetic(node: ast.BinOp) -> Expression:
 
 
 def _is_power_of_any_size(node: ast.BinOp) -> bool:
-    """Return whether an operation is a power that may have any number of digits, as that of two whole numbers has.
+    """Return whether an operation is a power whose result may have any number of digits, as with two whole numbers.
 
     With a float for its exponent, such as `2.0`, a power has the size of a float.
 

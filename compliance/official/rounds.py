@@ -75,7 +75,7 @@ def round_of(ruleset: str) -> str:
 
 
 def runs_in_convergence_test(benchmark: str) -> int | None:
-    """Return the number of runs for which rcp_checker tests a benchmark; None if that tool does not know it.
+    """Return how many runs rcp_checker wants of a benchmark; None if it does not know the benchmark.
 
     Args:
         benchmark: The name of the benchmark, such as "resnet".

@@ -396,7 +396,7 @@ def _check_best(
 
 
 def _check_rise_to_target(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
-    """Report that the accuracies leap to the target at the last evaluation, or else that too few of them rise.
+    """Report accuracies that leap to the target at the last evaluation, or else accuracies of which too few rise.
 
     Args:
         evaluations: At least two evaluations, in the order of the log. The last one is the first that reached the

@@ -69,7 +69,7 @@ def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensor
 
 
 def _line(run: LoggedRun) -> int:
-    """Return the line that is blamed for the header: that of run_summary, as `LoggedRun` keeps no lines of headers."""
+    """Return the line that a fault of the header is shown at: that of run_summary. The header's own are not kept."""
     return run.first_event(schema.RUN_SUMMARY).line
 
 

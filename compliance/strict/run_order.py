@@ -335,7 +335,7 @@ class RunOrder:
         self._open(epoch, "epoch")
 
     def _open(self, part: OpenPart, kind: str) -> None:
-        """Keep the block, epoch or evaluation that has started, unless it is the open one, which another rank starts.
+        """Keep a block, epoch or evaluation that has started, unless it is open because another rank has started it.
 
         Args:
             part: What has started.

@@ -70,7 +70,7 @@ def _remember_new_marks(
 def _earlier_submission_with(
     marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
 ) -> _FirstSeen | None:
-    """Return the log in which a mark of a run was seen first, if that was in another submission.
+    """Return the log of another submission that showed a run's mark first; None if no other did.
 
     The marks are tried in their order, which begins with the strongest evidence.
 

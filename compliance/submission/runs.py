@@ -262,7 +262,7 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
 
 
 class _Seed(NamedTuple):
-    """An event that logs a seed, and the key by which the seed is compared with those of other runs."""
+    """An event that logs a seed, and the key under which other runs' seeds are compared with it."""
 
     event: Event
     key: tuple[str, ...]
@@ -463,7 +463,7 @@ def _rule_on_differences(names: Sequence[str], first: LoggedRun, run: LoggedRun,
 
 
 def _differences_in_words(names: Sequence[str], actual: JsonObject, wanted: JsonObject, name_of_first: str) -> str:
-    """Return the first three values that differ, each with that of the first run, and how many more there are.
+    """Return in words the first three values that differ from the first run's, and how many more do.
 
     Args:
         names: Names of the values that differ, at least one.

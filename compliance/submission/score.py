@@ -428,7 +428,7 @@ def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: Submissio
 
 
 def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
-    """Return a sentence that says that too many runs failed, and by which rules.
+    """Return a sentence saying that too many runs failed, with the rules they broke.
 
     Args:
         judged: The runs as they are scored.

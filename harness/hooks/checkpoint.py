@@ -151,7 +151,7 @@ class Keeper(Hook):
 
     @property
     def last_good(self) -> str:
-        """Say in words which checkpoint is the last one written, and that a run can go on from it.
+        """Return a sentence that names the last checkpoint, from which a run can go on.
 
         If there is none, the text says so. This waits until the checkpoint is written, and every rank must ask.
         """

@@ -235,7 +235,7 @@ def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[
 
 
 def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
-    """Return the gradients of each data type in a list of its own, in the order in which they are given.
+    """Return one list of gradients for each data type; within a list their order stays as it was.
 
     Args:
         block: Block that declares the gradients.

@@ -347,7 +347,7 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
 
 
 def _side_in_pixels(image_shape: Sequence[int]) -> float:
-    """Return the side of an image [N, C, H, W]; if it is not a square, that of a square with as many pixels."""
+    """Return the side of a square image [N, C, H, W]; of any other, the side of a square with as many pixels."""
     return math.sqrt(math.prod(image_shape[2:]))
 
 

@@ -52,7 +52,7 @@ def _facts(record: Record) -> ResultFacts:
 
 
 def _samples(in_header: object, in_events: int | None) -> int | None:
-    """Return a number of samples of the data set that a log states: that of its header, or else that of its events.
+    """Return how many samples a data set has, by the log's header, or by its events if the header does not say.
 
     Args:
         in_header: What the header has, which may be of any type. Only logs of this project have a header.

@@ -422,7 +422,7 @@ def _check_counted_images(record: Record) -> Check | None:
 
 
 def _check_printed_rates(record: Record) -> Check | None:
-    """Compare the mean of the images/s that a log prints with the mean that its images and its seconds give.
+    """Compare the mean of the printed images/s with the rate that the images and seconds of the same rows give.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures. Those without a rate, images or
@@ -476,7 +476,7 @@ def check_rates_against_blocks(epochs: Sequence[Window], blocks: Sequence[Window
 
 
 def _seconds_at_printed_rates(rows: Sequence[Window]) -> float:
-    """Return how many seconds the images of all rows would take, those of each row at the rate that it prints.
+    """Return how many seconds the images of all rows take at the rates that the rows print.
 
     Args:
         rows: The rows. Each has images and a rate.

@@ -57,7 +57,7 @@ class Epoch:
 
 
 def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[Window]:
-    """Return the training figures of each epoch that stopped or that has a logged rate, in the order of their lines.
+    """Return the training figures of the epochs, in the order of their lines. An epoch needs an end or a logged rate.
 
     Args:
         events: The events of the run.

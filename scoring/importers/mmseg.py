@@ -127,7 +127,7 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_batch(self) -> None:
-        """Set the batch size of one device: that of the training loader, or else that of all loaders.
+        """Set the batch size of one device, from the training loader's settings, or else from those of all loaders.
 
         A configuration that is printed as its files stand may have two: that of a base file, and the one that replaces
         it. Then none is set, and a check records both.

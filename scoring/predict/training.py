@@ -120,7 +120,7 @@ class Assumed(NamedTuple):
 
 
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
-    """Return the facts from which the time to train is computed, and texts that say which of them are assumed.
+    """Return the facts that the time to train is computed from, and a text for each one that is assumed.
 
     Evaluation is assumed to be 3 (EVALUATION_SPEEDUP) times as fast as training.
 

@@ -133,7 +133,7 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 
 
 def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
-    """Compare a published figure with that of its logs, and return the verdict, the figure of the logs, and notes.
+    """Compare a published figure with the figure that its logs yield; return a verdict, the logs' figure, and notes.
 
     If the logs state other conditions than the report, such as another batch size, the published figure is not borne
     out, even if the two figures agree.

@@ -88,7 +88,7 @@ def _mode_of(group: Group) -> str:
 
 
 def _folder_of(group: Group) -> str:
-    """Return the folder in which a group's logs were found; runs of different folders are not in one group."""
+    """Return the folder of a group's logs. There is only one: runs of different folders form different groups."""
     folder = group.runs[0].given_folder
     if not folder:
         return "logs given by themselves"

@@ -119,7 +119,7 @@ def why_not_finite(losses: Array, kind: str) -> str:
 
 
 def why_constant(losses: Array) -> str:
-    """Say that no loss of [ranks, steps] differs from that of the step before; empty if any does."""
+    """Return a text saying that the losses [ranks, steps] never change from step to step; empty if any does."""
     if (losses[:, 1:] != losses[:, :-1]).any():
         return ""
     return f"{losses.shape[1]} losses are alike, and none differs from the one before: nothing was trained"

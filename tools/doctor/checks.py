@@ -531,7 +531,7 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
 
 
 def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
-    """Return on rank 0 how many seconds the clock of another rank is ahead of its own; any other rank gets 0.
+    """Return how many seconds another rank's clock is ahead of rank 0's. Only rank 0 gets the figure, the others get 0.
 
     Rank 0 and rank `other` must both call this, because they exchange messages. Rank 0 asks CLOCK_QUESTIONS times, and
     takes the answer that came back fastest as the most exact.

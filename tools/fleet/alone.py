@@ -329,7 +329,7 @@ def _values_by_metric(turns: Sequence[Turn]) -> dict[str, list[float]]:
 
 
 def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements, failed_metrics: Container[str]) -> Turn:
-    """Take a turn that begins at the same time on all ranks, so that what slows all of them cancels in a comparison.
+    """Take a turn that starts on all ranks at once. A comparison of ranks then cancels whatever slows them all.
 
     All ranks must call this together.
 

@@ -238,7 +238,7 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
 
 
 def _gpu_of(local_rank: int) -> Device:
-    """Return the name by which a person finds a rank's GPU, and the class of GPUs that it may be compared with.
+    """Return a rank's GPU as a person would name it, and the class of GPUs it is compared with.
 
     Args:
         local_rank: The rank's number on its node, which is the GPU's number among those that NVML shows.

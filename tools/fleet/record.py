@@ -230,7 +230,7 @@ def _check_repetitions(rank: arithmetic.Rank) -> None:
 
 
 def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
-    """Check that the ranks of a record are numbered 0, 1, 2, ... in their order, and that each host has a rank.
+    """Check that a record numbers its ranks 0, 1, 2, ... in order, and that each host has a rank.
 
     Args:
         entries: The ranks as the record has them. "rank" is a rank's number, and "unit" the index of its host.

@@ -128,7 +128,7 @@ def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
 
 
 def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
-    """Return the pairs of a round in which each node meets a node of its own group; `members` has the groups' nodes."""
+    """Return the pairs of a round in which each node meets one of its own group, of which `members` lists the nodes."""
     pairs_of_round = []
     for nodes in members.values():
         pairs_of_round += tournament_pairs(nodes, round_index)
