@@ -178,15 +178,19 @@ def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
         OSError: The log cannot be opened.
     """
     digest = hashlib.sha256()
-    lines = 0
-    last_byte = b"\n"
+    line_feeds = 0
+    carriage_returns = 0
+    last_byte = b""
     with open_unpacked(path) as stream:
         while data := stream.read(1 << 17):
             digest.update(data)
-            lines += data.count(b"\n")
+            line_feeds += data.count(b"\n")
+            carriage_returns += data.count(b"\r")
             last_byte = data[-1:]
 
-    if last_byte != b"\n":
+    lines = line_feeds or carriage_returns  # without any line feed, lines end with carriage returns
+    line_end = b"\n" if line_feeds else b"\r"
+    if last_byte not in (b"", line_end):
         lines += 1
     return Fingerprint(digest.hexdigest(), lines)
 

@@ -1,10 +1,11 @@
 """Lines of a log of any bytes, without colours, NUL bytes and mpirun's prefixes."""
 
+import io
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from runlog.reader import RANK_TAG
 from scoring.importers.text import CUT, MAX_ROW_CHARS
@@ -56,6 +57,29 @@ class TaggedLine(NamedTuple):
     label: int | None = None  # the number in another launcher's label, if the line seems to begin with one
 
 
+class _WithLineFeeds(io.RawIOBase):
+    """A stream of bytes with line feeds in place of carriage returns."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes into a buffer, and return how many; 0 at the end of the stream."""
+        data = self._stream.read(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(data)] = data
+        return len(data)
+
+
 class Restart(NamedTuple):
     """Two successive rows between which the step counter goes back."""
 
@@ -80,7 +104,7 @@ class Lines:
     """
 
     def __init__(self, stream: BinaryIO, span: LineRange = (1, None)) -> None:
-        self.stream = stream
+        self.stream = _with_ended_lines(stream)
         self.span = span
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
         self._first_lines: list[int] = []  # of each run that `confirm_run` has confirmed
@@ -250,6 +274,21 @@ class Lines:
             return TaggedLine(number, text, None, label=int(label[label.lastindex or 0]))
         self.ranks.setdefault(int(tag[1]), number)
         return _without_tags(number, text, tag)
+
+
+def _with_ended_lines(stream: BinaryIO) -> BinaryIO:
+    """Return a stream whose lines end with line feeds, also if they end with carriage returns alone.
+
+    Args:
+        stream: The log at its beginning. Without any line feed in it, its lines end with carriage returns.
+    """
+    has_line_feed = False
+    while block := stream.read(MAX_LINE_BYTES):
+        if b"\n" in block:
+            has_line_feed = True
+            break
+    stream.seek(0)
+    return stream if has_line_feed else io.BufferedReader(_WithLineFeeds(stream))
 
 
 def _text_of(raw: bytes) -> str:

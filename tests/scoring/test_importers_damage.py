@@ -48,6 +48,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "NUL bytes": lambda text: text.replace(b"loss", b"lo\x00ss"),
     "two bytes a character, as Windows' shell redirects": lambda text: text.decode().encode("utf-16-le"),
     "CR LF": lambda text: text.replace(b"\n", b"\r\n"),
+    "CR": lambda text: text.replace(b"\n", b"\r"),
     "CR CR LF": lambda text: text.replace(b"\n", b"\r\r\n"),
     "each line twice": lambda text: b"".join(line + line for line in text.splitlines(keepends=True)),
     "NaN losses": lambda text: re.sub(rb"(loss\"?\s?:?\s*)\d+\.\d+", rb"\1nan", text),
