@@ -140,10 +140,11 @@ class ProjectLog:
         A seed that is no whole number from 0 on and an unknown optimizer are faults, too.
         """
         run = self.run
-        for written_once in (schema.RUN_SUMMARY, schema.SEED):
-            count = run.number_of_events(written_once)
-            if count > 1:
-                yield Fault(run.first_event(written_once).line, f"{count} {written_once.key}; a run writes one")
+        keys_of_one_event = [schema.INIT_START.key, schema.OPT_NAME.key, *own_log_rules().events_of_a_run]
+        for key in [*keys_of_one_event, *self._keys_of_optimizer()]:
+            count = run.event_counts[key]
+            if count > 1:  # a second one may say something else
+                yield Fault(run.first_events[key].line, f"{count} {key}; a run writes one")
         for seed in run.all_events[schema.SEED.key]:
             is_whole_number = fits(schema.SEED.value, seed.value)
             if not is_whole_number or seed.value < 0:
@@ -175,12 +176,16 @@ class ProjectLog:
         is_training = run.summary is not None and run.summary.mode == "train"
         if is_training and run.status == "success":
             needed_keys += own_log_rules().events_of_a_training
-        optimizer = run.stated_text(schema.OPT_NAME)
-        if optimizer in schema.OPTIMIZERS and not self._is_planned_by_paddle:
-            known = schema.OPTIMIZERS[optimizer]
-            needed_keys.append(known.warmup_epochs.key)
-            needed_keys += [event.key for event in known.hyperparameters.values()]
+        if not self._is_planned_by_paddle:
+            needed_keys += self._keys_of_optimizer()
         return needed_keys
+
+    def _keys_of_optimizer(self) -> list[str]:
+        """Return the keys of the hyperparameters of the run's optimizer; empty if the schema does not have it."""
+        optimizer = schema.OPTIMIZERS.get(self.run.stated_text(schema.OPT_NAME))
+        if optimizer is None:
+            return []
+        return [optimizer.warmup_epochs.key, *(event.key for event in optimizer.hyperparameters.values())]
 
     def _wrong_ending(self) -> Iterator[Fault]:
         """Yield what is wrong with the events abort_reason and telemetry_summary at the end of the log.

@@ -105,7 +105,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("before-run-start", run, lambda log: log.later("epoch_start", -60_000), "epoch_start"),
     ("epoch-time", run, lambda log: by.intervals(log, lambda took: [0, *took[1:]]), "*"),
     ("run-status", run, lambda log: log.repeat("run_stop").metadata("run_stop", -1, status="aborted"), "run_stop"),
-    ("own-log", run, lambda log: log.repeat("seed").value("seed", 7, -1), "seed"),
+    *(("own-log", run, lambda log, k=k: log.repeat(k).value(k, 7, -1), k) for k in ("seed", "sgd_opt_momentum")),
     ("own-log", run, lambda log: log.repeat("run_summary"), "run_summary"),
     ("own-log", run, lambda log: _with_two_sources(log), "*"),
     ("own-log", run, lambda log: log.change(
