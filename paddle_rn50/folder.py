@@ -149,6 +149,9 @@ def _hint_at_near(root: Path, part: str) -> str:
             f"; are {records[0]} and {len(records) - 1} more meant? make one {part}.rec of them, with its index "
             f"{part}.idx: im2rec without --chunks does"
         )
+    tfrecord = _hint_at_tfrecord(root, part)
+    if tfrecord:
+        return tfrecord
     for name in NAMES_OF_VAL if part == "val" else ():
         if (root / name).is_dir():
             return f"; is {root / name}/ meant? rename it {part}/"
@@ -156,6 +159,20 @@ def _hint_at_near(root: Path, part: str) -> str:
     near += sorted(path.parent for path in root.glob(f"*/{part}") if path.is_dir())
     near += [root / below for below in KAGGLES_FOLDERS if (root / below / part).is_dir()]
     return f"; is {near[0]} meant, which has {part}/?" if near else ""
+
+
+def _hint_at_tfrecord(root: Path, part: str) -> str:
+    """Return words for a message on the TFRecord file that may be meant where a part is absent; empty if there is none.
+
+    Args:
+        root: The folder that DATADIR names.
+        part: "train" or "val". Files of this part under a name by which they are read do not come here.
+    """
+    for pattern in (f"*{part}*.tfrecord*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
+        files = [file for file in sorted(root.glob(pattern)) if file.suffix != ".idx"]
+        if files:
+            return f"; is {files[0]} meant? TFRecord files are read as {root}/{part}*.tfrecord: rename them"
+    return ""
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:
@@ -342,6 +359,7 @@ def class_folders(root: Path, part: str) -> ClassFolders:
             f"{root / part}: has no class folders and no {LIST.format(part)} tells its labels: put the images into a "
             "folder for each class, or write the list: tools.pack --lists writes it, with --labels FILE for "
             "ImageNet's flat val/, where FILE is val.txt of Caffe's caffe_ilsvrc12.tar.gz or PaddleClas' val_list.txt"
+            f"{_hint_at_tfrecord(root, part)}"
         )
     paths: list[str] = []
     labels: list[int] = []

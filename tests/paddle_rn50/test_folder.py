@@ -351,12 +351,15 @@ def test_a_part_under_the_name_of_other_tools_is_named(root: Path, name: str) ->
     ("names", "said"),
     [
         (["imagenet_train.rec"], r"; is .*_train\.rec meant\? rename it train\.rec, and its index train\.idx$"),
+        (["set-train.tfrecord-00000-of-00001"], r"; is .*-of-00001 meant\? .* as .*/train\*\.tfrecord: rename them$"),
+        (["train/a.tfrecord.idx", "train/a.tfrecord"], r"val_list\.txt; is .*/train/a\.tfrecord meant\? TFRecord "),
         (["train_0.rec", "train_1.rec"], r"; are .*/train_0\.rec and 1 more meant\? make one train\.rec of them, "),
     ],
 )
 def test_records_under_another_name_are_named(tmp_path: Path, names: list[str], said: str) -> None:
     """A list or class folders were asked for."""
     for name in (*names, "val.rec"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match=said):
         data.find(tmp_path, "train", 10)
