@@ -14,6 +14,7 @@ from isal import isal_zlib
 from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
 from harness import encoded
+from runlog.digits import counted
 
 GREY, RGB, PALETTE = 0, 2, 3  # colour types of PNG
 COLOUR_TYPES = {0: "greyscale", 2: "RGB", 3: "a palette", 4: "greyscale with an alpha channel", 6: "RGB with alpha"}
@@ -144,7 +145,7 @@ def _is_but_must(depth: int, colour_type: int) -> str:
     Returns:
         Words such as "has 16 bits of RGB a pixel, must have 8", which the caller completes.
     """
-    return f"has {depth} bits of {COLOUR_TYPES.get(colour_type, colour_type)} a pixel, must have 8"
+    return f"has {counted(depth, 'bit')} of {COLOUR_TYPES.get(colour_type, colour_type)} a pixel, must have 8"
 
 
 # ---- files made plain for the decoder
