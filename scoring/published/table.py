@@ -94,7 +94,7 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
     """Return the rows of a CSV file as objects of a dataclass.
 
     Args:
-        path: The file. Its first line has the names of the columns, in any order.
+        path: The file. Its first line has the names of the columns, in any order. A byte-order mark may stand before.
         kind: The dataclass. It has a field for each column, and a field `line` for the number of the row's line.
 
     Raises:
@@ -103,10 +103,10 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
     """
     types = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
-    with path.open(newline="", encoding="utf-8", errors="replace") as text:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as text:
         reader = csv.DictReader(text)
         if set(reader.fieldnames or ()) != set(columns):
-            raise InputError(f"{path}:1: want the columns {', '.join(sorted(columns))}")
+            raise InputError(f"{path}:1: want the columns {', '.join(sorted(columns))}, separated by commas")
         rows = []
         for cells in reader:
             try:

@@ -312,7 +312,8 @@ def test_a_figure_of_an_unsaid_rule_is_not_accused(published_logs: Path, tmp_pat
     (tmp_path / log).write_text(text.replace("ips: 3", "ips: 2"), encoding="utf-8")
     rules = tmp_path / "map.csv"
     stated = log_rules.LOGS_CSV.read_text().splitlines(keepends=True)
-    rules.write_text(stated[0] + next(line.replace(",published", ",assumed") for line in stated if log in line))
+    rule = next(line.replace(",published", ",assumed") for line in stated if log in line)
+    rules.write_text(stated[0] + rule, encoding="utf-8-sig")  # with a byte-order mark, as spreadsheets write it
     done = command(tmp_path / log, "--map", rules, "--json")
     assert done.returncode == 2  # a file is no folder
     (tmp_path / "logs").mkdir()
@@ -374,7 +375,7 @@ def test_wrong_use_is_told_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"map\.csv:2: "):
             read_rows(broken, log_rules.Rule)
     broken.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match=r"map\.csv:1: want the columns"):
+    with pytest.raises(InputError, match=r"map\.csv:1: want the columns .*, separated by commas"):
         read_rows(broken, log_rules.Rule)
 
 
