@@ -14,7 +14,7 @@ MAX_LINE_BYTES = 1 << 16  # of a longer line only the start and the end are read
 _BLANKS = " " * MAX_ROW_CHARS
 _BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, if of any
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
-_COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
+_COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|\([0AB])")  # `(B` is in tput's end of colours
 # With --timestamp-output the time stands before it. It may stand inside a line that a process wrote in pieces.
 _RANK_TAG = re.compile(f"{RANK_TAG}:")
 # Labels of the process that wrote a line, as other launchers print them: srun's `3: `, torchrun's `[rank3]: ` and

@@ -50,10 +50,17 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "CR LF": lambda text: text.replace(b"\n", b"\r\n"),
     "CR": lambda text: text.replace(b"\n", b"\r"),
     "CR CR LF": lambda text: text.replace(b"\n", b"\r\r\n"),
+    "colours as tput ends them": lambda text: text.replace(b"\n", b"\x1b(B\x1b[m\n"),
     "each line twice": lambda text: b"".join(line + line for line in text.splitlines(keepends=True)),
     "NaN losses": lambda text: re.sub(rb"(loss\"?\s?:?\s*)\d+\.\d+", rb"\1nan", text),
 }
-NO_JSON = {"NUL bytes", "two bytes a character, as Windows' shell redirects", "each line twice", "NaN losses"}
+NO_JSON = {
+    "NUL bytes",
+    "colours as tput ends them",
+    "two bytes a character, as Windows' shell redirects",
+    "each line twice",
+    "NaN losses",
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
