@@ -59,6 +59,22 @@ def code_of(commit: str) -> dict[str, CodeFile]:
     return files
 
 
+def committed_ms(commit: str) -> float:
+    """Return when a commit of this repository was made, in milliseconds since 1970, as its committer's clock said.
+
+    Args:
+        commit: Hash of the commit: 7 to 64 hexadecimal digits.
+
+    Raises:
+        ValueError: `commit` is no hash, git is not installed, or it does not give the commit.
+    """
+    _refuse_other_than_hash(commit)
+    done = _asked_of_git("log", "--max-count=1", "--no-show-signature", "--format=%ct", f"{commit}^{{commit}}", "--")
+    if done.returncode != 0:
+        raise ValueError(f"{REPOSITORY}: git gives no date of {printable(commit)}: {_error_of(done)}")
+    return 1000.0 * int(done.stdout)
+
+
 def _has_refused_name(member: tarfile.TarInfo) -> bool:
     """Return whether repo_checker refuses a file for its path: it is hidden, as `.github/ci.yaml`, or has a blank."""
     return re.search(r"(^|/)\.| ", member.name) is not None
@@ -77,8 +93,7 @@ def _archive_of(commit: str) -> bytes:
         UnknownCommitError: This checkout does not have the commit.
         ValueError: `commit` is no hash, git is not installed or does not read this checkout, or there is no checkout.
     """
-    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
-        raise ValueError(f"{printable(commit)}: no commit")
+    _refuse_other_than_hash(commit)
     done = _asked_of_git(*_BYTES_AS_COMMITTED, "archive", "--format=tar", f"{commit}^{{commit}}")
     if done.returncode == 0:
         return done.stdout
@@ -90,6 +105,12 @@ def _archive_of(commit: str) -> bytes:
     if history.returncode != 0:  # as where another user owns the checkout
         raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(history)}")
     raise UnknownCommitError(why)
+
+
+def _refuse_other_than_hash(commit: str) -> None:
+    """Raise ValueError if a text is no hash of a commit, so that git takes it for nothing else."""
+    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
+        raise ValueError(f"{printable(commit)}: no commit")
 
 
 def _asked_of_git(*arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -15,7 +15,7 @@ from compliance.check import Report
 from compliance.logged_run import LoggedRun
 from compliance.official import rounds
 from compliance.rules import Ruleset, load, verdict
-from compliance.submission.committed_code import REPOSITORY, code_of
+from compliance.submission.committed_code import REPOSITORY, code_of, committed_ms
 from compliance.submission.description import read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
 from compliance.submission.official_answers import official_answers
@@ -25,6 +25,7 @@ from compliance.submission.refusals import (
     PackagedRun,
     Refusal,
     refusals_by_code,
+    refusals_by_date,
     refusals_by_description,
     refusals_by_findings,
     refusals_by_missed_target,
@@ -211,7 +212,12 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
 
     code = stage / code_folder(submitted.benchmark.name)
     _write_code(code, str(content.manifest["commit"]))
-    reasons = [f"{refusal.file}: {refusal.text}" for refusal in refusals_by_code(submitted.placed.reports[0].run, code)]
+    reports = submitted.placed.reports
+    refusals = [
+        *refusals_by_code(reports[0].run, code),
+        *refusals_by_date(reports, committed_ms(str(content.manifest["commit"]))),
+    ]
+    reasons = _refusals_in_words(refusals, submitted.placed.original_by_name)
     if reasons:
         raise RefusedError(*reasons)
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))

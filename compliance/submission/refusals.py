@@ -13,12 +13,15 @@ from compliance.submission.runs import sha256
 from compliance.submission.score import RULES_ON_THE_TARGET
 from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
+from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.text import printable
 
 # In the code: the packages that a run installs, and those with Paddle's build for CUDA 12.
 _LOCK = "locks/run.lock"
 _LOCK_OF_CUDA_12 = "locks/run12.lock"
+
+_MOST_CLOCK_DIFFERENCE_MS = 86_400_000.0  # of the machines of a commit and of a run; a wrong zone makes half of it
 
 
 class Refusal(NamedTuple):
@@ -176,3 +179,22 @@ def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
     if lock.is_file() and stated != sha256(lock):
         what = f"by source.lock_sha256 they ran with another {name} than their commit has"
         yield Refusal("logs", f"{what}: {printable(stated)}")
+
+
+def refusals_by_date(checked: Sequence[Report], committed_ms: float) -> Iterator[Refusal]:
+    """Yield a reason to refuse a package for each run that began before its code was committed.
+
+    A run whose code is that of a commit names its hash, so the commit was made before.
+
+    Args:
+        checked: The reports on the logs.
+        committed_ms: When the commit that the logs name was made, in milliseconds since 1970.
+    """
+    for report in checked:
+        if report.run.start_ms is None:  # which other rules refuse
+            continue
+        early_ms = committed_ms - report.run.start_ms
+        if early_ms > _MOST_CLOCK_DIFFERENCE_MS:
+            days = six_digits(early_ms / 86_400_000)
+            what = f"its run began {days} days before the commit that it names was made"
+            yield Refusal(report.path.name, f"{what}: run the code of the commit, with the machine's clock right")

@@ -4,6 +4,7 @@ Of a published folder, every package is checked, and its table and page are made
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import subprocess
@@ -23,7 +24,7 @@ from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder,
 from compliance.submission.package_files import Problems, hash_by_name, judge_differences, read_stated, strange_files
 from compliance.submission.package_logs import FRAMEWORK_LOG
 from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of, published_name
-from compliance.submission.refusals import refusals_by_code
+from compliance.submission.refusals import refusals_by_code, refusals_by_date
 from compliance.submission.runs import sha256
 from runlog.digits import counted
 from runlog.json_types import JsonObject
@@ -213,6 +214,9 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", good=False, found=printable(str(error)))]
     refusals += refusals_by_code(reports[0].run, folder / code_folder(facts.benchmark.name))
+    with contextlib.suppress(ValueError):  # git does not give the commit, on which `_check_code` has a verdict
+        commit_made_ms = committed_code.committed_ms(str(facts.manifest.get("commit")))
+        refusals += refusals_by_date(reports, commit_made_ms)
     verdicts = [judged(printable(refusal.file), good=False, found=refusal.text) for refusal in refusals]
     if not refusals:
         verdicts.append(judged("logs", good=True, found=f"{len(reports)} logs meet ruleset {facts.ruleset.version}"))
