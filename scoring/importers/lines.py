@@ -18,9 +18,11 @@ _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|\([0AB])")
 # With --timestamp-output the time stands before it. It may stand inside a line that a process wrote in pieces.
 _RANK_TAG = re.compile(f"{RANK_TAG}:")
 # Labels of the process that wrote a line, as other launchers print them: srun's `3: `, torchrun's `[rank3]: ` and
-# `[default3]:`, Hydra's `[3] `, compose's `trainer-3  | `. Such text may also be a line's own.
+# `[default3]:`, Hydra's `[3] `, compose's `trainer-3  | `, kubectl's `[pod/trainer-3/main] ` (of an indexed job
+# `[pod/trainer-3-x7k2p/main] `). Such text may also be a line's own.
 _LABEL = re.compile(
-    r"\s{0,9}(?:(\d{1,5}): |\[(?:rank|default)?(\d{1,5})\](?::| )|[\w.-]{1,40}?[-_](\d{1,5})\s{1,20}\| )"
+    r"\s{0,9}(?:(\d{1,5}): |\[(?:rank|default)?(\d{1,5})\](?::| )|[\w.-]{1,40}?[-_](\d{1,5})\s{1,20}\| "
+    r"|\[pod/[\w.-]{1,60}?-(\d{1,5})(?:-[a-z0-9]{5})?/[\w.-]{1,60}\] )"
 )
 # Words that every start of a tool prints exactly once. A second one without a row between shows a start that failed.
 _ONCE_PER_START = (

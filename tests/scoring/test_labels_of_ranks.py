@@ -11,6 +11,7 @@ from tests.scoring import samples
 
 NAMES = ["paddleclas_static", "paddleclas_dygraph", "paddleseg", "nvidia_pytorch", "gluoncv", "mmseg"]
 LABELS = ["{}: ", " {}: ", "[rank{}]: ", "[default{}]:", "[{}] ", "trainer_{}  | ", "trainer-{}  | ", "[1,{}]<stdout>:"]
+LABELS += ["[pod/trainer-{}/main] ", "[pod/trainer-{}-x7k2p/main] "]
 
 
 def log_of_rank(name: str, rank: int) -> list[str]:
