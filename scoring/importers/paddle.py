@@ -131,7 +131,8 @@ class Paddle18(Launch, EpochFormatReader):
     whole_line_marker = "[Pass "
     row_pattern = RowPattern(
         re.compile(
-            r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)[^\[]{0,60})?"
+            # The row's own stamp is the last one before it; a launcher's may stand before.
+            r"(?:(\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d+)?)(?![^\[]{0,60}\d:\d\d:\d)[^\[]{0,60})?"
             r"\[Pass (\d{1,9}), train batch (\d{1,9})\]"
         ),
         (field(" elapse ", " sec"),),

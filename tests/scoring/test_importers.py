@@ -28,7 +28,7 @@ def read(tmp_path: Path, text: str | bytes, name: str = "", **options: Any) -> R
 
 def same_rows(a: Record, b: Record) -> bool:
     def rows(record: Record) -> list[tuple[object, ...]]:
-        return [(w.step, w.epoch, w.steps, w.seconds, w.printed_rate, w.data_wait_s) for w in record.windows]
+        return [(w.step, w.epoch, w.steps, w.seconds, w.printed_rate, w.data_wait_s, w.end_s) for w in record.windows]
 
     return rows(a) == rows(b)
 

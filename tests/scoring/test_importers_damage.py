@@ -31,6 +31,7 @@ OTHER_LINES = [b"LAUNCH INFO --ips=10.0.0.1,10.0.0.2", b"infer_imgs: docs/demo.j
 OTHER_LINES += [b"W0602 16:17:05 2674 gpu_context.cc:278] Please NOTE: ips: 12 samples", b"step 12: loss 3.2, ips: 44"]
 OTHER_LINES += [b":::MLLOG", b"\x00\x00", b"\xff\x7f"]
 PREFIXES = ["[1,0]<stdout>:", "[prterun-h-1@1,0]<stdout>: ", "0: ", "worker-0  | ", "2023-07-28T07:50:00.123Z "]
+PREFIXES += ["[2023-07-28 07:50:00] "]
 PREFIXES += ["\x1b[36m", "\x1b[1;31m", "\x1b[38;5;208m", "\x1b]0;title\x07", "\x1b[2K"]
 
 
