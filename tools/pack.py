@@ -521,6 +521,8 @@ def _run(args: argparse.Namespace) -> None:
         RunError: The disk returns other bytes than were written.
         OSError: A file cannot be read or written.
     """
+    if not args.source.exists():
+        raise ValueError(f"{args.source}: no such folder: give the folder of the data set as SOURCE")
     if args.lists:
         for line in write_lists(args.source, args.labels):
             print_to_reader(line)

@@ -155,7 +155,7 @@ def test_a_target_of_another_list_is_refused(source: Path, tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"train\.rec\.partial: was begun from another list"):
         pack.pack(source, target, "train")
     (source / "val_list.txt").rename(tmp_path / "val_list.txt")
-    for origin, said in ((tmp_path / "nowhere", "train_list.txt"), (source, "val_list.txt")):
+    for origin, said in ((tmp_path / "none", "none: no such folder: give the"), (source, "val_list.txt")):
         status, shown = run(origin, tmp_path / "other")
         assert (status, shown.count("\n")) == (2, 1)
         assert said in shown
