@@ -51,6 +51,9 @@ FORGERIES: dict[str, Forgery] = {
         by.stalled_at_the_end(log), CHECKPOINT_MINUTES=15), "own-log"),
     "that of a checkpoint that is due after the epoch, and its evaluation": (lambda log, _: by.settings(
         by.stalled_at_the_end(log), CHECKPOINT_EPOCHS=2), "throughput-agrees"),
+    "0.9 s between an epoch's last step and its end: a rank may have been late": (lambda log, _: by.clock(
+        log, lambda ms: ms + 900, "epoch_stop", 1), ""),
+    "2 s there": (lambda log, _: by.clock(log, lambda ms: ms + 2000, "epoch_stop", 1), "throughput-agrees"),
     "the first of each epoch's windows a third as long, the second as much longer": (lambda log, _: by.shifted(
         log, 12.0), "own-log"),
     "a second from a window to the next: a rank may have been late": (lambda log, _: by.shifted(log, 1.0), ""),
