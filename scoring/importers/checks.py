@@ -153,8 +153,7 @@ def _check_time_stamps(record: Record) -> Check | None:
 
     stamps_s = _seconds_by_stamps(kept)
     rows_s = _seconds_by_rows(kept)
-    pauses = len(gaps) - len(kept)
-    stamps_error_s = _rounding_of_stamps_s(pauses, stamp_resolution_s)
+    stamps_error_s = _rounding_of_stamps_s(kept, stamp_resolution_s)
     lines = lines_in_words([gap.row for gap in kept])
     check_name, own_figures_in_words = _names_of_own_figures(record)
     return _check_of_ratio(
@@ -184,16 +183,19 @@ def _seconds_by_rows(gaps: Sequence[Gap]) -> float:
     return math.fsum(gap.row_s for gap in gaps)
 
 
-def _rounding_of_stamps_s(pauses: int, stamp_resolution_s: float) -> float:
+def _rounding_of_stamps_s(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """Return by how many seconds the sum of gaps between time stamps may be off, because the stamps are rounded.
 
-    Pauses are left out of the sum and cut the rows into stretches, each with an error of its own.
+    Ends of epochs and pauses are left out of the sum and cut the rows into stretches, each with an error of its own.
 
     Args:
-        pauses: Number of gaps that are left out.
+        gaps: The gaps that are summed, at least one, in the order of the log.
         stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
     """
-    stretches = pauses + 1
+    stretches = 1
+    for earlier, later in itertools.pairwise(gaps):
+        if later.before is not earlier.row:
+            stretches += 1
     # The gaps of a stretch add up to its last stamp less its first one. Two rounded stamps are off by about one digit.
     return stamp_resolution_s * stretches
 
@@ -223,8 +225,9 @@ def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses of the program between printed rows of one epoch, if the time stamps show any.
 
-    They do if the stamps span over 1.05 x the time that the rows themselves state, plus 2 s. Such a report never makes
-    the log unusable, because figures of speed leave pauses out.
+    They do if the stamps span over 1.05 x the time that the rows themselves state, plus 2 s, or plus what whole seconds
+    may add up to over many short epochs. Such a report never makes the log unusable, because figures of speed leave
+    pauses out.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -237,7 +240,8 @@ def _check_pauses(record: Record) -> Check | None:
         return None
     rows_s = _seconds_by_rows(gaps)
     stamps_s = _seconds_by_stamps(gaps)
-    has_pauses = stamps_s - TWO_STAMPS_ERROR_S > (1 + CLOCKS_AGREE_WITHIN) * rows_s
+    stamps_error_s = max(TWO_STAMPS_ERROR_S, _rounding_of_stamps_s(gaps, _stamp_resolution_s(gaps)))
+    has_pauses = stamps_s - stamps_error_s > (1 + CLOCKS_AGREE_WITHIN) * rows_s
     if not has_pauses:
         return None
 

@@ -20,6 +20,7 @@ class Gap(NamedTuple):
 
     clock_s: float  # difference of the two time stamps
     row_s: float  # what the later row's own figures say
+    before: Window  # the earlier row
     row: Window  # the later row
 
 
@@ -82,7 +83,7 @@ def gaps_of_training(record: Record) -> list[Gap]:
         has_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
         is_in_order = clock_s >= 0  # below 0, the clock was set back
         if is_within_epoch and not has_evaluation and is_in_order and _covers_all_steps(before, row):
-            gaps.append(Gap(clock_s, row_s, row))
+            gaps.append(Gap(clock_s, row_s, before, row))
     return gaps
 
 

@@ -123,7 +123,7 @@ def test_printed_steps_that_begin_again_are_added_up(
 def test_a_gap_that_is_no_longer_by_the_clock_than_by_its_row_has_no_pause() -> None:
     """Where rows usually state twice the time that passed, one that states the time that passed did not pause."""
     row = Window(line=1)
-    halves = [Gap(clock_s=5.0, row_s=10.0, row=row)] * 7
-    wholes = [Gap(clock_s=10.0, row_s=10.0, row=row)] * 3
-    pause = Gap(clock_s=16.0, row_s=10.0, row=row)
+    halves = [Gap(clock_s=5.0, row_s=10.0, before=row, row=row)] * 7
+    wholes = [Gap(clock_s=10.0, row_s=10.0, before=row, row=row)] * 3
+    pause = Gap(clock_s=16.0, row_s=10.0, before=row, row=row)
     assert without_pauses([*halves, *wholes, pause], stamp_resolution_s=0.01) == [*halves, *wholes]

@@ -33,3 +33,10 @@ def test_stamps_of_whole_seconds_may_make_a_figure_higher_than_its_rows_do(tmp_p
     by_stamps = score_by_stamps(tmp_path, samples.paddleseg(samples.run_of([0.0583] * 400)))
     assert by_stamps.value == pytest.approx(256 * 100 / 5) and by_stamps.value > 1.16 * 256 / 0.0583
     assert not [warning for warning in by_stamps.warnings if "rows_" in warning.check]
+
+
+def test_whole_seconds_of_many_short_epochs_contradict_no_row(tmp_path: Path) -> None:
+    """The rows of each epoch lie half a second apart, and their stamps 0 s or 1 s; an epoch tells nothing of others."""
+    text = samples.mm_epochs(samples.run_of([0.1] * 700, epoch_steps=10, every=5))
+    record = read_record(samples.write(tmp_path, "run.log", text))
+    assert [(check.what, check.agree) for check in record.checks] == [("time", True)]
