@@ -141,7 +141,9 @@ def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) ->
     kinds = {(result.unit, result.protocol) for _, result in named_scores}
     if len(kinds) > 1:
         shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named_scores)
-        raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
+        is_of_one_device = any(result.unit.endswith(" per device") for _, result in named_scores)
+        what_to_do = "; give the devices that a log does not say, as --devices 1,8" if is_of_one_device else ""
+        raise InputError(f"figures of different unit or protocol cannot be compared ({shown}){what_to_do}")
 
 
 def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None) -> Row:
