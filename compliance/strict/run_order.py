@@ -598,6 +598,8 @@ class RunOrder:
         """
         evaluation = self._evaluation_without_accuracy  # None if there is no eval_start since the last accuracy
         self._evaluation_without_accuracy = None  # this event is its accuracy
+        if evaluation is not None:
+            self._check_not_ahead_of_evaluation(event, evaluation.start)
         if "epoch_num" in event.metadata:
             epoch = self._epoch_of_accuracy(event)
             if evaluation is None and self._is_repeated_accuracy(event, epoch):
@@ -647,6 +649,21 @@ class RunOrder:
             self._warn_of_other_epoch(event, "an accuracy of epoch", epoch, evaluation.expected_numbers)
         elif self.run.number_of_events(schema.EVAL_START):
             self._report_disorder(event, f"an accuracy of epoch {epoch} without an evaluation of its own")
+
+    def _check_not_ahead_of_evaluation(self, event: Event, start: Event) -> None:
+        """Report an accuracy that states more training than the eval_start of its evaluation, in epochs or samples.
+
+        Args:
+            event: An eval_accuracy.
+            start: The eval_start. What one of the two does not state as a number is not compared.
+        """
+        most_ahead = self._collector.strict_rules["accuracy-ahead"].bounds["ahead"]
+        for name in ("epoch_num", "samples_count"):
+            stated: Any = event.metadata.get(name)
+            at_start: Any = start.metadata.get(name)
+            if is_number(stated) and is_number(at_start) and stated - at_start > most_ahead:
+                actual = f"an accuracy of {name} {stated}; the eval_start of line {start.line} has {at_start}"
+                self._add_breach("accuracy-ahead", event, actual)
 
     def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
         """Report an accuracy of an epoch that is too far ahead of the epochs started or announced so far.

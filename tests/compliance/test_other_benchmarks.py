@@ -200,3 +200,24 @@ def test_a_second_batch_which_is_the_one_that_the_reference_is_asked_for_is_refu
     assert agreed(tmp_path, log.text, "5.1.0").passes_strict
     report = agreed(tmp_path, log.value("global_batch_size", 7, -1).text, "5.1.0")
     assert report.passes_official and "global-batch" in rules_broken(report.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "broken"),
+    [
+        ("samples_count", 0, set()),
+        ("samples_count", 1000, {"accuracy-ahead"}),
+        ("samples_count", -1000, set()),
+        ("epoch_num", 1, set()),  # of logs that number epochs from 0
+        ("epoch_num", 2, {"accuracy-ahead"}),
+    ],
+)
+def test_an_accuracy_states_no_more_training_than_its_evaluation_started_at(
+    name: str, more: int, broken: set[str], tmp_path: Path
+) -> None:
+    """The reference convergence points are asked by what the last accuracy states."""
+    log = _log().metadata("eval_start", -1, samples_count=262_144, epoch_num=3)
+    log.metadata("eval_accuracy", -1, samples_count=262_144, epoch_num=3)
+    stated = log.fields(log.at("eval_accuracy", -1))["metadata"][name]
+    report = agreed(tmp_path, log.metadata("eval_accuracy", -1, **{name: stated + more}).text, "6.1.0")
+    assert report.passes_official and rules_broken(report.as_dict()) == broken
