@@ -415,6 +415,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
 
 def test_wrong_use_is_refused() -> None:
     jobs.refused(reported("--precisions", "--report", "."), "--report: not allowed with argument --precisions")
+    jobs.refused(reported(), "start it by ./run_and_time.sh --acceptance")
     jobs.refused(jobs.run_and_time("--short"), "error: --short: give --check, or --fleet, or --acceptance, or ")
     said = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
     for variables, error in (

@@ -197,7 +197,8 @@ def test_the_extra_has_every_package_of_the_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["doctor", "inspect --system CPU --json", "tune --dry-run", "tune --batches --dry-run", "acceptance"]
+    "words",
+    ["doctor", "inspect --system CPU --json", "tune --dry-run", "tune --batches --dry-run", "acceptance --precisions"],
 )
 def test_a_reader_that_has_gone_changes_nothing(words: str) -> None:
     """As that of `| grep -q` and `| head`: the command does what it was asked to do, and its status is its own."""

@@ -212,9 +212,9 @@ def main() -> int:
 
     - in a process that mpirun started: run the checks of a job, as one of its ranks
     - with --report FOLDER: report on the finished jobs whose files are in the folder
-    - otherwise: print the precisions whose jobs can run on this machine
+    - with --precisions: print the precisions whose jobs can run on this machine
 
-    Unusable settings of the job, or an unusable folder, end it with an error and status 2.
+    Unusable settings of the job, an unusable folder, or none of the three end it with an error and status 2.
     """
     args = _arguments()
     if env.is_rank():
@@ -225,6 +225,8 @@ def main() -> int:
     _check_job(job)
     if args.report:
         return report(job, args.report, short=args.short)
+    if not args.precisions:
+        raise ValueError("the acceptance runs on all ranks of a machine: start it by ./run_and_time.sh --acceptance")
     print_to_reader("\n".join(_precisions_that_can_run()))
     return 0
 
@@ -242,7 +244,6 @@ def _arguments() -> argparse.Namespace:
     """
     parser = Parser(prog="python -m tools.acceptance", description=__doc__)
     asked_for = parser.add_mutually_exclusive_group()
-    # Nothing reads --precisions, because it asks for what is done without options, too.
     asked_for.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
     asked_for.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
     parser.add_argument("--short", action="store_true", help="the jobs run in their short form")
