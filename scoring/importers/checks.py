@@ -17,7 +17,7 @@ from scoring.importers.run_time import (
     rows_of_epochs,
     training_rate_by_clock,
 )
-from scoring.importers.text import lines_in_words, total
+from scoring.importers.text import first_line_in_words, lines_in_words, total
 from scoring.record import Check, Record, Window
 
 MAX_PLAUSIBLE_RATIO = 1.5  # no pause explains that two figures differ by a larger factor: one of them is wrong
@@ -445,9 +445,10 @@ def _check_printed_rates(record: Record) -> Check | None:
     printed_rate = images / _seconds_at_printed_rates(rows)
     measured_rate = images / total(rows, "seconds")
     ratio = measured_rate / printed_rate
+    lines = first_line_in_words([row.line for row in rows])
     return _check_of_ratio(
         "rate",
-        f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {six_digits(printed_rate)} images/s",
+        f"{lines}: the printed rates, {six_digits(printed_rate)} images/s",
         f"images / time, {six_digits(measured_rate)} images/s, {four_digits(ratio)} times the printed ones",
         ratio=ratio,
     )
@@ -544,11 +545,12 @@ def _check_batches_of_rows(record: Record) -> Check | None:
 
     least = min(_batch_of_row(row) for row in others)
     most = max(_batch_of_row(row) for row in others)
+    lines_of_others = first_line_in_words([row.line for row in others])
     return Check(
         what="batch",
         ways=(
             f"{lines_in_words(rows)}: rate x step time, {four_digits(usual_batch)} a device at the median",
-            f"line {others[0].line} and {len(others) - 1} more: {four_digits(least)} to {four_digits(most)} a device",
+            f"{lines_of_others}: {four_digits(least)} to {four_digits(most)} a device",
         ),
         agree=False,
         refused=len(others) > MOST_OTHER_BATCHES * len(rows),

@@ -215,6 +215,18 @@ def lines_in_words(windows: Sequence[Window]) -> str:
     return f"lines {windows[0].line} to {windows[-1].line}"
 
 
+def first_line_in_words(lines: Sequence[int]) -> str:
+    """Return in words the first of some lines of a log, and how many more there are: `line 12 and 3 more`.
+
+    Args:
+        lines: Numbers of the lines, at least one.
+    """
+    words = f"line {lines[0]}"
+    if len(lines) > 1:
+        words += f" and {len(lines) - 1} more"
+    return words
+
+
 def steps_as_weights(windows: Sequence[Window]) -> list[int]:
     """Return the weight of each window in a mean over time: its number of steps.
 

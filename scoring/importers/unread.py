@@ -1,6 +1,7 @@
 """The rows of a log whose figures cannot be read."""
 
 from runlog.digits import counted
+from scoring.importers.text import first_line_in_words
 
 
 class UnreadRows:
@@ -25,6 +26,5 @@ class UnreadRows:
             rows_read: Number of rows that could be read.
         """
         count = len(self.lines)
-        more = f" and {count - 1} more" if count > 1 else ""
         left_out = f"{count} of {counted(count + rows_read, 'row')} left out"
-        return f"line {self.lines[0]}{more}: {left_out}, without a rate or time that can be read"
+        return f"{first_line_in_words(self.lines)}: {left_out}, without a rate or time that can be read"

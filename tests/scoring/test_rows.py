@@ -127,3 +127,9 @@ def test_a_gap_that_is_no_longer_by_the_clock_than_by_its_row_has_no_pause() -> 
     wholes = [Gap(clock_s=10.0, row_s=10.0, before=row, row=row)] * 3
     pause = Gap(clock_s=16.0, row_s=10.0, before=row, row=row)
     assert without_pauses([*halves, *wholes, pause], stamp_resolution_s=0.01) == [*halves, *wholes]
+
+
+def test_a_single_row_has_no_more_rows_beside_it(tmp_path: Path) -> None:
+    path = samples.write(tmp_path, "a.log", samples.keras(samples.run_of([0.5] * 10)))
+    [check] = [check for check in read_record(path).checks if check.what == "rate"]
+    assert re.match(r"line \d+: the printed rates, ", check.ways[0])
