@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from compliance.__main__ import main as compliance
 from harness import nvidia_smi
 from tests import jobs
 from tests.null_gpu import cases, door
@@ -24,6 +25,21 @@ pytestmark = pytest.mark.null_gpu
 MATRIX = cases.matrix()
 SHORT = cases.pairwise(MATRIX)
 GRADIENTS = ("cudnnConvolutionForward", "cudnnConvolutionBackwardData", "cudnnConvolutionBackwardFilter")
+
+# What the check of a log is right to find: each a rule, and how its finding begins.
+Finding = tuple[str, str]
+# Nothing is computed, and the log says so.
+OF_NULL_GPU: list[Finding] = [("run-mode", "environment names a null GPU"), ("run-mode", "hardware names a null GPU")]
+# It has no epochs and no target, its images are made up, and its losses were never computed.
+OF_THROUGHPUT: list[Finding] = [
+    *((f"{part}_{end}.count", "none") for part in ("block", "epoch", "eval") for end in ("start", "stop")),
+    ("eval_accuracy.count", "none"),
+    ("run-mode", "run_summary's mode is throughput"),
+    ("run-mode", "run_summary's data is synthetic"),
+    ("own-log", "all losses of the first "),
+]
+OF_TRAINING: list[Finding] = [("run-status", "status aborted: evaluation is 0.0000 after ")]  # so it misses its target
+OF_RESUMED: list[Finding] = [("run-mode", "run_summary's resumed is true")]  # its first epochs are in another log
 
 
 def run(case: Case, folder: Path) -> list[Job]:
@@ -56,6 +72,7 @@ def test_a_gpu_is_asked_for_what_the_network_needs(case: Case, tmp_path: Path) -
     epochs = case.epochs if case.mode == "train" else 2  # warm-up and measured steps
     for job, left in zip(run(case, tmp_path), (epochs, 1), strict=False):
         assert [process.rank for process in job.ranks] == list(range(case.ranks)), job.explained
+        check_findings(case, job.log)
         for process in job.ranks:
             assert len(process.training) == 1 + cases.STEPS * left, "the warm-up and each step"
             assert len(process.evaluation) == (1 + case.evaluations(left) if case.mode == "train" else 0)
@@ -71,6 +88,33 @@ def test_a_gpu_is_asked_for_what_the_network_needs(case: Case, tmp_path: Path) -
             check_collectives(case, job, process)
             for step in process.evaluation:
                 check_evaluation(case, step)
+
+
+def right_findings(case: Case, *, resumed: bool) -> list[Finding]:
+    """What the check must find of a case's log."""
+    right = [*OF_NULL_GPU]
+    if case.is_small:  # its network has fewer blocks than the benchmark's
+        convolutions = case.convolutions
+        if "resnet_unit=1" in case.strategy:
+            convolutions -= 4  # each stage's projection is in the unit that adds it
+        right.append(("own-log", f"a program of {convolutions} convolutions; the model has "))
+    right += OF_TRAINING if case.mode == "train" else OF_THROUGHPUT
+    if resumed:
+        right += OF_RESUMED
+    return right
+
+
+def check_findings(case: Case, log: Path) -> None:
+    """The check accuses the log of what a null GPU must make of it, and of nothing else."""
+    right = right_findings(case, resumed="resumed" in log.name)
+    done = jobs.called(compliance, "check", log, "--json")
+    [file] = json.loads(done.stdout)["files"]
+    found = []
+    for finding in file["findings"]:
+        if finding["severity"] != "info":
+            begins = [begin for rule, begin in right if rule == finding["rule"] and finding["actual"].startswith(begin)]
+            found.append((finding["rule"], begins[0] if begins else finding["actual"]))
+    assert sorted(found) == sorted(right)
 
 
 def check_evaluation(case: Case, step: Step) -> None:
@@ -279,6 +323,8 @@ def test_a_training_is_captured_evaluated_saved_and_resumed(case: Case, tmp_path
     first, again = door.trained_twice(case, tmp_path, **case.variables(data))
     check_captured_steps(first, epochs=case.epochs)
     check_captured_steps(again, epochs=1)
+    check_findings(case, first.log)
+    check_findings(case, again.log)
     assert any(line.startswith("cuda_graph: ") for line in first.program["verified"])
     content = next((first.log.parent / "result_0.checkpoints").iterdir()).read_bytes()
     names = list(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
@@ -291,6 +337,7 @@ def test_a_step_with_normalizations_over_two_ranks_is_captured(tmp_path: Path) -
     case = replace(CAPTURED_HRNET, recipe="cityscapes_benchmark", mode="throughput")
     job = door.start(tmp_path, **case.variables(tmp_path))
     assert job.done.returncode == 0, job.explained
+    check_findings(case, job.log)
     for process in job.ranks:
         captured = captured_step(process)
         assert len(captured.collectives) == job.program["all_reduces"] + 2 * case.normalizations
@@ -313,6 +360,7 @@ def test_synthetic_batches_take_two_copies_and_a_launch_a_step(precision: str, k
     case = replace(CAPTURED, mode="throughput", ranks=1, precision=precision, strategy=f"{CAPTURED.strategy},{knobs}")
     job = door.start(tmp_path, **case.variables(tmp_path))
     assert job.done.returncode == 0, job.explained
+    check_findings(case, job.log)
     (process,) = job.ranks
     captured_step(process)
     asked = dict(process.replayed[0].counts)
