@@ -177,19 +177,21 @@ def parse(record: bytes) -> Parsed:
         The image and the label. The record's label 0, the background, becomes -1, which is no class.
 
     Raises:
-        ValueError: The record has another length than it states, or its message does not hold an image and one label.
+        ValueError: The record has another length than it states, or its message does not hold one image and one label.
     """
     message = _message(record)
     try:
         example = EXAMPLE.FromString(message)
         features = {entry.key: entry.value for entry in example.features.feature}
-        image = features["image/encoded"].bytes_list.value[0]
+        images = features["image/encoded"].bytes_list.value
         labels = features["image/class/label"].int64_list.value
+        image = images[0]
         label = labels[0]
     except (DecodeError, KeyError, IndexError) as error:
         raise ValueError("it is no tf.train.Example with image/encoded and image/class/label") from error
-    if len(labels) > 1:
-        raise ValueError(f"its image/class/label has {len(labels)} labels, not the one of a class")
+    for name, values in (("image/encoded", images), ("image/class/label", labels)):
+        if len(values) > 1:
+            raise ValueError(f"its {name} has {len(values)} values, not one")
     return Parsed(image, label - FORM.first_label)
 
 

@@ -34,18 +34,17 @@ def write_recordio(folder: Path, images: list[bytes], labels: list[int]) -> reco
     return found
 
 
-def write_tfrecord(file: Path, images: list[bytes], labels: list[int], *, further_label: int | None = None) -> None:
+def write_tfrecord(file: Path, images: list[bytes], labels: list[int], *, twice: str = "") -> None:
     """Labels from 1, as TensorFlow's scripts write them, and the index by DALI's own script."""
     content = b""
     for image, label in zip(images, labels, strict=True):
         example = tfrecord.EXAMPLE()
         features = example.features.feature
         features.add(key="image/format").value.bytes_list.value.append(b"JPEG")
-        features.add(key="image/encoded").value.bytes_list.value.append(image)
-        labels_of_image = features.add(key="image/class/label").value.int64_list.value
-        labels_of_image.append(label)
-        if further_label is not None:
-            labels_of_image.append(further_label)
+        images_of_example = [image] * (2 if twice == "image/encoded" else 1)
+        features.add(key="image/encoded").value.bytes_list.value.extend(images_of_example)
+        labels_of_example = [label] * (2 if twice == "image/class/label" else 1)
+        features.add(key="image/class/label").value.int64_list.value.extend(labels_of_example)
         message = example.SerializeToString()
         content += len(message).to_bytes(8, "little") + bytes(4) + message + bytes(4)
     file.write_bytes(content)
@@ -256,12 +255,13 @@ def test_a_record_as_long_as_the_magic_of_gzip_says_is_not_taken_for_gzip(tmp_pa
     assert found is not None and len(found.places) == 1
 
 
-def test_an_example_with_two_labels_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("twice", ["image/encoded", "image/class/label"])
+def test_an_example_with_two_images_or_labels_is_refused(tmp_path: Path, twice: str) -> None:
     """The first one was taken."""
-    write_tfrecord(tmp_path / "train.tfrecord", [b"a"], [1], further_label=2)
+    write_tfrecord(tmp_path / "train.tfrecord", [b"a"], [1], twice=twice)
     found = data._packed(tmp_path, "train", 10)
     assert found is not None
-    said = r"train\.tfrecord, record 0 at byte 0: its image/class/label has 2 labels, not the one of a class: "
+    said = rf"train\.tfrecord, record 0 at byte 0: its {twice} has 2 values, not one: "
     with pytest.raises(RunError, match=said):
         found.read(np.array([0]))
     with pytest.raises(ValueError, match=said):
