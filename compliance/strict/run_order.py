@@ -22,6 +22,7 @@ _KEYS_THAT_TIME_THE_RUN |= {schema.STEP_WINDOW.key, schema.EPOCH_THROUGHPUT.key,
 # Rules that a missing or wrong number breaks, by the event's key; ORDER for all others. ORDER only warns, but scores
 # need the epochs of accuracies.
 _RULES_OF_NUMBERS = {schema.EVAL_ACCURACY.key: "value-type", schema.EPOCH_THROUGHPUT.key: THROUGHPUT_RULE}
+_TRAINED_UNTIL_EVALUATION = ("epoch_num", "samples_count")  # what the metadata of an evaluation's events states
 KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
 
@@ -600,6 +601,7 @@ class RunOrder:
         self._evaluation_without_accuracy = None  # this event is its accuracy
         if evaluation is not None:
             self._check_not_ahead_of_evaluation(event, evaluation.start)
+            self._check_not_before_evaluation(event, evaluation.start)
         if "epoch_num" in event.metadata:
             epoch = self._epoch_of_accuracy(event)
             if evaluation is None and self._is_repeated_accuracy(event, epoch):
@@ -658,12 +660,25 @@ class RunOrder:
             start: The eval_start. What one of the two does not state as a number is not compared.
         """
         most_ahead = self._collector.strict_rules["accuracy-ahead"].bounds["ahead"]
-        for name in ("epoch_num", "samples_count"):
+        for name in _TRAINED_UNTIL_EVALUATION:
             stated: Any = event.metadata.get(name)
             at_start: Any = start.metadata.get(name)
             if is_number(stated) and is_number(at_start) and stated - at_start > most_ahead:
                 actual = f"an accuracy of {name} {stated}; the eval_start of line {start.line} has {at_start}"
                 self._add_breach("accuracy-ahead", event, actual)
+
+    def _check_not_before_evaluation(self, event: Event, start: Event) -> None:
+        """Report an accuracy at an earlier time than the start of its evaluation: its time is no time of the run.
+
+        Args:
+            event: An eval_accuracy.
+            start: The eval_start above it. One that states another epoch, or other samples, is of another evaluation.
+        """
+        early_ms = start.time_ms - event.time_ms
+        is_of_other = any(event.metadata.get(name) != start.metadata.get(name) for name in _TRAINED_UNTIL_EVALUATION)
+        if early_ms > self._allowed_between_ranks_ms and not is_of_other:
+            early = f"{significant(early_ms, digits=10)} ms"
+            self._add_breach("run-time", event, f"eval_accuracy {early} before the eval_start of line {start.line}")
 
     def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
         """Report an accuracy of an epoch that is too far ahead of the epochs started or announced so far.

@@ -171,6 +171,19 @@ def test_a_clock_that_stops_before_the_target_is_reached_is_refused_of_any_bench
     assert agreed(tmp_path, log.text, "6.1.0").passes_strict == passes
 
 
+@pytest.mark.parametrize(("early_ms", "epoch", "passes"), [(900, 3, True), (2500, 3, False), (2500, 2, True)])
+def test_an_accuracy_before_its_evaluation_is_no_time_of_the_run(
+    early_ms: int, epoch: int, passes: bool, tmp_path: Path
+) -> None:
+    """So an earlier run_stop was no earlier than it. That of another epoch is of another evaluation."""
+    log = _log().metadata("eval_start", epoch_num=3, samples_count=512)
+    log.metadata("eval_accuracy", epoch_num=epoch, samples_count=512)
+    early = log.fields(log.at("eval_start"))["time_ms"] - early_ms
+    for key in ("eval_accuracy", "run_stop"):
+        log.change(key, lambda fields: fields.update(time_ms=early))
+    assert agreed(tmp_path, log.text, "6.1.0").passes_strict == passes
+
+
 @pytest.mark.parametrize("value", [True, float("inf")])
 def test_what_is_no_number_reaches_no_target(value: object, tmp_path: Path) -> None:
     """The official parser takes Infinity, and its checker takes true for 1."""
