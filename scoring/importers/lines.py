@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ _BLANKS = " " * MAX_ROW_CHARS
 _BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, if of any
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|\([0AB])")  # `(B` is in tput's end of colours
+_OF_DOCKER = b'{"log":"'  # begins a line of the file <container>-json.log
 # With --timestamp-output the time stands before it. It may stand inside a line that a process wrote in pieces.
 _RANK_TAG = re.compile(f"{RANK_TAG}:")
 # Labels of the process that wrote a line, as other launchers print them: srun's `3: `, torchrun's `[rank3]: ` and
@@ -295,7 +297,23 @@ def _with_ended_lines(stream: BinaryIO) -> BinaryIO:
 
 def _text_of(raw: bytes) -> str:
     """Return the text of a line's bytes, without its newline, terminal colours and NUL bytes."""
+    if raw.startswith(_OF_DOCKER):
+        raw = _output_of_container(raw)
     return _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace").removesuffix("\n")
+
+
+def _output_of_container(raw: bytes) -> bytes:
+    """Return the line that a container printed, by a line of the file in which Docker keeps its output.
+
+    Args:
+        raw: The line of the file, as `{"log":"loss 0.5\\n","stream":"stdout","time":".."}`. Any other is returned as
+            it is.
+    """
+    try:
+        printed = json.loads(raw)["log"]
+    except (ValueError, RecursionError):
+        return raw
+    return str(printed).encode("utf-8", "replace")
 
 
 def _first_tag(text: str) -> re.Match[str] | None:

@@ -4,6 +4,7 @@ import bz2
 import functools
 import gzip
 import itertools
+import json
 import lzma
 import os
 import random
@@ -40,6 +41,13 @@ def prefixed(text: bytes, prefix: str) -> bytes:
     return b"".join(prefix.encode() + line + b"\x1b[0m" * (prefix[0] == "\x1b") + b"\n" for line in lines)
 
 
+def as_docker_keeps_it(text: bytes) -> bytes:
+    entries = [
+        {"log": line, "stream": "stderr", "time": "2023-07-28T07:50:00.1Z"} for line in text.decode().splitlines(True)
+    ]
+    return b"".join(json.dumps(entry, separators=(",", ":")).encode() + b"\n" for entry in entries)
+
+
 CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "other bytes between lines": lambda text: text.replace(b"\n", OTHER_BYTES),
     "lines of other processes": lambda text: b"".join(
@@ -51,6 +59,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "CR LF": lambda text: text.replace(b"\n", b"\r\n"),
     "CR": lambda text: text.replace(b"\n", b"\r"),
     "CR CR LF": lambda text: text.replace(b"\n", b"\r\r\n"),
+    "docker's file of a container": as_docker_keeps_it,
     "colours as tput ends them": lambda text: text.replace(b"\n", b"\x1b(B\x1b[m\n"),
     "each line twice": lambda text: b"".join(line + line for line in text.splitlines(keepends=True)),
     "NaN losses": lambda text: re.sub(rb"(loss\"?\s?:?\s*)\d+\.\d+", rb"\1nan", text),
@@ -61,6 +70,7 @@ NO_JSON = {
     "two bytes a character, as Windows' shell redirects",
     "each line twice",
     "NaN losses",
+    "docker's file of a container",
 }
 
 
