@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,17 @@ class Checkpoints:
         self._run = run
         self._most_difference_ms = most_difference_ms
         self._waited_ms_by_step: dict[int, float] = {}  # how long training waited for the checkpoint of a step
+        self._ms_before_epoch: dict[int, float] = {}  # from the end of what was before it to its start
+
+    def epoch_starts(self, number: int | None, after_ms: float) -> None:
+        """Keep how long training may have waited before an epoch, for a checkpoint of the epoch before.
+
+        Args:
+            number: The number of the epoch. None: it is not known, and nothing is kept.
+            after_ms: The time since the epoch or evaluation before it ended. Negative if there is none: it is not kept.
+        """
+        if number is not None and after_ms >= 0 and len(self._ms_before_epoch) < EVENTS_KEPT:
+            self._ms_before_epoch[number] = after_ms
 
     def take(self, event: Event, last_step: int | None) -> str:
         """Keep how long training waited for a checkpoint; return why it is impossible, or its step was not done.
@@ -97,6 +109,22 @@ class Checkpoints:
             return False
         steps_between = every_epochs * epoch_steps  # 0: none is due by epochs
         return steps_between > 0 and step % steps_between == 0
+
+    def wait_without_time(self, epoch_steps: int) -> str:
+        """Return that training waited longer for a checkpoint after an epoch than until the next epoch started.
+
+        Args:
+            epoch_steps: The steps of an epoch; 0 if they are not known.
+        """
+        for step, waited_ms in self._waited_ms_by_step.items():
+            if not self._is_due_after_epoch(step, epoch_steps):
+                continue
+            epoch = step // epoch_steps
+            passed_ms = self._ms_before_epoch.get(epoch + 1, math.inf)
+            if waited_ms > passed_ms + self._most_difference_ms(passed_ms):
+                waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
+                return f"{waited}, and the next epoch starts {six_digits(passed_ms / 1000)} s after what was before it"
+        return ""
 
     def more_than_due(self, epoch_steps: int) -> str:
         """Return that the run has more checkpoints than CHECKPOINT_EPOCHS and CHECKPOINT_MINUTES ask for.

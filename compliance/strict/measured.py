@@ -144,16 +144,18 @@ class Measured:
         self._epoch_sums = WindowSums(since_ms=start.time_ms)
         self._window_began_ms = start.time_ms
 
-    def epoch_starts(self, start: Event, number: int | None) -> None:
+    def epoch_starts(self, start: Event, number: int | None, *, after_ms: float) -> None:
         """Begin an epoch.
 
         Args:
             start: Its epoch_start.
             number: The number of the epoch. None if the event states none.
+            after_ms: The time since the epoch or evaluation before it ended. Negative if there is none.
         """
         self._open_epoch = number
         self.begin_window_sums(start)
         self._clocked.epoch_starts(number, start.time_ms)
+        self._checkpoints.epoch_starts(number, after_ms)
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
         """End an epoch, and compare the times that were stated for it while it was open with the log's clock.
@@ -219,6 +221,7 @@ class Measured:
                 self.report_if_project_log(window.line, window.words)
                 blamed_epoch = window.epoch  # its later windows lack the same time
         self._report_if_any(None, self._checkpoints.more_than_due(self._plan.epoch_steps))
+        self._report_if_any(None, self._checkpoints.wait_without_time(self._plan.epoch_steps))
 
     def _steps_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the first and the last step of an epoch.

@@ -37,6 +37,7 @@ class RunOrder:
         self._collector = collector
         # The latest time so far of the events that time the run, by the rank in their launcher's prefix.
         self._latest_ms_by_rank: dict[int | None, float] = {}
+        self._latest_end_ms = math.inf  # of a block, an epoch or an evaluation, by the log's last event of one
         self._first_run_start: Event | None = None
         self._first_run_stop: Event | None = None
         self._epochs_started = 0  # how many epoch_start the log has so far; some logs have blocks alone
@@ -140,6 +141,8 @@ class RunOrder:
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)  # than the latest time before this event
+        if event.key in STOP_KEYS or event.key == schema.EVAL_ACCURACY.key:
+            self._latest_end_ms = event.time_ms
         self._latest_ms_by_rank[event.rank] = max(self._latest_ms_by_rank.get(event.rank, -math.inf), event.time_ms)
         first_stop = self._first_run_stop
         if first_stop is not None and event.key != schema.RUN_STOP.key:
@@ -332,7 +335,7 @@ class RunOrder:
         epoch = self._next_part_in_training(event, "epoch")
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
-        self.measured.epoch_starts(event, epoch.number)
+        self.measured.epoch_starts(event, epoch.number, after_ms=event.time_ms - self._latest_end_ms)
         self._open(epoch, "epoch")
 
     def _open(self, part: OpenPart, kind: str) -> None:

@@ -207,6 +207,18 @@ def test_a_run_that_a_signal_ended_has_one_checkpoint_more(status: str, allowed:
     assert ("a checkpoint of step 132" not in str(file)) == allowed
 
 
+@pytest.mark.parametrize(("room_ms", "passes"), [(1000, True), (900, True), (500, False)])
+def test_the_wait_for_a_checkpoint_after_an_epoch_is_a_time_of_the_run(
+    room_ms: int, passes: bool, tmp_path: Path
+) -> None:
+    """It took 1 s, between the evaluation of the first epoch and the second epoch."""
+    log = clock(by.settings(Altered(run()), CHECKPOINT_EPOCHS=1), lambda ms: ms + room_ms, "block_start", 1)
+    log.add_after("step_window", by.checkpoint(log, step=44, number=2), 2)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert errors(file) == ([] if passes else [("own-log", None)])
+    assert passes or "a wait of 1 s for the checkpoint after epoch 1" in str(file)
+
+
 def test_a_throughput_run_owes_no_epochs_of_its_recipe(tmp_path: Path) -> None:
     kept = (
         "run_start",
