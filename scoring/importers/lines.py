@@ -36,6 +36,7 @@ _ONCE_PER_START = (
     "Base params: {",
     "Namespace(batch_",
     "Namespace(data_dir=",
+    ": num_gpu_per_node = ",
 )
 # Words that tools print as they start.
 START_WORDS = (

@@ -204,7 +204,8 @@ paddle18 = sample(
 
 # OneFlow-Benchmark Classification/cnns/util.py `Metric`.
 oneflow = sample(
-    head="model = resnet50\nbatch_size_per_device = {run.batch}\nnum_nodes = 1\ngpu_num_per_node = {run.devices}\n"
+    head="Running resnet50: num_gpu_per_node = {run.devices}, num_nodes = 1.\n"
+    "model = resnet50\nbatch_size_per_device = {run.batch}\nnum_nodes = 1\ngpu_num_per_node = {run.devices}\n"
     "Epoch 0: ips: 3 not a rate",
     row="train: epoch 0, iter {step}, loss: 6.505637, top_1: 0.000000, top_k: 0.000000, "
     "samples/s: {rate:.3f} [{unix:.2f}]",

@@ -220,7 +220,7 @@ def test_few_rows_far_down_a_long_log_are_found(tmp_path: Path) -> None:
 
 def test_ambiguous_format_names_the_lines(tmp_path: Path) -> None:
     path = samples.write(tmp_path, "x.log", samples.paddleseg(run()) + samples.oneflow(run()))
-    with pytest.raises(InputError, match=r"paddleseg \(line 12\), oneflow \(line 42\); say which one with --format"):
+    with pytest.raises(InputError, match=r"paddleseg \(line 12\), oneflow \(line 43\); say which one with --format"):
         recognise(path)
     assert read_record(path, format="oneflow").format == "oneflow"
 

@@ -224,3 +224,11 @@ def test_a_resumed_run_of_other_programs_warms_up_anew(tmp_path: Path, name: str
         log = samples.write(tmp_path, "a.log", printed)
         _, result, _ = samples.command("score", log, "--protocol", "window")
         assert result["value"] == pytest.approx(512, rel=1e-3)
+
+
+def test_a_oneflow_run_that_failed_after_a_row_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """The next start, on other devices, prints the row of the same step again."""
+    failed = samples.oneflow(samples.run_of([0.5] * 10, devices=8)).rsplit("validation", 1)[0]
+    trained = samples.oneflow(samples.run_of([0.5] * 240, devices=4))
+    record = read_record(samples.write(tmp_path, "a.log", failed + trained), segment=2)
+    assert (record.devices, len(record.windows)) == (4, 24)

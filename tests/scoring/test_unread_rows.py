@@ -64,5 +64,5 @@ def test_rates_in_thousands_are_read(tmp_path: Path, name: str) -> None:
 
 def test_a_log_of_which_no_row_can_be_read_says_so(tmp_path: Path) -> None:
     text = re.sub(r"samples/s: [\d.]+", "samples/s: -1", samples.oneflow(run()))
-    with pytest.raises(InputError, match="nothing was measured; line 6 and 23 more: 24 of 24 rows left out"):
+    with pytest.raises(InputError, match="nothing was measured; line 7 and 23 more: 24 of 24 rows left out"):
         read(tmp_path, text, format="oneflow")
