@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compliance.logged_run import EVENTS_KEPT
+from compliance.logged_run import EVENTS_KEPT, LoggedRun
 from runlog import schema
 from runlog.digits import six_digits
 
@@ -12,6 +12,7 @@ from runlog.digits import six_digits
 # load of 4 on 2 cores 0.3 s were measured.
 MOST_DELAY_MS = 1000.0
 _MOST_DELAY_SHARE = 0.1  # of the time since the window before it: where many ranks share a core
+_MOST_DELAY_ON_GPUS_MS = 250.0  # after an epoch, whose last step all GPUs end together: that of their hosts
 
 
 @dataclass
@@ -133,3 +134,17 @@ class ClockedWindows:
         is_short = passed_ms - clock.windows_ms > allowed_ms
         if is_short and len(self.short) < EVENTS_KEPT:
             self.short.append(ShortWindow(line, clock.epoch, last_step, clock.windows_ms, passed_ms, allowed_ms, clock))
+
+
+def most_delay_after_epoch_ms(run: LoggedRun) -> float:
+    """Return how long rank 0 may wait for the other ranks after the last step of an epoch, in milliseconds.
+
+    No window counts that time, so no throughput does.
+
+    Args:
+        run: The facts that the log states of the run. A log of another project states no device: nothing is left then.
+    """
+    device = run.header_section(schema.HARDWARE).get("device")
+    if device == "cpu":
+        return MOST_DELAY_MS
+    return _MOST_DELAY_ON_GPUS_MS if device == "gpu" else 0.0

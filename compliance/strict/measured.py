@@ -8,7 +8,7 @@ from typing import NamedTuple
 from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from compliance.strict.checkpoints import Checkpoints
-from compliance.strict.clocked_windows import MOST_DELAY_MS, ClockedWindows, WindowSums
+from compliance.strict.clocked_windows import ClockedWindows, WindowSums, most_delay_after_epoch_ms
 from compliance.strict.losses import faults_of_losses
 from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
@@ -616,7 +616,7 @@ class Measured:
             training_ms = without_leaps_ms
         allowed_ms = self._most_difference_ms(training_ms)
         excess_ms = stated_ms - training_ms - allowed_ms
-        missing_ms = training_ms - stated_ms - allowed_ms - MOST_DELAY_MS  # after the last step, which no window counts
+        missing_ms = training_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)
         if excess_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
         elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:  # judged after the last checkpoint
