@@ -14,6 +14,7 @@ from runlog import workloads
 from runlog.json_types import JsonObject
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
+_BENCHMARKS_NAMED = 3  # at most, where a rule holds for others
 TRAINED_HERE = "trained_here"  # the benchmarks of a row that holds for those of this project's workloads
 _WORKLOAD_BENCHMARKS = tuple(workload.benchmark for workload in workloads.WORKLOADS)
 # Fields of rows that are not simply a field of Benchmark or StrictRule.
@@ -65,7 +66,9 @@ class StrictRule:
             division: The division of MLPerf that the log states, such as "closed"; "" if it states none.
         """
         if self.benchmarks and benchmark not in self.benchmarks:
-            return f"it holds for {' and '.join(self.benchmarks)}"
+            is_long_list = len(self.benchmarks) > _BENCHMARKS_NAMED
+            names = f"{len(self.benchmarks)} other benchmarks" if is_long_list else " and ".join(self.benchmarks)
+            return f"it holds for {names}"
         if self.division and division != self.division:
             return f"not a {self.division} run"
         return ""

@@ -234,3 +234,8 @@ def test_an_accuracy_states_no_more_training_than_its_evaluation_started_at(
     stated = log.fields(log.at("eval_accuracy", -1))["metadata"][name]
     report = agreed(tmp_path, log.metadata("eval_accuracy", -1, **{name: stated + more}).text, "6.1.0")
     assert report.passes_official and rules_broken(report.as_dict()) == broken
+
+
+def test_where_a_rule_holds_for_many_other_benchmarks_they_are_counted() -> None:
+    rule = rules.load("6.1.0").strict["accuracy-ahead"]
+    assert rule.why_not_applied("resnet", "closed") == "it holds for 13 other benchmarks"
