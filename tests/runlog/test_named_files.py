@@ -80,7 +80,7 @@ def test_what_cannot_be_opened_is_one_line(main: Callable[[], int], words: str, 
 
 
 def test_a_name_with_a_line_break_is_one_line_too() -> None:
-    jobs.refused(jobs.called(pack.main, "ab\nsent", "packed"), "ab sent/train_list.txt: no such file")
+    jobs.refused(jobs.called(pack.main, "ab\nsent", "packed"), "ab sent: no such folder: give the folder")
 
 
 @pytest.mark.parametrize(
