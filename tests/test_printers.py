@@ -74,6 +74,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     """Makes the logs of five runs, closed ones on ImageNet or open ones on digits, in a submitter's tree."""
     monkeypatch.setattr(package, "official_answers", lambda *_: [])
     monkeypatch.setattr(package, "code_of", lambda _: {"run_and_time.sh": CodeFile(b"", is_executable=True)})
+    monkeypatch.setattr(package, "committed_ms", lambda _: 0.0)
 
     def make(kind: str) -> Path:
         written = make_log.closed_run if kind == "imagenet" else make_log.run
