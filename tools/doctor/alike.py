@@ -2,12 +2,25 @@
 
 import dataclasses
 import re
+from collections import defaultdict
+from typing import NamedTuple
 
 from runlog.verdict import Verdict
 from tools.doctor.topology_checks import ranges
 
 # What was found on one GPU, as "GPU3: off", of several nodes with the host's name before it: "node1: GPU3: off".
 ON_ONE_GPU = re.compile(r"(?P<before>(?:\S+: )?GPU)(?P<number>[0-9]+)(?P<behind>[: ].*)", re.DOTALL)
+
+
+class _Common(NamedTuple):
+    """The part that the verdicts on GPUs that are alike have in common."""
+
+    check: str
+    status: str
+    before: str  # of the text that was found, up to the GPU's number
+    behind: str  # and from there on
+    wanted: str
+    fix: str
 
 
 def with_equal_gpus_in_one(verdicts: list[Verdict]) -> list[Verdict]:
@@ -18,22 +31,31 @@ def with_equal_gpus_in_one(verdicts: list[Verdict]) -> list[Verdict]:
     Args:
         verdicts: The verdicts of the doctor's checks, each on one GPU or on anything else.
     """
-    numbers_by_place: dict[int, set[int]] = {}  # the GPUs that share a verdict, by its place in `shown`
-    places: dict[tuple[str, ...], int] = {}  # of what the verdicts on several GPUs have in common
-    shown: list[Verdict] = []
+    gpus_by_common: dict[_Common, set[int]] = defaultdict(set)
+    for verdict in verdicts:
+        found = ON_ONE_GPU.fullmatch(verdict.found)
+        if found:
+            gpus_by_common[_common(verdict, found)].add(int(found["number"]))
+
+    shown = []
     for verdict in verdicts:
         found = ON_ONE_GPU.fullmatch(verdict.found)
         if found is None:
             shown.append(verdict)
             continue
-        common = (verdict.check, verdict.status, found["before"], found["behind"], verdict.wanted, verdict.fix)
-        if common not in places:
-            places[common] = len(shown)
-            numbers_by_place[len(shown)] = set()
-            shown.append(verdict)
-        place = places[common]
-        numbers = numbers_by_place[place]
-        numbers.add(int(found["number"]))
-        found_on_all = f"{found['before']}{ranges(sorted(numbers))}{found['behind']}"
-        shown[place] = dataclasses.replace(verdict, found=found_on_all)
+        common = _common(verdict, found)
+        gpus = gpus_by_common.pop(common, None)
+        if gpus is not None:  # else the first of these verdicts has been shown for all
+            found_on_all = f"{common.before}{ranges(sorted(gpus))}{common.behind}"
+            shown.append(dataclasses.replace(verdict, found=found_on_all))
     return shown
+
+
+def _common(verdict: Verdict, found: re.Match[str]) -> _Common:
+    """Return what a verdict on one GPU has in common with those on GPUs that are alike.
+
+    Args:
+        verdict: The verdict.
+        found: The match of ON_ONE_GPU in what it found.
+    """
+    return _Common(verdict.check, verdict.status, found["before"], found["behind"], verdict.wanted, verdict.fix)
