@@ -8,8 +8,7 @@ Association."; the trademark legend; and one more sentence where an unverified r
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.logged_run import LoggedRun, is_number
 from compliance.official import rounds
@@ -52,8 +51,7 @@ _NAMES = {  # of the benchmarks of mlperf-logging, as their model is written
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultFacts:
+class ResultFacts(NamedTuple):
     """The facts that decide whether a result is an MLPerf result. None: the log does not state it."""
 
     benchmark: str | None
@@ -69,8 +67,7 @@ class ResultFacts:
     throughput_only: bool = False  # a run of MODE=throughput, which trains to no quality
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
+class Standing(NamedTuple):
     """The facts that decide whether a result is an MLPerf result, and what follows for its name."""
 
     facts: ResultFacts

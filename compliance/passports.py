@@ -1,7 +1,6 @@
 """Whether the files that a log says it read have as many bytes as those of the benchmark's data set."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from runlog import schema
@@ -22,8 +21,7 @@ class PartBytes(NamedTuple):
     is_exact: bool  # False: the files are records, which hold more than the encoded images
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedSizes:
+class PublishedSizes(NamedTuple):
     """A data set as its publisher distributes it: the least and the most bytes that the files of a part have in all."""
 
     name: str

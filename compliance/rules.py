@@ -4,7 +4,7 @@ import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -24,8 +24,7 @@ SEVERITIES = ("error", "warning", "info")
 FINDINGS_PER_RULE = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class Benchmark:
+class Benchmark(NamedTuple):
     """Facts of a benchmark beyond its rule files. `targets` has its quality by division, `runs` those of a result."""
 
     name: str
@@ -83,8 +82,7 @@ class StrictRule:
         return f"{division}logs{benchmarks}" if division or benchmarks else "every log"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WrittenRule:
+class WrittenRule(NamedTuple):
     """A check from the written rules of MLPerf that the official checker does not make.
 
     A closed run must pass it with the first event of `key`.
@@ -97,8 +95,7 @@ class WrittenRule:
     severity: str = "error"  # warning: of a label, which changes no figure
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ruleset:
+class Ruleset(NamedTuple):
     """This project's rules for one `version`, which add to the official ones. `benchmarks` are this project's."""
 
     version: str
@@ -183,7 +180,7 @@ def _benchmark_of_row(name: str, row: JsonObject, version: str) -> Benchmark:
     published_sizes = None if sizes is None else PublishedSizes(**sizes)
     benchmark = Benchmark(name=name, published_sizes=published_sizes, **_without(row, _FIELDS_OF_BENCHMARK_ROWS))
     if version in row.get("no_reference_points", ()):
-        return replace(benchmark, reference_points=None)
+        return benchmark._replace(reference_points=None)
     return benchmark
 
 
@@ -222,7 +219,7 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
     for fields in read_rules("written.yaml"):
         rule = WrittenRule(**fields)
         read_in = f"read in: {texts['rules_0.7']}; in force from ruleset {versions()[0]} on"
-        rules.append(replace(rule, source=f"{rule.source}; {read_in}"))
+        rules.append(rule._replace(source=f"{rule.source}; {read_in}"))
     return tuple(rules)
 
 

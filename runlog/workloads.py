@@ -4,12 +4,11 @@ What training knows of it stands in the folder `paddle_<name>`.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True)
-class Workload:
+class Workload(NamedTuple):
     """One row of the file: the names under which a workload is logged and published, and its usual size."""
 
     name: str  # value of WORKLOAD; its folder is paddle_<name>

@@ -19,8 +19,7 @@ _NO_STATE: KeyByStateName = MappingProxyType({})
 _CHECK_OF_NAMES = re.compile(r"sorted\(s\['(?P<state_name>\w+)'\]\) == sorted\((?P<names>\[.*\])\)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyOrder:
+class KeyOrder(NamedTuple):
     """The place that an event must have among the events of another key.
 
     - `must_come_first`: before all of them
@@ -167,8 +166,7 @@ def compared_times(check: Check, event: Event, state: State) -> ComparedTimes:
     return ComparedTimes(compute_passed(event, state), compute_limit(event, state))
 
 
-@dataclass(frozen=True, kw_only=True)
-class WantedNames:
+class WantedNames(NamedTuple):
     """The names that all events of a key together must list, each once, such as the tensors of the reference model.
 
     The code of the key's rule collects the listed names in the state, as a list called `state_name`.

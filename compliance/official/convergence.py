@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.official import rounds, rule_files
 from compliance.official.rounds import SubmissionRuns
@@ -51,8 +51,7 @@ class ReferencePoint:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceSet:
+class ReferenceSet(NamedTuple):
     """The reference points of one benchmark in one round, sorted by global batch."""
 
     benchmark: str
@@ -63,16 +62,14 @@ class ReferenceSet:
     points: tuple[ReferencePoint, ...]  # those that rcp_checker's pruning leaves
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChosenPoint:
+class ChosenPoint(NamedTuple):
     """The reference point that a submission is compared with, and in words which one it is."""
 
     point: ReferencePoint
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Convergence:
+class Convergence(NamedTuple):
     """The outcome of testing one submission against the reference points. `scaling` multiplies its minutes."""
 
     passed: bool

@@ -7,8 +7,7 @@ literals; nothing of those files is executed.
 import ast
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.official import rule_files
 
@@ -16,8 +15,7 @@ DROPPED_RUNS = {"unet3d": 4}  # result_summarizer.py and rcp_checker.py: max_dro
 DROPPED_RUNS_OF_OTHERS = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class SubmissionRuns:
+class SubmissionRuns(NamedTuple):
     """How many runs a result takes. `dropped` fastest and as many slowest runs do not count."""
 
     runs: int

@@ -11,7 +11,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -36,8 +35,7 @@ _JOINING_FIELD_BY_CRC = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
 _Parsed = TypeVar("_Parsed")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequiredCount:
+class RequiredCount(NamedTuple):
     """The number of events that a key must have: at least `least`, or exactly as many if `is_exact`."""
 
     least: int
@@ -45,8 +43,7 @@ class RequiredCount:
     alternative_key: str | None = None  # an event of this key will do, too
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(NamedTuple):
     """The rule of one key: how many events it must have, and what they must be.
 
     - `checks` must hold for each event, `first_check` for the first one, and `any_check` for at least one of them.
@@ -85,8 +82,7 @@ class Rule:
         return "; ".join(wanted) or "may be there"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuleFile:
+class RuleFile(NamedTuple):
     """The rules of one file by their keys.
 
     `begin` runs before the first event. `wanted_names` are looked at after the last one.

@@ -5,8 +5,7 @@ official score.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.official import convergence
 from compliance.official.convergence import NOT_CONVERGED, STABLE_DIFFUSION
@@ -20,8 +19,7 @@ _LEAST_CLIP = 0.15
 _EPOCH_DECIMALS = 3  # rcp_checker rounds so
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolReading:
+class ToolReading(NamedTuple):
     """The values that the official tools read from one log."""
 
     minutes: float | None = None  # from run_start to run_stop; None if one of them is missing

@@ -2,15 +2,14 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun
 from compliance.rules import read_rules
 from runlog import schema
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnLogRules:
+class OwnLogRules(NamedTuple):
     """The rows of own_log.yaml, which explains them."""
 
     events_of_a_run: Sequence[str]

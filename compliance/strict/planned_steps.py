@@ -1,6 +1,5 @@
 """The steps that a run must do by its settings: how many each of its windows has, and where its epochs end."""
 
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from compliance.logged_run import LoggedRun
@@ -14,8 +13,7 @@ class PlannedWindow(NamedTuple):
     phase: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """The sizes that the steps of a run must have by its settings; 0 for a size that the log does not state.
 
     A step is one update of the weights by a global batch of images. A window is the steps between two lines of
@@ -75,13 +73,13 @@ def plan_of_run(run: LoggedRun) -> Plan:
     samples = int(run.stated_count(schema.TRAIN_SAMPLES))  # 0 if it is not stated
     batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))  # 0 if it is not stated
     if samples > 0 and batch > 0:
-        plan = replace(plan, batch=batch, epoch_steps=samples // batch)
+        plan = plan._replace(batch=batch, epoch_steps=samples // batch)
 
     only_measures_throughput = settings.get("MODE") == "throughput"
     if only_measures_throughput:
         warmup_steps = _whole_number_or_0(settings.get("WARMUP_STEPS"))
         measured_steps = _whole_number_or_0(settings.get("MEASURED_STEPS"))
-        plan = replace(plan, warmup_end=warmup_steps, measured_end=warmup_steps + measured_steps)
+        plan = plan._replace(warmup_end=warmup_steps, measured_end=warmup_steps + measured_steps)
     return plan
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.logged_run import LoggedRun, is_number
 from compliance.rules import Benchmark
@@ -32,8 +32,7 @@ _EQUAL_MIOUS = 3  # in a row, that are no accident
 _MOST_MIOU_OF_ONE_CLASS = 0.5  # where all pixels are said to be of one class: 1 over the number of classes
 
 
-@dataclass(frozen=True, kw_only=True)
-class _StatedTelemetry:
+class _StatedTelemetry(NamedTuple):
     """How many samples of telemetry a log states, and what decides how many there should be."""
 
     line: int  # of telemetry_summary

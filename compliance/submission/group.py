@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +30,7 @@ _SUBMISSION = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SubmittedBenchmark:
+class SubmittedBenchmark(NamedTuple):
     """The benchmark of all logs of a submission, and how many runs make a result of it."""
 
     name: str
@@ -46,8 +44,7 @@ class BlamedRun(NamedTuple):
     finding: Finding
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(NamedTuple):
     """The comparison of a submission's runs with the reference convergence points, and its outcome, the `result`."""
 
     reference: ReferenceSet
@@ -56,8 +53,7 @@ class Comparison:
     result: Convergence
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConvergenceTest:
+class ConvergenceTest(NamedTuple):
     """The outcome of a submission's test against the reference convergence points.
 
     `scaling` multiplies the submission's minutes: 1 if the test was not applied or failed; None if it is unknown.
