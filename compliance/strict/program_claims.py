@@ -15,7 +15,9 @@ _PREFIXES_OF_FUSED = ("fused_", "merged_")  # of the operators that the header l
 _ALL_REDUCE = "c_allreduce_sum"
 # Lines of `verified`, as "161 gradients summed over 2 ranks once, scaled by 1/2 once", "sgd by merged_momentum of 161",
 # "merged_optimizer made 1 merged_momentum" and "fuse_grad_size_in_MB=16: buckets 9". Lines of other forms are not read.
-_GRADIENTS = re.compile(r"(\d{1,9}) gradients (?:summed over (\d{1,9}) ranks once, )?scaled by 1/(\d{1,9}) once")
+_GRADIENTS = re.compile(
+    r"(?P<all>\d{1,9}) gradients (?:summed over (?P<ranks>\d{1,9}) ranks once, )?scaled by 1/(?P<divisor>\d{1,9}) once"
+)
 _UPDATES = re.compile(r"(\w+) by (\w+ of \d{1,9}(?:, \w+ of \d{1,9})*)")
 _MADE = re.compile(r"\w+ made (\d{1,9}) (fused_\w+|merged_\w+|resnet_unit)")
 _BUCKETS = re.compile(r".*: buckets (\d{1,9})")
@@ -88,21 +90,34 @@ def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator
         program: The header's section `program`.
         devices: How many ranks the run has.
     """
+    parts = parts_of_batch(str(run.settings.get("STRATEGY", "")))
     gradients = None
     for proved in program["verified"]:
         summed = _GRADIENTS.fullmatch(proved)
         if summed is not None:
-            gradients = int(summed.group(1))
-            parts = parts_of_batch(str(run.settings.get("STRATEGY", "")))
-            ranks = int(summed.group(2) or 1)
-            if ranks != devices or (parts is not None and int(summed.group(3)) != devices * parts):
-                yield f"a program of {printable(proved)}, for {devices} devices and a batch in {parts} parts"
+            gradients = int(summed["all"])
+            yield from _other_sum(summed, devices, parts)
         is_of_other_operators = _is_of_other_operators(proved, program)
         has_other_updates = _has_other_updates(proved, run.stated_text(schema.OPT_NAME), gradients)
         if is_of_other_operators or has_other_updates:
             yield f"a program of which was proved what it is not: {printable(proved)}"
     if gradients is None:
         yield "a program of whose gradients nothing was proved"
+
+
+def _other_sum(summed: re.Match[str], devices: int, parts: int | None) -> Iterator[str]:
+    """Yield in words that the gradients are summed over other ranks, or divided by another number, than the run's.
+
+    Args:
+        summed: The match of _GRADIENTS. It has no ranks where one device sums nothing.
+        devices: How many ranks the run has.
+        parts: Into how many parts STRATEGY divides a batch; None if it does not say.
+    """
+    ranks = int(summed["ranks"] or 1)
+    if ranks != devices:
+        yield f"a program of {printable(summed.string)}, for {devices} devices"
+    elif parts is not None and int(summed["divisor"]) != devices * parts:
+        yield f"a program of {printable(summed.string)}, for {devices} devices and a batch in {parts} parts"
 
 
 def _is_of_other_operators(proved: str, program: JsonObject) -> bool:
