@@ -14,6 +14,8 @@ from scoring.record import Record, Window
 
 PAUSE_RATIO = 1.5  # a gap between rows that is longer than usual by more than this factor is a pause
 
+LOST_RATIO = 1.8  # a row of so many times the usual steps follows a lost one; public logs have none of 1.5 times
+
 
 class Gap(NamedTuple):
     """The time from one row to the next, by two clocks."""
@@ -57,6 +59,32 @@ def _images_of_rate(record: Record, window: Window) -> float | None:
     if window.steps and record.batch_per_device:
         return window.steps * record.batch_per_device
     return None
+
+
+def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
+    """Return the printed rows before which other rows of a log seem to be missing, as after a full disk.
+
+    Such a row covers LOST_RATIO times the usual steps from row to row or more, as its figures stand for all steps since
+    the row before.
+
+    Args:
+        windows: Rows of training figures that are not differences of running averages, in the order of the log.
+        unread_lines: The lines of rows that could not be read, in ascending order. Rows after these are left out.
+    """
+    steps_between_rows = []
+    for before, row in itertools.pairwise(windows):
+        if before.epoch == row.epoch and before.step is not None and row.step is not None:
+            steps_between_rows.append(row.step - before.step)
+    if not steps_between_rows:
+        return []
+
+    usual_steps = statistics.median(steps_between_rows)
+    found = []
+    for before, row in itertools.pairwise(windows):
+        is_long = row.steps is not None and row.steps >= LOST_RATIO * usual_steps
+        if is_long and not _has_line_between(unread_lines, before.line, row.line):
+            found.append(row)
+    return found
 
 
 def gaps_of_training(record: Record) -> list[Gap]:

@@ -9,9 +9,21 @@ from typing import Any, NamedTuple
 
 from runlog.json_types import JsonObject
 from scoring.importers.evidence import Evidence, Fact
+from scoring.importers.gaps import rows_after_lost_rows
 from scoring.importers.lines import Lines, Restart
 from scoring.importers.row_batch import RowBatch
-from scoring.importers.text import CUT, RowPattern, Values, integer, moment_s, number, plausible_wait_s, positive, rows
+from scoring.importers.text import (
+    CUT,
+    RowPattern,
+    Values,
+    first_line_in_words,
+    integer,
+    moment_s,
+    number,
+    plausible_wait_s,
+    positive,
+    rows,
+)
 from scoring.importers.unread import UnreadRows
 from scoring.record import Check, InputError, Quality, TimeSpan, Window
 
@@ -414,6 +426,8 @@ class FormatReader:
         """
         self._read_lines()
         self.finish_rows()
+        if not self.cumulative:  # differences of running averages are right across lost rows
+            self._note_lost_rows()
         self.finish_facts()  # converts the batch and the precision, which the next two calls use
         batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
         self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)
@@ -455,6 +469,15 @@ class FormatReader:
         if self.unread_rows.lines:
             self.note_problem(self.unread_rows.in_words(rows_read=len(self.windows)))
         self._set_truncated()
+
+    def _note_lost_rows(self) -> None:
+        """Note as a problem that rows seem to be missing, if a row stands for the steps of several."""
+        found = rows_after_lost_rows(self.windows, self.unread_rows.lines)
+        if not found:
+            return
+        longest = max(row.steps or 0 for row in found)
+        where = first_line_in_words([row.line for row in found])
+        self.note_problem(f"{where}: rows before it are missing, and its figures stand for up to {longest} steps")
 
     def _has_figure_that_cannot_be_read(self, text: str) -> bool:
         """Return whether a line begins as a row of training figures and goes on to a figure that cannot be read.

@@ -52,6 +52,21 @@ def test_a_row_that_cannot_be_read_is_left_out_and_said(tmp_path: Path, name: st
     assert (status, warned) == (0, [*record.problems])
 
 
+@pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog", "keras", "paddleclas_static"}))
+def test_rows_that_are_missing_are_said(tmp_path: Path, name: str) -> None:
+    """A full disk took a piece of the log: one row's rate then stands for the steps of six. The others keep theirs."""
+    text = samples.WRITERS[name](run())
+    whole = read(tmp_path, text, name)
+    fifth, tenth = (whole.windows[at].line for at in (4, 9))
+    lines = text.splitlines(keepends=True)
+    record = read(tmp_path, "".join(lines[: fifth - 1] + lines[tenth - 1 :]), name)
+    steps = record.windows[4].steps
+    assert record.windows[4].step == whole.windows[9].step
+    assert record.problems == (
+        f"line {fifth}: rows before it are missing, and its figures stand for up to {steps} steps",
+    )
+
+
 @pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog", *FIGURE}))
 def test_rates_in_thousands_are_read(tmp_path: Path, name: str) -> None:
     """`1,280.00` can only be a number in thousands."""
