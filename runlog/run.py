@@ -39,6 +39,18 @@ def is_date_of_run(time_ms: float) -> bool:
     return _FIRST_DATE_MS <= time_ms < _LAST_DATE_MS
 
 
+def setting_of_epochs(settings: JsonObject) -> str:
+    """Return the name of the setting that says how many epochs a run trains at most: MAX_EPOCHS or RECIPE.epochs.
+
+    The user's MAX_EPOCHS goes before the recipe. It is 0 if it is not set. RECIPE.epochs is None where the recipe
+    counts in iterations.
+
+    Args:
+        settings: The settings in the log's header.
+    """
+    return "MAX_EPOCHS" if settings.get("MAX_EPOCHS") else "RECIPE.epochs"
+
+
 class Mark(NamedTuple):
     """Where an interval starts or stops."""
 

@@ -26,7 +26,7 @@ from runlog.errors import drop_output, one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
 from runlog.reader import Problem, read_text
-from runlog.run import Run, real
+from runlog.run import Run, real, setting_of_epochs
 from runlog.strict_json import parse_json
 from runlog.text import called, visible
 
@@ -58,7 +58,7 @@ def total_steps(run: Run) -> int | None:
         return _steps_of_throughput_run(run)
     samples = real(run.last_value(schema.TRAIN_SAMPLES))
     batch = real(run.last_value(schema.GLOBAL_BATCH_SIZE))
-    epochs = real(run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs"))  # the user's setting wins
+    epochs = real(run.settings.get(setting_of_epochs(run.settings)))
     if samples is None or not batch or epochs is None:
         return None
     steps_of_epoch = int(samples // batch)  # samples that do not fill a batch are not trained on

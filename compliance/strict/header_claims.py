@@ -15,6 +15,7 @@ from compliance.strict.sensors import Sensors
 from runlog import schema
 from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
+from runlog.run import setting_of_epochs
 from runlog.text import printable
 
 _MIB_PER_GIB = 1024
@@ -379,14 +380,13 @@ def _other_form(run: LoggedRun) -> Iterator[Fault]:
 def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
     """Yield a fault if a run trained more epochs than it was to train at most.
 
-    That limit is the setting MAX_EPOCHS. If it is 0 or absent, it is the recipe's own number, RECIPE.epochs. If the log
-    states no limit above 0, there is no fault.
+    If the log states no limit above 0, there is no fault.
 
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
     """
-    setting = "MAX_EPOCHS" if run.settings.get("MAX_EPOCHS") else "RECIPE.epochs"
+    setting = setting_of_epochs(run.settings)
     most_epochs: Any = run.settings.get(setting)
     is_limited = is_number(most_epochs) and most_epochs > 0
     if is_limited and last_epoch > most_epochs:

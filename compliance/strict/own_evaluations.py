@@ -7,6 +7,7 @@ from compliance.logged_run import LoggedRun, is_number
 from compliance.strict.accuracies import index_of_target
 from compliance.strict.measured import Fault
 from runlog import schema
+from runlog.run import setting_of_epochs
 from runlog.text import printable
 
 _ROUNDING_OF_QUOTIENT = 1e-9  # far above that of a float, and below what a cut digit leaves
@@ -66,7 +67,7 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
     It evaluates the last epoch of its plan in any case. If the settings do not say which one that is, it may be the
     last one that was trained.
     """
-    planned: Any = run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs")
+    planned: Any = run.settings.get(setting_of_epochs(run.settings))
     last_of_plan = planned if is_number(planned) and planned > 0 else last_epoch
     for evaluation in run.evaluations:
         is_due = (evaluation.epoch - offset) % period == 0

@@ -13,6 +13,7 @@ from compliance.strict.own_log import own_log_rules, recipe_settings_of_hyperpar
 from compliance.strict.strategy import parts_of_batch
 from runlog import schema, workloads
 from runlog.json_types import JsonObject
+from runlog.run import setting_of_epochs
 from runlog.text import printable
 
 _SIDES_OF_IMAGES = ("RECIPE.image_size", "RECIPE.image_width", "RECIPE.image_height")
@@ -341,7 +342,7 @@ def _steps_of_training(settings: JsonObject, steps_of_epoch: int) -> Any:
     Returns:
         The steps; None, or a value that is no number, if the settings do not say them.
     """
-    epochs: Any = settings.get("MAX_EPOCHS") or settings["RECIPE.epochs"]  # MAX_EPOCHS is 0 if it is not set
+    epochs: Any = settings[setting_of_epochs(settings)]
     if not epochs:
         return settings.get("RECIPE.iterations")
     if not is_number(epochs):
