@@ -46,7 +46,7 @@ class Parsed(NamedTuple):
 class Form:
     """A form of packed images: how a record is read, and what its first bytes tell."""
 
-    name: str  # recordio | tfrecord
+    name: str  # one of runlog's schema.FORMS
     first_label: int  # the number that the form has for label 0
     head_bytes: int  # first bytes of a record that are looked at before a run
     parse: Callable[[bytes], Parsed]  # of a whole record; raises ValueError if it is damaged

@@ -135,6 +135,10 @@ class Passport:
     is_exact: Annotated[bool, "", "whether the sizes are those of the encoded images, not of records with more in them"]
 
 
+# What may hold the images for training, and whether its passport `is_exact`.
+FORMS = {"files": True, "recordio": True, "tfrecord": False}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """The data set of the run: its name, sizes and bytes."""
@@ -143,7 +147,7 @@ class Dataset:
     train_samples: Annotated[int, "images", "of an epoch"]
     eval_samples: Annotated[int, "images", "of an evaluation"]
     synthetic: Annotated[bool, "", "whether one made-up batch stands for all"]
-    form: Annotated[str | None, "", "files, recordio or tfrecord: what holds the images for training"] = None
+    form: Annotated[str | None, "", f"what holds the images for training: {', '.join(FORMS)}"] = None
     train: Annotated[Passport | None, "", "of what is trained on, where real data is"] = None
     eval: Annotated[Passport | None, "", "of what is evaluated"] = None
     train_source: Annotated[Passport | None, "", "of the files that the training records were packed from"] = None

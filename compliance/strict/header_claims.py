@@ -27,8 +27,6 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 # The GeForce RTX 2050 is a later one: it has 8.6.
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
-# By the form of the training data: whether the sizes that are known of it are those of its images.
-_FORMS = {"files": True, "recordio": True, "tfrecord": False}
 _LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
 _LEAST_POWER_W = 10  # of a GPU in the window of the most power; an A100 that does nothing takes some 50
@@ -368,9 +366,9 @@ def _other_form(run: LoggedRun) -> Iterator[Fault]:
     if form is None:
         return
     passport = dataset.get("train")  # None of synthetic data
-    if form not in _FORMS:
-        yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(_FORMS)}")
-    elif passport is not None and passport["is_exact"] != _FORMS[form]:
+    if form not in schema.FORMS:
+        yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(schema.FORMS)}")
+    elif passport is not None and passport["is_exact"] != schema.FORMS[form]:
         sizes = f"dataset.train has is_exact {printable(passport['is_exact'])}"
         yield Fault(_line(run), f"{sizes}, and dataset.form is {form}")
     elif form == "files" and dataset.get("train_source") is not None:

@@ -13,6 +13,7 @@ from nvidia.dali import fn, pipeline_def
 from nvidia.dali import tfrecord as dali_tfrecord
 
 from paddle_rn50 import data, recordio, records, tfrecord
+from runlog import schema
 from runlog.errors import RunError
 
 MAGIC = bytes.fromhex("0a23d7ce")
@@ -274,6 +275,12 @@ def test_labels_from_0_are_found_before_a_run_if_the_first_one_is_0(tmp_path: Pa
     assert found is not None
     with pytest.raises(ValueError, match=r"record 0 at byte 0: its label is not one of 1 to 10"):
         found.contents(lambda done, total: None)
+
+
+def test_a_log_may_have_each_form_that_is_read() -> None:
+    """The checker refuses any other `dataset.form`, which shows only after a training."""
+    packed = {module.FORM.name for module in vars(data).values() if hasattr(module, "FORM")}
+    assert {"files", *packed} == set(schema.FORMS), "add a new form to FORMS of runlog/schema.py"
 
 
 # ---- all heads, before a run
