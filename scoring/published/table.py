@@ -276,7 +276,7 @@ class Card:
 
     @property
     def float16(self) -> float:
-        """Return the FLOP/s of the tensor cores in FP16, by the figures that the compliance check uses too."""
+        """Return the FLOP/s of the tensor cores in FP16, by compliance/rules/peaks.yaml, which the check uses too."""
         return 1e12 * peaks()[self.name]
 
     @property

@@ -46,14 +46,17 @@ def stem(path: Path) -> str:
 @pytest.mark.parametrize("config", [*CONFIGS, *SOURCED], ids=stem)
 def test_a_config_opens_with_its_command_and_only_exports_plain_values_that_yield_to_the_users(config: Path) -> None:
     lines = config.read_text().splitlines()
-    assert lines[0] == "# shellcheck shell=bash"
+    assert lines[0] == "# shellcheck shell=bash", "open the file with this line"
     if config in CONFIGS:
-        assert "DGXSYSTEM=" in lines[1] or "./run_and_time.sh" in lines[1]
-        assert lines[2].startswith("# Throughput to expect:")
+        says_command = "DGXSYSTEM=" in lines[1] or "./run_and_time.sh" in lines[1]
+        assert says_command, "say in line 2 by which command a job starts on this system"
+        says_figure = lines[2].startswith("# Throughput to expect:")
+        assert says_figure, "say in line 3 `# Throughput to expect:`, and who measured it, or `not measured`"
     code = [line for line in lines if line and not line.startswith("#")]
     export = re.compile(r'export (\w+)="\$\{\1:?-[^$`"}]*\}" *(#.*)?')
     source = re.compile(r'source "\$\(dirname "\$\{BASH_SOURCE\[0\]\}"\)/(config_\w+|launch/\w+)\.sh"')
-    assert [line for line in code if not (export.fullmatch(line) or source.fullmatch(line))] == []
+    others = [line for line in code if not (export.fullmatch(line) or source.fullmatch(line))]
+    assert others == [], 'write `export NAME="${NAME:-value}"`, or `source` as config_DGXA100.sh does'
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

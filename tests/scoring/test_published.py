@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from compliance import rules
 from scoring.figure import protocols
 from scoring.published import log_rules, reproduce
-from scoring.published.table import Figure, Published, nearest, read_published, read_rows, select
+from scoring.published.table import Figure, Published, nearest, read_cards, read_published, read_rows, select
 from scoring.record import InputError
 from tests import jobs
 from tests.jobs import printed
@@ -438,6 +439,11 @@ def test_a_run_ends_with_what_was_skipped_and_how_to_have_it(tmp_path: Path) -> 
     last = done.stdout.splitlines()[-1]
     assert last.startswith("skipped: ") and last.endswith("none is absent: tests/fetch_logs.sh fetches the logs)"), last
     assert int(last.split()[1]) > 0
+
+
+def test_each_card_of_the_table_has_a_peak_in_fp16() -> None:
+    lacking = [card.name for card in read_cards() if card.name not in rules.peaks()]
+    assert lacking == [], "the table has no column for FP16: give the card a row in compliance/rules/peaks.yaml"
 
 
 def test_the_nearest_row_is_one_of_throughput() -> None:
