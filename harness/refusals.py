@@ -368,7 +368,7 @@ def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
     if model.batchsize % knobs.gradient_merge != 0:
         yield f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={model.batchsize}"
     if knobs.auto:
-        yield from _refusals_of_automatic_mode(job)
+        yield from of_automatic_mode(job)
     if knobs.cuda_graph:
         yield from _refusals_of_captured_step(model)
     default_bucket_mb = Strategy.fuse_grad_size_in_MB
@@ -437,7 +437,7 @@ def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
         )
 
 
-def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
+def of_automatic_mode(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why Paddle's automatic mode (STRATEGY=auto) cannot do the job.
 
     The mode divides the training state over AUTO_RANKS GPUs, and has an optimizer and a loss scale of its own.

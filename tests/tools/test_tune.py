@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from harness import env
+from harness import describe, env
 from harness.job import job_of
 from program import strategy
 from program.optimizers import OptimizerConfig
@@ -41,7 +41,7 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
         text = candidate.exports("").get("STRATEGY", "")
         strategy.resolve(strategy.parse(text), dtype=dtype, layout=layout, device="gpu")
     names = {candidate.name for candidate in found}
-    assert ("auto" in names) == ("fuse_grad_size_in_MB=64" in names) == (ranks == 8)
+    assert ("fuse_grad_size_in_MB=64" in names) == (ranks == 8)
     assert ("fuse_bn_act_ops=0" in names) == precision.startswith("amp")
 
 
@@ -60,6 +60,24 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
 def test_what_would_change_nothing_is_not_measured(job: dict[str, Any], tried: str, left_out: str) -> None:
     names = {candidate.name for candidate in candidates(job_of(device="gpu", **job))}
     assert tried in names and left_out not in names
+
+
+@pytest.mark.parametrize(
+    ("job", "can_run"),
+    [
+        ({}, True),
+        ({"PRECISION": "amp_o2"}, False),
+        ({"PRECISION": "fp32"}, False),
+        ({"LOSS_SCALE": "2048"}, False),
+        ({"DGXNGPU": "4", "RANK_NUMA": ""}, False),
+    ],
+)
+def test_the_automatic_mode_is_tried_where_a_run_takes_it(job: dict[str, str], can_run: bool) -> None:
+    settings = {"DGXSYSTEM": "DGXA100", "PRECISION": "amp_o1", "MODE": "throughput"} | job
+    names = {candidate.name for candidate in candidates(env.of_system(**settings))}
+    assert ("auto" in names) == can_run
+    run = jobs.called(describe.main, "--json", STRATEGY="auto", **settings)
+    assert (run.returncode == 0) == can_run, run.stderr
 
 
 FINE = "fuse_grad_size_in_MB=0.01"  # several buckets in a small program

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.job import Job
-from harness.refusals import layout_of
+from harness.job import Job, with_values
+from harness.refusals import layout_of, of_automatic_mode
 from program import strategy
 
 SERIAL = "FLAGS_new_executor_serial_run"  # an environment variable: "1" is the serial executor, "0" the parallel one
@@ -87,12 +87,21 @@ def candidates(job: Job) -> list[Candidate]:
     new_knobs = [knob for knob in _knobs_to_try(job) if _changes_strategy(knob, job)]  # not set so by the job already
     chosen = [Candidate(name=knob, knobs=(knob,)) for knob in new_knobs]
     chosen.append(_other_executor(on_gpu=on_gpu))
-    can_run_auto = on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS  # Paddle takes no other number of GPUs
-    if can_run_auto:
+    if _can_run_automatic_mode(job):
         chosen.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
     if not on_gpu:
         chosen += _with_fewer_ranks(job)
     return chosen
+
+
+def _can_run_automatic_mode(job: Job) -> bool:
+    """Return whether a job's throughput can be measured in Paddle's automatic mode.
+
+    Args:
+        job: The user's own job. Its number of GPUs, precision and loss scale decide.
+    """
+    only_measured = with_values(job, MODE="throughput")  # as each run of a search is
+    return not any(of_automatic_mode(only_measured))
 
 
 def _changes_strategy(knob: str, job: Job) -> bool:
