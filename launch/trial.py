@@ -34,6 +34,7 @@ LOST_PEER = re.compile(
 )
 SIGNALS_OF_LOST_PEER = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # by which such a rank may end
 NO_MORE_PROCESSES = re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|pthread_create failed")
+STATUS_OF_REFUSAL = 2  # a rank's and the trial's
 RANK_ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+) \([^)]*\)")  # mpirun's words
 
 
@@ -142,6 +143,8 @@ class Trial:
         self.args = args
         self.result: Path = args.result
         self.stderr = self.result.with_suffix(".stderr")
+        folders = (self.stderr.parent, *self.stderr.parent.parents)
+        self.folders_to_make = [folder for folder in folders if not folder.exists()]  # the lowest one first
         self.signal: signal.Signals | None = None  # the first that asked the trial to end
         self.deadline = float("inf")  # by time.monotonic: until then ranks that were asked to end may save
         self.launchers = ancestors()  # process ids of launch/trials.sh, and of what started it
@@ -386,6 +389,20 @@ class Trial:
             return f"mpirun ended with status {status}, and no rank said why: it may have lost its connection to a node"
         return f"a rank ended with status {status}; what it said is in {self.stderr}{_advice(messages)}"
 
+    def remove_messages_if_said(self) -> None:
+        """Remove the messages of a trial that was refused before it had a log, and the folders made for them.
+
+        Its user has read the reason, and sets up the next start in folders that are as they were. The messages stay if
+        the ranks gave several reasons, of which the user has read only the first.
+        """
+        has_one_reason = len(set(self.messages().errors())) == 1
+        if self.result.exists() or not has_one_reason:
+            return
+        self.stderr.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder has something else in it by now
+            for folder in self.folders_to_make:
+                folder.rmdir()
+
     def is_done(self, status: int) -> bool:
         """Tell whether the trial did its work: mpirun ended with 0, and rank 0 has written a result.
 
@@ -502,7 +519,7 @@ def main() -> int:
         reason = reason_of_refusal(trial.stderr, error)
         report(args.reason, reason)
         print(f"error: {reason}", file=sys.stderr)
-        return 2
+        return STATUS_OF_REFUSAL
 
     with messages:
         status = trial.run(messages)
@@ -510,12 +527,14 @@ def main() -> int:
             return 0
         status = status or 1  # mpirun may end with 0 though the trial was stopped, or is not done
         reason = end_failed(trial, status, begin)
+        if status == STATUS_OF_REFUSAL and trial.signal is None:
+            trial.remove_messages_if_said()  # still locked, so that they are no other job's
     files = f" (log {args.result}, messages {trial.stderr})" if args.result.exists() else ""
     print(f"error: {reason}{files}", file=sys.stderr)
     report(args.reason, reason)
     if trial.signal is not None:
         return 128 + trial.signal
-    return 2 if status == 2 else 1  # 2: the trial was refused
+    return STATUS_OF_REFUSAL if status == STATUS_OF_REFUSAL else 1
 
 
 if __name__ == "__main__":

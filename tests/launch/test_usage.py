@@ -35,9 +35,18 @@ RANKS = pytest.mark.xdist_group("ranks")
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
 )
-def test_wrong_use_is_one_line_and_makes_no_log(tmp_path: Path, variables: dict[str, Any], message: str) -> None:
-    refused(jobs.run_and_time(LOGDIR=str(tmp_path), **{**jobs.TINY, **variables}), message)
-    assert not list(tmp_path.rglob("result_*.txt"))
+def test_wrong_use_is_one_line_and_leaves_nothing(tmp_path: Path, variables: dict[str, Any], message: str) -> None:
+    refused(jobs.run_and_time(LOGDIR=str(tmp_path / "new"), **{**jobs.TINY, **variables}), message)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_refusal_removes_no_folder_with_something_in_it(tmp_path: Path) -> None:
+    notes = tmp_path / "CPU" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    refused(jobs.run_and_time(LOGDIR=str(tmp_path), DATADIR="/none", **jobs.TINY), "DATADIR=/none: no such folder")
+    assert [path for path in tmp_path.rglob("*") if path != notes] == [notes.parent]
 
 
 def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
