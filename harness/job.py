@@ -8,11 +8,13 @@ it too.
 import dataclasses
 import functools
 import importlib
+import math
 import os
 import re
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from harness import cgroup
 from harness.traits import Traits, traits_of
 from program.strategy import Strategy, parse
 from runlog import workloads
@@ -243,9 +245,7 @@ class ClusterSettings:
     device: str = _setting("where the program runs", "cpu", choices=("cpu", "gpu"))
     dgxnnodes: int = _setting("nodes", 1, least=1)
     dgxngpu: int = _setting("ranks on a node: its GPUs, or on a CPU its processes", 2, least=1, most=MOST_RANKS)
-    threads: int = _setting(
-        "CPU threads a rank for compute; 0: cores / ranks of the node", 0, least=0, most=MOST_THREADS
-    )
+    threads: int = _setting("CPU threads a rank for compute; 0: usable cores / ranks", 0, least=0, most=MOST_THREADS)
     rank_numa: str = _setting("NUMA node of each rank of a node, comma-separated; empty: ranks roam", "", form=NUMBERS)
     gloo_port: int = _setting("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0, most=LAST_PORT)
     hang_timeout_s: int = _setting("seconds without progress after which a rank ends the run; 0: never", 300, least=0)
@@ -273,8 +273,14 @@ class ClusterSettings:
 
     @property
     def threads_per_rank(self) -> int:
-        """CPU threads a rank computes with."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.dgxngpu)
+        """CPU threads a rank computes with.
+
+        Where a cgroup's quota gives less CPU time than the cores have, as docker --cpus, more threads than that would
+        spend it in waiting for each other: 2 on half a CPU took twice the time of 1.
+        """
+        quota = cgroup.cpus() or math.inf  # None: no limit is known
+        cores = min(len(os.sched_getaffinity(0)), quota)
+        return self.threads or max(1, int(cores // self.dgxngpu))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import psutil
 
-from harness import child, env, network, nvidia, nvidia_smi, provenance
+from harness import cgroup, child, env, network, nvidia, nvidia_smi, provenance
 from harness.libraries import of_network
 from runlog.digits import six_digits
 from runlog.errors import RunError
 from runlog.json_types import JsonObject
 from runlog.schema import as_json
-from tools.doctor import cgroup, cuda, nccl
+from tools.doctor import cuda, nccl
 from tools.doctor.nccl import ETHERNET
 
 GIB = 2**30

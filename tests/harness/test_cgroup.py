@@ -1,10 +1,13 @@
-"""What the doctor reads of cgroups: the folders of both versions as containers and batch jobs show them."""
+"""What is read of cgroups: the folders of both versions as containers and batch jobs show them."""
 
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from tools.doctor import cgroup
+from harness import cgroup
+from harness.job import job_of
 
 MIB = 2**20
 UNLIMITED = {"memory.limit_in_bytes": 0x7FFFFFFFFFFFF000, "memory.usage_in_bytes": 5 * MIB}
@@ -74,3 +77,25 @@ def test_limits_of_memory_and_time(
 def test_without_cgroups_nothing_is_limited(tmp_path: Path) -> None:
     assert cgroup.free_memory_bytes(tmp_path / "none", tmp_path / "none") is None
     assert cgroup.cpus(tmp_path / "none", tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "settings", "threads"),
+    [
+        (None, {"dgxngpu": 2}, 8),
+        (64.0, {"dgxngpu": 2}, 8),
+        (4.0, {"dgxngpu": 2}, 2),
+        (3.5, {"dgxngpu": 1}, 3),
+        (0.5, {"dgxngpu": 2}, 1),
+        (0.5, {"dgxngpu": 2, "threads": 5}, 5),  # the user's
+    ],
+)
+def test_a_ranks_threads_have_the_cpu_time_of_the_quota(
+    quota: float | None, settings: dict[str, int], threads: int
+) -> None:
+    """As by docker --cpus. The ranks had a thread a core of the machine; on half a CPU 2 took twice the time of 1."""
+    with (
+        mock.patch.object(cgroup, "cpus", autospec=True, return_value=quota),
+        mock.patch.object(os, "sched_getaffinity", autospec=True, return_value=set(range(16))),
+    ):
+        assert job_of(**settings).cluster.threads_per_rank == threads
